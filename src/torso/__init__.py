@@ -1,0 +1,40 @@
+"""Torso: federated learning that shares the body of a network and treats the head as personal.
+
+`torso.run(torso.Config(method="fedbabu"))` runs an experiment. Names are imported when first used, so that `import torso`
+and `torso --help` stay quick (torch is not loaded until something needs it).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torso.config import Config
+    from torso.errors import RequestError, RunFailed, TorsoError
+    from torso.nets import split
+    from torso.runs.result import Result
+    from torso.runs.run import run
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Config": "torso.config",
+    "RequestError": "torso.errors",
+    "Result": "torso.runs.result",
+    "RunFailed": "torso.errors",
+    "TorsoError": "torso.errors",
+    "run": "torso.runs.run",
+    "split": "torso.nets",
+}
+__all__ = ["Config", "RequestError", "Result", "RunFailed", "TorsoError", "run", "split"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'torso' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,267 @@
+"""An experiment as validated data: what `config.toml` holds, what `--set` changes, what `torso.run` takes.
+
+Every key is `section.field`. A preset method is a starting point: any axis can be replaced (`method.drift=proximal`) or
+adjusted (`method.drift.mu=0.1`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic_core import core_schema
+
+from torso.errors import RequestError, did_you_mean
+from torso.methods import Method, method_from_config, method_to_config
+
+Part = Literal["body", "head", "full"]
+Count = Annotated[int, Field(ge=1)]
+OrNone = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class SyntheticConfig(_Section):
+    """Sizes of the `synthetic` source: Gaussian clusters around one random image per class."""
+
+    classes: Count = 10
+    samples: Count = 5000
+    test_samples: Count = 1000
+    size: Count = 8
+    channels: Count = 1
+    noise: NotNegative = 0.25
+
+
+class DataConfig(_Section):
+    """Where the images come from and how they are dealt to clients (spec 10)."""
+
+    source: str = "digits"
+    root: str = Field("", description="file or folder of the data; empty: the source's usual place")
+    clients: OrNone = Field(50, description="0: one client per writer (partition = writers)")
+    partition: str = "shards"
+    shards: Count = 2
+    alpha: Positive = 0.3
+    test_shards: OrNone = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
+    balance: bool = Field(False, description="deal what does not divide (shards) or even out sizes (dirichlet-class)")
+    min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
+    imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
+    imbalance_test: bool = False
+    new_clients: OrNone = Field(0, description="this many clients never train; they are measured as newcomers")
+    server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of the training set on the server")
+    augment: str = Field("auto", description="auto: crop and flip for CIFAR, nothing elsewhere")
+    normalize: Literal["source", "statistics"] = Field(
+        "source", description="source: the constants that papers use with it; statistics: computed from the training images"
+    )
+    synthetic: SyntheticConfig = SyntheticConfig()
+
+
+class ModelConfig(_Section):
+    """Which network (spec 11) and how its head starts (spec 12.1)."""
+
+    body: str = "mlp"
+    head_init: str = "default"
+    head_bias: bool = True
+    norm: Literal["default", "batch", "running"] = Field(
+        "default", description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones"
+    )
+
+
+class TrainConfig(_Section):
+    """The federated rounds and the local optimiser (spec 1.2 to 1.4)."""
+
+    rounds: Count = 50
+    local_epochs: Count = 2
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    batch_size: Count = 50
+    lr: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: NotNegative = 0.0
+    schedule: str = "step-half-3q"
+    decay: Annotated[float, Field(gt=0, le=1)] = Field(0.99, description="factor per round of schedule = exp")
+    head_lr_factor: NotNegative = Field(1.0, description="head lr / body lr (spec 3.2); 0 freezes the head")
+    weighting: Literal["samples", "uniform"] = "samples"
+
+
+class PersonalizeConfig(_Section):
+    """How a client's copy is fine-tuned before it is measured (spec 9.2)."""
+
+    part: Literal["method", "body", "head", "full"] = Field("method", description="method: as method.personal says")
+    epochs: OrNone = 5
+    lr: NotNegative = 0.001
+    sweep: tuple[OrNone, ...] = Field((), description="further numbers of epochs, measured in the same pass")
+
+
+class MeasureConfig(_Section):
+    """What is measured and when (spec 9)."""
+
+    every: OrNone = Field(0, description="measure every so many rounds; 0: only at the end")
+    during: tuple[str, ...] = Field(("initial",), description="what is measured while training goes on")
+    names: tuple[str, ...] = ("initial", "personalized", "without_head", "generic")
+    clients: OrNone = Field(0, description="at most this many clients, drawn once; 0: all of them")
+    batch_size: Count = Field(128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)")
+    templates: Literal["cosine", "l2"] = Field("cosine", description="nearest template of without_head (spec 9.3)")
+    template_order: Literal["shuffled", "code"] = Field("shuffled", description="order in which templates see samples")
+
+
+class RunConfig(_Section):
+    """Seed, device and bookkeeping."""
+
+    seed: OrNone = 0
+    device: str = Field("auto", description="auto: cuda where there is one, else cpu")
+    engine: str = "auto"
+    workers: OrNone = Field(0, description="threads that train clients side by side on CPU; 0: one per core")
+    clients_at_once: Count = Field(1, description="clients stacked into one batched step")
+    checkpoint_every: OrNone = Field(10, description="rounds between checkpoints; 0: only when stopped and at the end")
+
+
+class _MethodField:
+    """Lets pydantic take a Method, a preset's name, or a table of axes, and keep a Method."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(method_from_config)
+
+
+class Config(_Section):
+    """One experiment. Build it from keywords, or with `Config.load` from a file and `--set` overrides."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: Annotated[Method, _MethodField] = Field(default_factory=lambda: method_from_config("fedavg"))
+    train: TrainConfig = TrainConfig()
+    personalize: PersonalizeConfig = PersonalizeConfig()
+    measure: MeasureConfig = MeasureConfig()
+    run: RunConfig = RunConfig()
+
+    def __init__(self, **sections: Any) -> None:
+        try:
+            super().__init__(**sections)
+        except ValidationError as error:
+            raise RequestError(explain(error)) from None
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Config:
+        """Look every name up now, so that a wrong one is refused before data are read or a folder is made."""
+        from torso.data import augmentations, partitions, sources
+        from torso.engine import engines
+        from torso.learn.schedule import schedules
+        from torso.measure import measures
+        from torso.nets import bodies, head_inits
+
+        for registry, name in (
+            (sources, self.data.source),
+            (partitions, self.data.partition),
+            (augmentations, self.data.augment),
+            (bodies, self.model.body),
+            (head_inits, self.model.head_init),
+            (schedules, self.train.schedule),
+            (engines, self.run.engine),
+            *((measures, name) for name in (*self.measure.names, *self.measure.during)),
+        ):
+            registry[name]  # raises RequestError with the nearest name
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
+        """Read a TOML file (or nothing) and apply `KEY=VALUE` overrides in order."""
+        tree = read_toml(Path(path)) if path is not None else {}
+        for assignment in sets:
+            assign(tree, assignment)
+        return cls(**tree)
+
+    def but(self, *sets: str) -> Config:
+        """The same experiment with some keys changed: `config.but("method.name=fedbabu", "run.seed=1")`."""
+        tree = self.as_tree()
+        for assignment in sets:
+            assign(tree, assignment)
+        return type(self)(**tree)
+
+    def as_tree(self) -> dict[str, Any]:
+        """Plain nested data, complete: what `config.toml` holds."""
+        tree = {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields if name != "method"}
+        tree["method"] = method_to_config(self.method)
+        return {name: tree[name] for name in type(self).model_fields}
+
+    def as_toml(self) -> str:
+        return tomli_w.dumps(self.as_tree())
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RequestError(f"config {str(path)!r} does not exist. Give a TOML file, or leave it out for the defaults.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(f"config {str(path)!r} cannot be read as TOML: {error}") from None
+
+
+def assign(tree: dict[str, Any], assignment: str) -> None:
+    """Apply one `KEY=VALUE` to a nested tree; `method.drift.mu=1` after `method.drift=proximal` extends the choice."""
+    path, equals, text = assignment.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys) or len(keys) < 2:
+        raise RequestError(f"--set {assignment!r} is not KEY=VALUE with a key like train.lr. Example: --set train.lr=0.1")
+    if keys[0] == "method" and keys[1] == "name":
+        tree["method"] = {}  # a new preset starts from its own axes
+    node = tree
+    for level, name in enumerate(keys[:-1]):
+        child = node.get(name, {})
+        if isinstance(child, str) and level >= 0:
+            child = {"name": child}
+        if not isinstance(child, dict):
+            raise RequestError(f"--set {assignment!r}: {'.'.join(keys[: level + 1])} is a value, not a table with keys.")
+        node[name] = child
+        node = child
+    node[keys[-1]] = parse_value(text)
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value where it parses as one (numbers, booleans, lists), otherwise the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a pydantic error as one sentence: key, value, what would do."""
+    problems = error.errors()
+    first = problems[0]
+    where = ".".join(str(step) for step in first["loc"])
+    more = f" ({len(problems) - 1} more after that)" if len(problems) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(first["loc"]) + more
+    found = first.get("input")
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where} = {found!r} is not accepted: {message[:1].lower()}{message[1:]}.{more}"
+
+
+def _unknown_key(location: tuple[int | str, ...]) -> str:
+    section: Any = Config
+    for step in location[:-1]:
+        section = section.model_fields[str(step)].annotation
+    known = list(section.model_fields)
+    key = ".".join(str(step) for step in location)
+    return f"{key} is not a key{did_you_mean(str(location[-1]), known)} Keys here: {', '.join(sorted(known))}"
+
+
+def describe_keys() -> Mapping[str, str]:
+    """Every key with its default and meaning, for the docs."""
+    rows: dict[str, str] = {}
+    for section, field in Config.model_fields.items():
+        model = field.annotation
+        if section == "method" or not (isinstance(model, type) and issubclass(model, BaseModel)):
+            continue
+        for name, inner in model.model_fields.items():
+            choices = get_args(inner.annotation) if str(inner.annotation).startswith("typing.Literal") else ()
+            meaning = inner.description or " | ".join(map(str, choices))
+            rows[f"{section}.{name}"] = f"default {inner.default!r}" + (f"; {meaning}" if meaning else "")
+    return rows

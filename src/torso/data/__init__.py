@@ -1,0 +1,9 @@
+"""Images in, clients out (spec 10)."""
+
+from torso.data import dirichlet  # registers its partitions
+from torso.data.augment import augmentations
+from torso.data.federation import Federation, Split, build
+from torso.data.partitions import partitions
+from torso.data.sources import load, sources
+
+__all__ = ["Federation", "Split", "augmentations", "build", "dirichlet", "load", "partitions", "sources"]

@@ -1,0 +1,79 @@
+"""Images become network input: gather, crop, flip and normalise G × B images as one batched tensor operation.
+
+G clients, B samples, H × W pixels, C channels. Images are stored once as uint8 [n, H, W, C]; what comes out is float32
+[G, B, C, H, W] whose memory is channels-last, which is the fast layout of the convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torso.registry import Registry
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Zero-pad by `pad` and crop back at a random place; mirror half of the images when `flip`."""
+
+    pad: int = 0
+    flip: bool = False
+    about: str = ""
+
+    @property
+    def random(self) -> bool:
+        return self.pad > 0 or self.flip
+
+
+augmentations: Registry[Augmentation] = Registry("data.augment")
+augmentations["auto"] = Augmentation(about="What the source is usually trained with: crop-flip for CIFAR, none elsewhere.")
+augmentations["none"] = Augmentation(about="Images as they are.")
+augmentations["flip"] = Augmentation(flip=True, about="Mirror half of the images.")
+augmentations["crop-flip"] = Augmentation(4, True, about="Pad by 4, crop, mirror (FedBABU, spec 10.6).")
+augmentations["crop-flip-2"] = Augmentation(2, True, about="Pad by 2, crop, mirror (Fed-RoD, spec 10.6).")
+
+
+@dataclass(frozen=True)
+class Lens:
+    """How stored bytes become input: (x / 255 − mean) / std, per channel, after the augmentation."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> Lens:
+        return cls(torch.tensor(mean, device=device) * 255, torch.tensor(std, device=device) * 255)
+
+    def look(self, images: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None) -> Tensor:
+        """Images [n, H, W, C] at index [G, B] as input [G, B, C, H, W]; `bits` [G, B] decide crop and mirror."""
+        if change is None or bits is None or not change.random:
+            picked = images[index]
+        else:
+            picked = _crop_and_flip(images, index, change, bits)
+        return picked.float().sub_(self.mean).div_(self.std).movedim(-1, 2)
+
+
+def _crop_and_flip(images: Tensor, index: Tensor, change: Augmentation, bits: Tensor) -> Tensor:
+    """One gather over pixels. Padding is black before normalisation, as torchvision's RandomCrop pads (spec 10.6)."""
+    _, height, width, channels = images.shape
+    places = 2 * change.pad + 1
+    down = (bits & 0xFFFFF) % places - change.pad  # [G, B]; 20 bits for each offset, one further bit for the mirror
+    right = ((bits >> 20) & 0xFFFFF) % places - change.pad
+    rows = torch.arange(height, device=images.device) + down.unsqueeze(-1)  # [G, B, H]
+    columns = torch.arange(width, device=images.device).expand(*bits.shape, width)
+    if change.flip:
+        mirror = ((bits >> 40) & 1).bool().unsqueeze(-1)
+        columns = torch.where(mirror, width - 1 - columns, columns)
+    columns = columns + right.unsqueeze(-1)  # [G, B, W]
+    seen = _inside(rows, height).unsqueeze(-1) & _inside(columns, width).unsqueeze(-2)  # [G, B, H, W]
+    row = index.unsqueeze(-1) * height + rows.clamp(0, height - 1)
+    pixel = row.unsqueeze(-1) * width + columns.clamp(0, width - 1).unsqueeze(-2)
+    picked = images.view(-1, channels).index_select(0, pixel.flatten()).view(*pixel.shape, channels)
+    return picked * seen.unsqueeze(-1)
+
+
+def _inside(place: Tensor, size: int) -> Tensor:
+    return (place >= 0) & (place < size)

@@ -1,0 +1,106 @@
+"""A client's samples in the order in which it meets them: G clients side by side, ragged sizes exact.
+
+A deck holds the sample indices of G clients, padded to the longest. Shuffles and augmentations come from
+(seed, purpose, round, client, epoch), so neither the engine nor the company in a stack changes what a client sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso.data.augment import Augmentation, Lens
+from torso.randomness import key, random_bits
+
+_LAST = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`real` [G, B] marks the samples that are no padding, `active` [G] the clients that have any; None: all of them."""
+
+    images: Tensor  # [G, B, C, H, W]
+    labels: Tensor  # [G, B]
+    real: Tensor | None = None
+    active: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """What randomness one pass over the data is keyed by."""
+
+    seed: int
+    purpose: str
+    round: int
+
+
+@dataclass(frozen=True)
+class Deck:
+    """Sample indices of G clients [G, n] into one split, with the real sizes."""
+
+    images: Tensor
+    labels: Tensor
+    index: Tensor  # [G, n], padded with any valid index
+    sizes: tuple[int, ...]
+    clients: tuple[int, ...]
+
+    @classmethod
+    def of(cls, images: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
+        index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        return cls(images, labels, index, tuple(len(row) for row in rows), tuple(clients))
+
+    @property
+    def real_labels(self) -> Tensor:
+        """Labels [G, n] with −1 where padded."""
+        positions = torch.arange(self.index.shape[1], device=self.index.device)
+        sizes = torch.tensor(self.sizes, device=self.index.device).unsqueeze(-1)
+        return torch.where(positions < sizes, self.labels[self.index], -1)
+
+    def steps(self, batch_size: int, skip_single: bool = False) -> tuple[int, ...]:
+        """Optimiser steps of an epoch, per client."""
+        return tuple(-(-size // batch_size) for size in self.used(batch_size, skip_single))
+
+    def used(self, batch_size: int, skip_single: bool) -> tuple[int, ...]:
+        """Samples met in an epoch, per client. A last batch of one is left out where BatchNorm would see one value per channel (spec 12.2)."""
+        return tuple(size - (skip_single and size % batch_size == 1) for size in self.sizes)
+
+    def in_order(self, batch_size: int, lens: Lens) -> Iterator[Batch]:
+        """Evaluation: fixed order, no augmentation (spec 9.9)."""
+        return self._deal(self.index, self.sizes, batch_size, lens, None, None)
+
+    def shuffled(
+        self, batch_size: int, lens: Lens, how: Shuffle, epoch: int, change: Augmentation | None, skip_single: bool = False
+    ) -> Iterator[Batch]:
+        """Training: a fresh permutation per epoch; `ceil(n / B)` batches, the last one may be short (spec 1.2)."""
+        columns = self.index.shape[1]
+        bits = random_bits(self._keys(how, "shuffle", epoch), columns)
+        positions = torch.arange(columns, device=bits.device)
+        if min(self.sizes) < columns:
+            sizes = torch.tensor(self.sizes, device=bits.device).unsqueeze(-1)
+            bits = torch.where(positions < sizes, bits, _LAST)  # padding sorts to the end
+        order = self.index.gather(1, bits.argsort(dim=1, stable=True))
+        coins = random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
+        return self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
+
+    def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
+        keys = [key(how.seed, how.purpose, use, how.round, client, epoch) for client in self.clients]
+        return torch.from_numpy(np.array(keys, dtype=np.int64)).to(self.index.device, non_blocking=True)
+
+    def _deal(
+        self, order: Tensor, sizes: Sequence[int], batch_size: int, lens: Lens, change: Augmentation | None, coins: Tensor | None
+    ) -> Iterator[Batch]:
+        for start in range(0, max(sizes), batch_size):
+            width = min(batch_size, max(sizes) - start)
+            index = order[:, start : start + width]
+            bits = None if coins is None else coins[:, start : start + width]
+            filled = [min(max(size - start, 0), width) for size in sizes]
+            real = active = None
+            if min(filled) < width:
+                count = torch.tensor(filled, device=order.device).unsqueeze(-1)
+                real = (torch.arange(width, device=order.device) < count).float()
+                active = None if min(filled) > 0 else count.squeeze(-1) > 0
+            yield Batch(lens.look(self.images, index, change, bits), self.labels[index], real, active)

@@ -1,0 +1,109 @@
+"""Dirichlet partitions (spec 10.3). N clients, C classes; shares and counts are [C, N]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torso.data.images import Dataset, Ints
+from torso.data.partitions import Partition, assign, clients_of, partitions
+from torso.errors import RequestError
+from torso.randomness import numpy_generator
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+Shares = NDArray[np.float64]
+
+_DRAWS = 1000  # at most; fewer where one draw is large
+_NUMBERS = 10**8  # that all draws together may take
+
+
+@partitions.register("dirichlet-class")
+def dirichlet_class(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Each class is split over the clients by a Dirichlet draw, train and test alike (Fed-RoD, spec 10.3)."""
+    clients, classes = clients_of(dataset, options), dataset.classes
+    totals, test_totals = (np.bincount(s.labels, minlength=classes) for s in (dataset.train, dataset.test))
+    least = options.min_size
+    if clients * least > len(dataset.train):
+        raise RequestError(
+            f"data.min_size = {least}: {clients} clients × {least} samples are more than the {len(dataset.train)} "
+            f"training samples. Accepted: 1 to {len(dataset.train) // clients}"
+        )
+    rng = numpy_generator(seed, "partition", "dirichlet-class")
+    draws = min(_DRAWS, max(10, _NUMBERS // (clients * classes)))
+    best = 0
+    for _ in range(draws):
+        shares = draw(options.alpha, classes, clients, rng)
+        if options.balance:
+            shares = even_out(shares, totals)
+        counts = split(shares, totals)
+        best = max(best, int(counts.sum(0).min()))
+        if best >= least:
+            test = split(shares, test_totals)
+            return Partition(assign(dataset.train.labels, counts, rng), assign(dataset.test.labels, test, rng))
+    raise RequestError(
+        f"data.alpha = {options.alpha}, data.clients = {clients}: in {draws} draws some client always had fewer than "
+        f"data.min_size = {least} samples (best draw: {best}). Expected: a larger alpha, fewer clients, "
+        + ("or a smaller min_size" if options.balance else "a smaller min_size, or data.balance = true")
+    )
+
+
+@partitions.register("dirichlet-client")
+def dirichlet_client(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Each client draws its class mix and fills equal sizes from it without replacement (Hsu et al., spec 10.3)."""
+    clients, classes = clients_of(dataset, options), dataset.classes
+    rng = numpy_generator(seed, "partition", "dirichlet-client")
+    mixes = draw(options.alpha, clients, classes, rng)
+    left = np.bincount(dataset.train.labels, minlength=classes)
+    counts = np.zeros((clients, classes), np.int64)
+    for k in range(clients):
+        counts[k] = fill(mixes[k], left, len(dataset.train) // clients, rng)
+        left -= counts[k]
+    test = split(counts.T.astype(np.float64), np.bincount(dataset.test.labels, minlength=classes))
+    return Partition(assign(dataset.train.labels, counts.T, rng), assign(dataset.test.labels, test, rng))
+
+
+def draw(alpha: float, rows: int, columns: int, rng: np.random.Generator) -> Shares:
+    """Dir(α·1) once a row; an α that floating point cannot serve is refused."""
+    shares = rng.dirichlet(np.full(columns, alpha), size=rows)
+    if not np.allclose(shares.sum(1), 1):
+        raise RequestError(f"data.alpha = {alpha} is beyond what can be drawn. Accepted: about 1e-3 to 1e6")
+    return shares
+
+
+def split(shares: Shares, totals: Ints) -> Ints:
+    """Whole samples for each share: cumulative sums, floored; all are given unless a class has no share at all."""
+    reach = np.cumsum(shares, axis=1)
+    reach = np.divide(reach, reach[:, -1:], out=np.zeros_like(reach), where=reach[:, -1:] > 0)
+    ends: Ints = np.floor(reach * totals[:, None] + 1e-9).astype(np.int64)
+    return np.diff(ends, axis=1, prepend=np.int64(0))
+
+
+def even_out(shares: Shares, totals: Ints) -> Shares:
+    """Class after class, no share for clients that hold |D|/N samples already (the trick of FedNTD and PFLlib)."""
+    shares, held = shares.copy(), np.zeros(shares.shape[1], np.int64)
+    for c in range(len(shares)):
+        hungry = held < totals.sum() / len(held)
+        shares[c] *= hungry
+        if not shares[c].any():
+            shares[c] = hungry  # the draw fell on the sated only: the hungry share alike
+        held += split(shares[c : c + 1], totals[c : c + 1])[0]
+    return shares
+
+
+def fill(mix: Shares, left: Ints, size: int, rng: np.random.Generator) -> Ints:
+    """`size` samples by class [C], drawn from `mix` without replacement from `left` [C].
+
+    A draw from an exhausted class is drawn again, which is what zeroing it and renormalising means. Where the mix has
+    nothing left, the rest is drawn uniformly from all remaining samples (spec 10.3).
+    """
+    taken = np.zeros_like(left)
+    while (need := size - taken.sum()) > 0:
+        open_ = np.where(left > taken, mix, 0.0)
+        if not open_.sum() > 0:
+            return taken + rng.multivariate_hypergeometric(left - taken, need)
+        taken += np.minimum(rng.multinomial(need, open_ / open_.sum()), left - taken)
+    return taken

@@ -1,0 +1,125 @@
+"""The data of a run as the rest of Torso sees them: images once on the device, a row of indices per client.
+
+N clients, C classes; n images of H × W × channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso.data.images import Dataset, Images, Ints
+from torso.data.partitions import deal, long_tail
+from torso.data.rows import Rows
+from torso.data.sources import load
+from torso.errors import RequestError
+from torso.randomness import numpy_generator
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images of all clients and whose they are: client k's are `order[offsets[k]:offsets[k + 1]]`."""
+
+    images: Tensor  # uint8 [n, H, W, channels]
+    labels: Tensor  # int64 [n]
+    order: Tensor  # int64 [rows that somebody owns]
+    offsets: Ints  # [N + 1], on the host
+
+    @property
+    def sizes(self) -> Ints:
+        """How many images each client has [N]."""
+        return np.diff(self.offsets)
+
+    def rows(self, client: int) -> Tensor:
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def to(self, device: torch.device) -> Split:
+        return Split(self.images.to(device), self.labels.to(device), self.order.to(device), self.offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Everything that a run knows about its data."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    mean: tuple[float, ...]  # per channel, on the 0..1 scale
+    std: tuple[float, ...]
+    augment: str  # never "auto"
+    clients: int
+    newcomers: Ints  # sorted ids of clients that never train (spec 9.7)
+    server_rows: Tensor  # int64, indices into train.images; empty: the server has no data (spec 3.3)
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        """Training images per client and class, int64 [N, C], on the data's device; made when first asked for."""
+        split = self.train
+        sizes = torch.from_numpy(split.sizes).to(split.order.device)
+        client = torch.repeat_interleave(torch.arange(self.clients, device=sizes.device), sizes)
+        cells = torch.bincount(client * self.classes + split.labels[split.order], minlength=self.clients * self.classes)
+        return cells.view(self.clients, self.classes)
+
+
+def build(options: DataConfig, seed: int, device: torch.device) -> Federation:
+    """Load, cut the long tail, deal to clients, and put it all on the device once."""
+    dataset = tailed(load(options, seed), options, seed)
+    dealt = deal(dataset, options, seed)
+    clients = len(dealt.train)
+    return Federation(
+        name=dataset.name,
+        train=_split(dataset.train, dealt.train, device),
+        test=_split(dataset.test, dealt.test, device),
+        classes=dataset.classes,
+        mean=dataset.mean,
+        std=dataset.std,
+        augment=dataset.augment if options.augment == "auto" else options.augment,
+        clients=clients,
+        newcomers=draw_newcomers(clients, options.new_clients, seed),
+        server_rows=torch.from_numpy(draw_server_rows(len(dataset.train), options.server_fraction, seed)).to(device),
+    )
+
+
+def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
+    """The data set with the long tail that `data.imbalance` asks for (spec 10.4)."""
+    if options.imbalance == 1:
+        return dataset
+
+    def cut(split: Images, name: str) -> Images:
+        rng = numpy_generator(seed, "partition", "long-tail", name)
+        return split.take(long_tail(split.labels, dataset.classes, options.imbalance, rng))
+
+    test = cut(dataset.test, "test") if options.imbalance_test else dataset.test
+    return replace(dataset, train=cut(dataset.train, "train"), test=test)
+
+
+def draw_newcomers(clients: int, count: int, seed: int) -> Ints:
+    """Which clients never train, sorted (spec 10.4, "50+50")."""
+    if count >= clients:
+        raise RequestError(
+            f"data.new_clients = {count}: of {clients} clients at least one must train. Accepted: 0 to {clients - 1}"
+        )
+    return _drawn(clients, count, seed, "newcomers")
+
+
+def draw_server_rows(samples: int, fraction: float, seed: int) -> Ints:
+    """A uniform part of the whole training set, whoever owns it, sorted (spec 3.3); never none if some is asked for."""
+    return _drawn(samples, max(round(samples * fraction), int(fraction > 0)), seed, "server")
+
+
+def _drawn(total: int, count: int, seed: int, purpose: str) -> Ints:
+    return np.sort(numpy_generator(seed, "partition", purpose).choice(total, count, replace=False)).astype(np.int64)
+
+
+def _split(images: Images, rows: Rows, device: torch.device) -> Split:
+    pixels, labels, order = map(torch.from_numpy, (images.images, images.labels, rows.order))
+    return Split(pixels, labels, order, rows.offsets).to(device)

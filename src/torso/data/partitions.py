@@ -1,0 +1,223 @@
+"""Who owns which image: shards, IID and writers (spec 10.1, 10.4); Dirichlet is next door.
+
+N clients, C classes, s shards per client, n samples. Nothing here loops over clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torso.data.images import Dataset, Images, Ints
+from torso.data.rows import Rows
+from torso.errors import RequestError
+from torso.randomness import numpy_generator
+from torso.registry import Registry
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The rows of every client, in both splits."""
+
+    train: Rows
+    test: Rows
+
+
+Partitioner = Callable[[Dataset, "DataConfig", int], Partition]
+partitions: Registry[Partitioner] = Registry("data.partition")
+
+
+def deal(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Deal both splits as `data.partition` says, the test split anew if `data.test_shards` asks for it (spec 9.5)."""
+    dealt = partitions[options.partition](dataset, options, seed)
+    if options.test_shards:
+        rng = numpy_generator(seed, "partition", "test-shards")
+        clients, per = len(dealt.train), options.test_shards
+        slots = shard_slots(clients, dataset.classes, per, rng, balance=options.balance, key="data.test_shards")
+        dealt = replace(dealt, test=deal_shards(dataset.test.labels, slots, clients, dataset.classes, rng))
+    empty = np.flatnonzero(dealt.train.sizes == 0)
+    if len(empty):
+        raise RequestError(
+            f"data.partition = {options.partition!r} leaves client {empty[0]} without training samples "
+            f"({len(empty)} of {len(dealt.train)} clients; {len(dataset.train)} samples in all). "
+            "Expected: fewer data.clients, or fewer data.shards per client"
+        )
+    return dealt
+
+
+def clients_of(dataset: Dataset, options: DataConfig) -> int:
+    """`data.clients`, refused where it is 0 or more than there are samples."""
+    clients, samples = options.clients, len(dataset.train)
+    if not 0 < clients <= samples:
+        only = "; 0 works only with data.partition = 'writers'" if not clients else ""
+        raise RequestError(
+            f"data.clients = {clients} with data.partition = {options.partition!r}: "
+            f"the training set has {samples} samples. Accepted: 1 to {samples}{only}"
+        )
+    return clients
+
+
+def check_shards(clients: int, classes: int, shards: int, key: str = "data.shards") -> None:
+    """N·s shards must divide among C classes, or some would silently be lost (spec 10.1)."""
+    step = classes // math.gcd(clients, classes)
+    if shards % step:
+        below = shards // step * step
+        fit = f"{below} or {below + step}" if below else step
+        raise RequestError(
+            f"{key} = {shards}: {clients} × {shards} shards do not divide among {classes} classes. "
+            f"Accepted: {fit}, or data.balance = true"
+        )
+
+
+def shard_slots(
+    clients: int, classes: int, shards: int, rng: np.random.Generator, *, balance: bool, key: str = "data.shards"
+) -> Ints:
+    """The class of each of N·s slots; slots s·k to s·k + s − 1 are client k's (spec 10.1, step 3)."""
+    if not balance:
+        check_shards(clients, classes, shards, key)
+    elif clients * shards < classes:
+        raise RequestError(
+            f"{key} = {shards}: {clients} × {shards} shards are fewer than {classes} classes. "
+            f"Accepted: {-(-classes // clients)} or more"
+        )
+    return rng.permutation(np.arange(clients * shards) % classes)
+
+
+def deal_shards(labels: Ints, slots: Ints, clients: int, classes: int, rng: np.random.Generator) -> Rows:
+    """Cut every class into as many pieces as it has slots and deal them at random (spec 10.1, steps 1, 2 and 4)."""
+    samples, places = Rows.from_owner(labels, classes), Rows.from_owner(slots, classes)
+    owner = np.full(len(labels), -1)
+    for c in np.flatnonzero((samples.sizes > 0) & (places.sizes > 0)).tolist():
+        holders = rng.permutation(places.of(c)) // (len(slots) // clients)
+        owner[samples.of(c)] = holders[pieces(len(samples.of(c)), len(holders))]
+    return Rows.from_owner(owner, clients)
+
+
+def pieces(samples: int, count: int) -> Ints:
+    """The piece of each sample: equal consecutive pieces, then one left-over each to the first (spec 10.1, step 2)."""
+    size, rank = samples // count, np.arange(samples)
+    return np.where(rank < size * count, rank // max(size, 1), rank - size * count)
+
+
+@partitions.register("shards")
+def shards(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """`data.shards` pieces of one class each per client, the same classes in train and test (FedBABU, spec 10.1)."""
+    clients, classes = clients_of(dataset, options), dataset.classes
+    rng = numpy_generator(seed, "partition", "shards")
+    slots = shard_slots(clients, classes, options.shards, rng, balance=options.balance)
+    return Partition(
+        deal_shards(dataset.train.labels, slots, clients, classes, rng),
+        deal_shards(dataset.test.labels, slots, clients, classes, rng),
+    )
+
+
+@partitions.register("shards-sorted")
+def shards_sorted(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Sorted by label, cut into clients × `data.shards` equal pieces, dealt at random (McMahan et al., spec 10.1)."""
+    clients, samples = clients_of(dataset, options), len(dataset.train)
+    count = clients * options.shards
+    if count > samples:
+        raise RequestError(
+            f"data.shards = {options.shards}: {clients} × {options.shards} shards are more than {samples} training "
+            f"samples. Accepted: 1 to {samples // clients}"
+        )
+    holders = numpy_generator(seed, "partition", "shards-sorted").permutation(count) // options.shards
+
+    def cut(split: Images) -> Rows:
+        owner = np.empty(len(split), np.int64)
+        owner[np.argsort(split.labels, kind="stable")] = holders[np.arange(len(split)) * count // len(split)]
+        return Rows.from_owner(owner, clients)
+
+    return Partition(cut(dataset.train), cut(dataset.test))
+
+
+@partitions.register("iid")
+def iid(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Equal random parts; what does not divide is left out (spec 10.4)."""
+    clients = clients_of(dataset, options)
+    rng = numpy_generator(seed, "partition", "iid")
+
+    def cut(split: Images) -> Rows:
+        sizes = equal_counts(np.array([len(split)]), clients, rng)[0]
+        return Rows.from_sizes(rng.permutation(len(split))[: sizes.sum()], sizes)
+
+    return Partition(cut(dataset.train), cut(dataset.test))
+
+
+@partitions.register("iid-balanced")
+def iid_balanced(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Every client gets exactly as many samples of a class as every other (FedFN's IID, spec 10.4)."""
+    clients = clients_of(dataset, options)
+    rng = numpy_generator(seed, "partition", "iid-balanced")
+    totals = np.bincount(dataset.train.labels, minlength=dataset.classes)
+    if totals.min() < clients:
+        raise RequestError(
+            f"data.clients = {clients} with data.partition = 'iid-balanced': class {totals.argmin()} has "
+            f"{totals.min()} training samples, fewer than one per client. Accepted: 1 to {totals.min()}"
+        )
+
+    def cut(split: Images) -> Rows:
+        totals = np.bincount(split.labels, minlength=dataset.classes)
+        return assign(split.labels, equal_counts(totals, clients, rng), rng)
+
+    return Partition(cut(dataset.train), cut(dataset.test))
+
+
+@partitions.register("writers")
+def writers(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """One client per writer of the training images; `data.clients` > 0 draws that many writers (spec 10.4)."""
+    by, test_by = dataset.train.writers, dataset.test.writers
+    if by is None or test_by is None:
+        raise RequestError(
+            f"data.partition = 'writers': data.source = {options.source!r} does not say who wrote its images. "
+            "Accepted: source 'femnist', or 'npz' with train_writers and test_writers"
+        )
+    known = np.unique(by)
+    if options.clients > len(known):
+        raise RequestError(
+            f"data.clients = {options.clients} with data.partition = 'writers': there are {len(known)} writers. "
+            f"Accepted: 1 to {len(known)}, or 0 for all"
+        )
+    if options.clients:
+        rng = numpy_generator(seed, "partition", "writers")
+        known = np.sort(rng.choice(known, options.clients, replace=False))
+
+    def cut(who: Ints) -> Rows:
+        place = np.searchsorted(known, who).clip(max=len(known) - 1)
+        return Rows.from_owner(np.where(known[place] == who, place, -1), len(known))
+
+    return Partition(cut(by), cut(test_by))
+
+
+def equal_counts(totals: Ints, clients: int, rng: np.random.Generator) -> Ints:
+    """Samples of each of K groups for each client [K, N]: the same for all, or 0 or 1 where there are too few."""
+    counts = np.repeat(totals[:, None] // clients, clients, axis=1)
+    for group in np.flatnonzero(totals < clients):
+        counts[group, rng.choice(clients, totals[group], replace=False)] = 1
+    return counts
+
+
+def assign(labels: Ints, counts: Ints, rng: np.random.Generator) -> Rows:
+    """Give client k `counts[c, k]` random samples of class c [C, N]; samples beyond the counts go to nobody."""
+    classes, clients = counts.shape
+    samples = Rows.from_owner(labels, classes)
+    owner = np.full(len(labels), -1)
+    for c in np.flatnonzero(samples.sizes).tolist():
+        holders = np.repeat(np.arange(clients), counts[c])
+        owner[rng.permutation(samples.of(c))[: len(holders)]] = holders
+    return Rows.from_owner(owner, clients)
+
+
+def long_tail(labels: Ints, classes: int, factor: float, rng: np.random.Generator) -> Ints:
+    """The rows kept, sorted: at most int(n_max · factor^(−c/(C−1))) random ones of class c (spec 10.4, as LDAM)."""
+    samples = Rows.from_owner(labels, classes)
+    profile = samples.sizes.max() * factor ** (-np.arange(classes) / max(1, classes - 1))
+    keep = np.floor(profile + 1e-9).astype(np.int64)  # 5000 · 10^-1 is 500, whatever the rounding
+    return np.sort(np.concatenate([rng.permutation(samples.of(c))[: keep[c]] for c in range(classes)]))

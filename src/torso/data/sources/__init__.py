@@ -1,0 +1,29 @@
+"""Where images come from: each source is a function of (options, seed), listed by `torso datasets`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torso.data.images import Dataset, check, statistics
+from torso.data.sources import arrays, cifar, folder, idx, made  # registers every source
+from torso.data.sources.base import Source, sources
+from torso.errors import RequestError
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+__all__ = ["Source", "arrays", "cifar", "folder", "idx", "load", "made", "sources"]
+
+
+def load(options: DataConfig, seed: int) -> Dataset:
+    """The data set that `data.source` names, checked, with its normalisation settled (spec 10.6)."""
+    try:
+        dataset = sources[options.source](options, seed)
+    except MemoryError as error:
+        raise RequestError(f"data.source = {options.source!r} does not fit into memory: {error}") from None
+    check(dataset)
+    if options.normalize == "statistics" or not dataset.mean:
+        mean, std = statistics(dataset.train.images)
+        dataset = replace(dataset, mean=mean, std=std)
+    return dataset

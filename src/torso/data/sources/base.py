@@ -1,0 +1,57 @@
+"""The list of sources and what they share: finding a file, and saying plainly what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from torso.data.images import Dataset
+from torso.errors import RequestError
+from torso.registry import Registry
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Source = Callable[["DataConfig", int], Dataset]
+sources: Registry[Source] = Registry("data.source")
+
+MNIST_LIKE = ((0.1307,), (0.3081,))  # mean, std (spec 10.6)
+
+
+def root_of(options: DataConfig, expected: str, usual: str = "") -> Path:
+    """`data.root`, or the source's usual place; it must be there."""
+    root = Path(options.root or usual).expanduser()
+    if not (options.root or usual):
+        raise RequestError(f"data.root is empty: data.source = {options.source!r} needs it. Expected: {expected}")
+    if not root.exists():
+        raise RequestError(f"data.root = {str(root)!r} does not exist. Expected: {expected}")
+    return root
+
+
+@contextmanager
+def reading(path: Path | str, expected: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes its reader raise into one sentence.
+
+    Truncated archives, pickles and images raise a dozen unrelated exceptions, hence the broad net.
+    """
+    try:
+        yield
+    except RequestError:
+        raise
+    except FileNotFoundError:
+        raise RequestError(f"{path} does not exist. Expected: {expected}") from None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise RequestError(f"{path} cannot be read, it may be damaged ({reason}). Expected: {expected}") from None
+
+
+def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """`work` on every item, in order; Pillow decodes outside Python's lock."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(work, items))

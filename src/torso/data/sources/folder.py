@@ -1,0 +1,80 @@
+"""A folder of image files: ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torso.data.images import Dataset, Images, as_images
+from torso.data.sources.base import in_threads, reading, root_of, sources
+from torso.errors import RequestError
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+_EXPECTED = "a folder with train/CLASS/*.png and test/CLASS/*.png (or .jpg, .bmp, .webp, .tif, .pgm, .ppm)"
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
+
+
+@sources.register("folder")
+def folder(options: DataConfig, seed: int) -> Dataset:
+    """Your own image files of one size: ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png (or .jpg, …)."""
+    root = root_of(options, _EXPECTED)
+    files = {split: _files(root / split) for split in ("train", "test")}
+    names = sorted(files["train"])
+    strange = sorted(set(files["test"]) - set(names))
+    if strange:
+        raise RequestError(
+            f"{root / 'test' / strange[0]}: there is no such class in train. Accepted: {', '.join(names)}"
+        )
+    mode = _common_mode([path for split in files.values() for paths in split.values() for path in paths])
+
+    def read(split: str) -> Images:
+        pairs = [(path, label) for label, name in enumerate(names) for path in files[split].get(name, [])]
+        images = in_threads(lambda pair: _read(pair[0], mode), pairs)
+        return as_images(str(root / split), np.stack(images), [label for _, label in pairs])
+
+    return Dataset(root.resolve().name, read("train"), read("test"), len(names))
+
+
+def _files(split: Path) -> dict[str, list[Path]]:
+    """The image files of each class, both sorted; hidden folders and other files are passed over."""
+    with reading(split, _EXPECTED):
+        classes = sorted(entry for entry in split.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        found = {c.name: sorted(p for p in c.iterdir() if p.suffix.lower() in _SUFFIXES) for c in classes}
+    for name, paths in found.items():
+        if not paths:
+            raise RequestError(f"{split / name} holds no images. Expected: {_EXPECTED}")
+    if not found:
+        raise RequestError(f"{split} holds no class folders. Expected: {_EXPECTED}")
+    return found
+
+
+def _common_mode(paths: list[Path]) -> str:
+    """L where every file is 8-bit grey, else RGB; from the headers, which also must agree on the size."""
+    heads = in_threads(_head, paths)
+    for path, (size, mode) in zip(paths, heads, strict=True):
+        if mode[0] in "IF":
+            raise RequestError(f"{path} has more than 8 bits per pixel (mode {mode}). Expected: 8-bit grey or colour")
+        if size != heads[0][0]:
+            first = "{}×{}".format(*heads[0][0])
+            raise RequestError(
+                f"{path} is {size[0]}×{size[1]} but {paths[0]} is {first}. Expected: one size for all images"
+            )
+    return "L" if all(mode == "L" for _, mode in heads) else "RGB"
+
+
+def _head(path: Path) -> tuple[tuple[int, int], str]:
+    from PIL import Image
+
+    with reading(path, "an image"), Image.open(path) as image:
+        return image.size, image.mode
+
+
+def _read(path: Path, mode: str) -> np.ndarray:
+    from PIL import Image
+
+    with reading(path, "an image"), Image.open(path) as image:
+        return np.asarray(image.convert(mode))

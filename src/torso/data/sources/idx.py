@@ -1,0 +1,54 @@
+"""Fashion-MNIST in the IDX format, plain or gzip'd, as its authors and Debian distribute it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torso.data.images import Dataset, Images, as_images
+from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
+from torso.errors import RequestError
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+DEBIAN = "/usr/share/datasets/fashion-mnist"
+_EXPECTED = (
+    "a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+    "t10k-labels-idx1-ubyte, plain or .gz (Debian: apt-get install dataset-fashion-mnist)"
+)
+
+
+@sources.register("fashion-mnist")
+def fashion_mnist(options: DataConfig, seed: int) -> Dataset:
+    """Fashion-MNIST: 60,000 / 10,000 images of 28×28 in 10 classes, from IDX files (Debian: dataset-fashion-mnist)."""
+    root = root_of(options, _EXPECTED, usual=DEBIAN)
+    mean, std = MNIST_LIKE
+    return Dataset("fashion-mnist", _split(root, "train"), _split(root, "t10k"), 10, mean, std)
+
+
+def _split(root: Path, prefix: str) -> Images:
+    images = read_idx(root / f"{prefix}-images-idx3-ubyte", dimensions=3)
+    labels = read_idx(root / f"{prefix}-labels-idx1-ubyte", dimensions=1)
+    return as_images(f"{root} {prefix}", images, labels)
+
+
+def read_idx(plain: Path, dimensions: int) -> np.ndarray:
+    """One IDX file of unsigned bytes: magic number 0x0800 + dimensions, the sizes, the data, and not a byte more."""
+    path = plain if plain.exists() else plain.with_name(f"{plain.name}.gz")
+    with reading(path, _EXPECTED):
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        header = np.frombuffer(raw[: 4 + 4 * dimensions], ">u4").tolist()
+    if len(header) != 1 + dimensions or header[0] != 0x0800 + dimensions:
+        found = f"0x{raw[:4].hex()}" if len(raw) >= 4 else f"{len(raw)} bytes"
+        raise RequestError(f"{path} starts with {found}. Expected: the IDX magic number 0x{0x0800 + dimensions:08x}")
+    sizes, data = header[1:], np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
+    wanted = int(np.prod(sizes, dtype=object))
+    if len(data) != wanted:
+        raise RequestError(
+            f"{path} is damaged: its header says {sizes}, that is {wanted} bytes, but {len(data)} follow"
+        )
+    return data.reshape(sizes).copy()

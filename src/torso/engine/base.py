@@ -1,0 +1,74 @@
+"""What every engine offers, and what it gives a piece of work to stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+import torch
+
+from torso.data import Federation, Split
+from torso.data.augment import Lens, augmentations
+from torso.data.batches import Deck
+from torso.learn.local import Classroom
+from torso.nets import Network, skeleton, smallest_map
+from torso.registry import Registry
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+SERVER = -1
+"""The server learns like a client when it has data of its own (spec 3.3); this is its number."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """One worker's place: a network without weights of its own (functional calls are not thread-safe) and the data."""
+
+    room: Classroom
+    federation: Federation
+
+    @classmethod
+    def at(cls, net: Network, federation: Federation) -> Desk:
+        device = federation.train.images.device
+        _, height, width, channels = federation.train.images.shape
+        room = Classroom(
+            net=skeleton(net),
+            lens=Lens.of(federation.mean, federation.std, device),
+            change=augmentations[federation.augment],
+            skip_single=smallest_map(net, (channels, height, width)) == 1,
+        )
+        return cls(room, federation)
+
+    def train_deck(self, clients: Sequence[int]) -> Deck:
+        """The training samples of G clients; the server's own where the client is SERVER."""
+        split = self.federation.train
+        rows = [self.federation.server_rows if k == SERVER else split.rows(k) for k in clients]
+        return Deck.of(split.images, split.labels, rows, clients)
+
+    def test_deck(self, clients: Sequence[int]) -> Deck:
+        split = self.federation.test
+        return Deck.of(split.images, split.labels, [split.rows(k) for k in clients], clients)
+
+    def whole_test(self, start: int, stop: int) -> Deck:
+        """A stretch of the whole test set, as the deck of nobody in particular."""
+        split: Split = self.federation.test
+        rows = torch.arange(start, min(stop, len(split.labels)), device=split.images.device)
+        return Deck.of(split.images, split.labels, [rows], [SERVER])
+
+
+class Work(Protocol[T_co]):
+    """What is done with a group of clients: a pure function of the desk and their numbers."""
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> T_co: ...
+
+
+class Engine(Protocol):
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+        """Results of groups of clients, in the order of `clients` whatever the number of workers."""
+        ...
+
+
+engines: Registry[Callable[[Network, Federation, int, int], Engine]] = Registry("run.engine")

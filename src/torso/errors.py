@@ -1,0 +1,28 @@
+"""The two ways in which Torso says no. A message names the key or file, what was found, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TorsoError(Exception):
+    """Base of every error that a user is meant to read; `exit_status` is what the command line returns."""
+
+    exit_status = 1
+
+
+class RequestError(TorsoError):
+    """The request was wrong (a key, a value, a file): nothing has been written."""
+
+    exit_status = 2
+
+
+class RunFailed(TorsoError):
+    """The request was fine, the run was not (a non-finite loss, say)."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` when something close is known, else a full stop."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."

@@ -1,0 +1,134 @@
+"""The local loop: G clients learn from their own data. It exists once.
+
+Training, fine-tuning, the server's pass over its own data and local-only runs are all this function with other lessons.
+G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torso.data.augment import Augmentation, Lens
+from torso.data.batches import Batch, Deck, Shuffle
+from torso.learn.drift import Drift, Local, NoDrift
+from torso.learn.objectives import CrossEntropy, Objective
+from torso.learn.phases import Lesson
+from torso.learn.sgd import Sgd
+from torso.nets import Network, Tensors, apply, set_modes
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a client learns, the same for all clients of a run."""
+
+    batch_size: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    objective: Objective = CrossEntropy()
+    drift: Drift = NoDrift()
+    shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
+
+
+@dataclass(frozen=True)
+class Classroom:
+    """What a worker needs for any client: a network without weights, the lens on the images, the augmentation."""
+
+    net: Network
+    lens: Lens
+    change: Augmentation
+    skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Stacked tensors after the visit; mean loss over all samples met [G]; steps and samples per client."""
+
+    tensors: Tensors
+    loss: Tensor
+    steps: tuple[int, ...]
+    samples: tuple[int, ...]
+
+
+def learn(
+    room: Classroom,
+    deck: Deck,
+    tensors: Tensors,
+    plan: Sequence[Lesson],
+    habits: Habits,
+    shuffle: Shuffle,
+    received: Tensors | None = None,
+) -> Learned:
+    """Train copies of `tensors` [G, *] through the lessons. `received` [*] is what drift corrections hold on to."""
+    *_, last = learn_by_epoch(room, deck, tensors, plan, habits, shuffle, received)
+    return last
+
+
+def learn_by_epoch(
+    room: Classroom,
+    deck: Deck,
+    tensors: Tensors,
+    plan: Sequence[Lesson],
+    habits: Habits,
+    shuffle: Shuffle,
+    received: Tensors | None = None,
+) -> Iterator[Learned]:
+    """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
+    moving = frozenset().union(*(lesson.moving for lesson in plan))
+    tensors = {n: t.clone() if n in moving else t for n, t in tensors.items()}
+    groups = len(deck.clients)
+    loss = torch.zeros(groups, device=deck.index.device)
+    steps = [0] * groups
+    samples = [0] * groups
+    steps_an_epoch = deck.steps(habits.batch_size, room.skip_single)
+    samples_an_epoch = deck.used(habits.batch_size, room.skip_single)
+    met = 0
+    sgd = Sgd(habits.momentum, habits.weight_decay)
+    every_name = tuple(dict.fromkeys(n for lesson in plan for n in lesson.rates))
+    yield Learned(tensors, loss, tuple(steps), tuple(samples))
+    for lesson in plan:
+        names = every_name if habits.shared_momentum else tuple(lesson.rates)
+        if not habits.shared_momentum:
+            sgd = Sgd(habits.momentum, habits.weight_decay)
+        for _ in range(lesson.epochs):
+            set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
+            batches = deck.shuffled(habits.batch_size, room.lens, shuffle, met, room.change, room.skip_single)
+            for batch in batches:
+                grads, total = _gradients(room.net, tensors, names, batch, habits.objective)
+                grads = _correct(grads, tensors, received, habits.drift)
+                sgd.step(tensors, grads, lesson.rates, batch.active)
+                loss += total
+            met += 1
+            steps = [done + more for done, more in zip(steps, steps_an_epoch, strict=True)]
+            samples = [done + size for done, size in zip(samples, samples_an_epoch, strict=True)]
+            count = torch.tensor(samples, device=loss.device).clamp(min=1)
+            yield Learned(tensors, loss / count, tuple(steps), tuple(samples))
+
+
+def _gradients(
+    net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective
+) -> tuple[Tensors, Tensor]:
+    """Gradients [G, *] of each client's mean loss, and its sum over samples [G]. The clients' losses do not interact."""
+    leaves = [tensors[n].detach().requires_grad_() for n in names]  # same memory, no history
+    features, logits = apply(net, {**tensors, **dict(zip(names, leaves, strict=True))}, batch.images, batch.real)
+    losses = objective.per_sample(features, logits, batch.labels)
+    if batch.real is None:
+        mean = losses.mean(dim=1)
+        total = mean.detach() * losses.shape[1]
+    else:
+        total_with_graph = (losses * batch.real).sum(dim=1)
+        mean = total_with_graph / batch.real.sum(dim=1).clamp(min=1)
+        total = total_with_graph.detach()
+    grads = torch.autograd.grad(mean.sum(), leaves)
+    return dict(zip(names, grads, strict=True)), total
+
+
+def _correct(grads: Tensors, params: Tensors, received: Tensors | None, drift: Drift) -> Tensors:
+    """Let the drift correction see what travels and learns; the rest keeps its own gradient."""
+    if received is None:
+        return grads
+    held = {n: g for n, g in grads.items() if n in received}
+    return {**grads, **drift.gradient(held, Local(received, {n: params[n] for n in held}))}

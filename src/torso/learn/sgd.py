@@ -1,0 +1,55 @@
+"""PyTorch's SGD over stacked parameters: v ← μ v + (g + wd·w); w ← w − lr·v. No dampening, no Nesterov (spec 1.3)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torso.nets import Tensors
+
+
+class Sgd:
+    """Owns the velocities of one visit (spec 1.2: they never survive a round) and steps the parameters in place."""
+
+    def __init__(self, momentum: float, weight_decay: float) -> None:
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.velocity: Tensors = {}
+
+    @torch.no_grad()
+    def step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None = None) -> None:
+        """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities as they are."""
+        names = list(grads)
+        moves = [grads[n] for n in names]
+        if self.weight_decay:
+            moves = list(torch._foreach_add(moves, [params[n] for n in names], alpha=self.weight_decay))
+        if self.momentum:
+            moves = self._gather_speed(names, moves, active)
+        if active is not None:
+            moves = [move * _per_client(active, move) for move in moves]
+        by_rate: dict[float, list[int]] = defaultdict(list)
+        for place, name in enumerate(names):
+            if name in rates:
+                by_rate[rates[name]].append(place)
+        for rate, places in by_rate.items():
+            torch._foreach_add_([params[names[p]] for p in places], [moves[p] for p in places], alpha=-rate)
+
+    def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
+        fresh = [p for p, n in enumerate(names) if n not in self.velocity]
+        for place in fresh:
+            self.velocity[names[place]] = torch.zeros_like(moves[place])
+        speeds = [self.velocity[n] for n in names]
+        if active is None:
+            torch._foreach_mul_(speeds, self.momentum)
+            torch._foreach_add_(speeds, moves)
+        else:
+            for speed, move in zip(speeds, moves, strict=True):
+                speed.copy_(torch.where(_per_client(active, speed), self.momentum * speed + move, speed))
+        return speeds
+
+
+def _per_client(flags: Tensor, like: Tensor) -> Tensor:
+    return flags.view(-1, *[1] * (like.ndim - 1))

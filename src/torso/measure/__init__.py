@@ -1,0 +1,6 @@
+"""Accuracies, analyses, costs: everything that is read off a trained federation."""
+
+from torso.measure.base import Accuracy, Evaluation, Measurement, measures
+from torso.measure.evaluate import evaluate
+
+__all__ = ["Accuracy", "Evaluation", "Measurement", "evaluate", "measures"]

@@ -1,0 +1,111 @@
+"""The accuracies of spec 9.1 to 9.3 and 9.8, for G clients at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.data.batches import Batch, Deck, Shuffle
+from torso.engine import Desk
+from torso.learn.local import Classroom, learn, learn_by_epoch
+from torso.measure.base import Evaluation, measure
+from torso.nets import Tensors, apply, set_modes
+
+
+@torch.no_grad()
+def percent_correct(
+    room: Classroom, deck: Deck, tensors: Tensors, batch_size: int, answer: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Tensor:
+    """Accuracy [G] on a deck. `answer` turns features [G, B, d] and logits [G, B, C] into classes; default argmax."""
+    right = torch.zeros(len(deck.clients), device=deck.index.device)
+    for batch, features, logits in _look(room, deck.in_order(batch_size, room.lens), tensors):
+        said = logits.argmax(dim=-1) if answer is None else answer(features, logits)
+        hit = (said == batch.labels).float()
+        right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
+    return 100 * right / torch.tensor(deck.sizes, device=right.device)  # 0 / 0 is NaN: nothing to measure on
+
+
+def _look(
+    room: Classroom, batches: Iterator[Batch], tensors: Tensors
+) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Features and logits in evaluation mode."""
+    set_modes(room.net, frozenset())
+    for batch in batches:
+        features, logits = apply(room.net, tensors, batch.images, batch.real)
+        yield batch, features, logits
+
+
+@measure("initial", of="clients")
+def initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The model that a client holds, before fine-tuning, on the client's own test data (spec 9.1)."""
+    return {"initial": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size)}
+
+
+@measure("personalized", of="clients")
+def personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The same after fine-tuning on the client's training data (spec 9.2); a sweep of epochs adds personalized@E."""
+    room, train, test = desk.room, desk.train_deck(clients), desk.test_deck(clients)
+    wanted = sorted({how.epochs, *how.sweep})
+    plans = {epochs: how.finetune(epochs) for epochs in wanted}
+    found: dict[int, Tensor] = {}
+    if all(len(plan) <= 1 for plan in plans.values()):  # fewer epochs are a stop on the way to more: one pass
+        longest = plans[wanted[-1]]
+        for met, now in enumerate(learn_by_epoch(room, train, tensors, longest, how.habits, how.shuffle)):
+            if met in plans:
+                found[met] = percent_correct(room, test, now.tensors, how.batch_size)
+    else:
+        for epochs, plan in plans.items():
+            tuned = learn(room, train, tensors, plan, how.habits, how.shuffle).tensors
+            found[epochs] = percent_correct(room, test, tuned, how.batch_size)
+    return {"personalized": found[how.epochs], **{f"personalized@{epochs}": found[epochs] for epochs in how.sweep}}
+
+
+@measure("without_head", of="clients")
+def without_head(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The nearest of the client's own class means in feature space instead of the head (spec 9.3)."""
+    templates, known = class_means(desk, clients, tensors, how)
+
+    def nearest(features: Tensor, logits: Tensor) -> Tensor:
+        if how.templates == "cosine":
+            close = F.normalize(features, dim=-1) @ F.normalize(templates, dim=-1).transpose(1, 2)
+        else:
+            close = -torch.cdist(features, templates)
+        return close.masked_fill(~known.unsqueeze(1), -torch.inf).argmax(dim=-1)
+
+    return {"without_head": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size, nearest)}
+
+
+@torch.no_grad()
+def class_means(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> tuple[Tensor, Tensor]:
+    """Mean feature per class of the client's training samples [G, C, d], and which classes it has [G, C].
+
+    Not augmented, and shuffled: in class order, batch statistics of BatchNorm would be skewed (spec 9.3)."""
+    deck, room = desk.train_deck(clients), desk.room
+    if how.template_order == "shuffled":
+        order = Shuffle(how.shuffle.seed, "templates", 0)
+        batches = deck.shuffled(how.batch_size, room.lens, order, 0, None)
+    else:
+        batches = deck.in_order(how.batch_size, room.lens)
+    classes = desk.federation.classes
+    total: Tensor | float = 0.0
+    count = torch.zeros(len(clients), classes, device=deck.index.device)
+    for batch, features, _ in _look(room, batches, tensors):
+        member = F.one_hot(batch.labels, classes).to(features.dtype)  # [G, B, C]
+        if batch.real is not None:
+            member = member * batch.real.unsqueeze(-1)
+        total = total + member.transpose(1, 2) @ features
+        count += member.sum(dim=1)
+    means = total / count.clamp(min=1).unsqueeze(-1)
+    return means, count > 0
+
+
+@measure("generic", of="server")
+def generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The generic model on the whole test set (spec 9.8)."""
+    one = {name: tensor[:1] for name, tensor in tensors.items()}
+    stretches = [desk.whole_test(number * how.batch_size, (number + 1) * how.batch_size) for number in clients]
+    right = [percent_correct(desk.room, deck, one, how.batch_size) * deck.sizes[0] / 100 for deck in stretches]
+    return {"generic": torch.cat(right)}

@@ -1,0 +1,88 @@
+"""What a measure is: a function of a desk and G clients with their models, registered by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from torso.data.batches import Shuffle
+from torso.engine import Desk
+from torso.learn.local import Habits
+from torso.learn.phases import Lesson
+from torso.nets import Tensors
+from torso.registry import Registry
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How to measure: what the measures of one evaluation have in common."""
+
+    batch_size: int
+    templates: Literal["cosine", "l2"]
+    template_order: Literal["shuffled", "code"]
+    finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
+    epochs: int
+    sweep: tuple[int, ...]
+    habits: Habits
+    shuffle: Shuffle  # of the fine-tuning batches
+
+
+Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
+"""(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN for a client that cannot be measured."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measure and what it is taken of.
+
+    `clients`: each client with its own model. `server`: the generic model; "clients" are then the numbers of the batches
+    of the test set, and the values are right answers, to be summed over batches.
+    """
+
+    take: Measure
+    of: Literal["clients", "server"]
+    about: str
+
+
+measures: Registry[Measurement] = Registry("measure.names")
+
+
+def measure(name: str, of: Literal["clients", "server"]) -> Callable[[Measure], Measure]:
+    """Decorator: register a measure under the name that `measure.names` and `result.json` use."""
+
+    def keep(take: Measure) -> Measure:
+        measures.register(name)(Measurement(take, of, " ".join((take.__doc__ or "").split())))
+        return take
+
+    return keep
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Percentages over clients: mean and population std (spec 9.1); a client without test data has None and no weight."""
+
+    mean: float
+    std: float
+    n: int
+    clients: tuple[float | None, ...] = field(repr=False, default=())
+
+    @classmethod
+    def over(cls, values: Sequence[float], per_client: bool = True) -> Accuracy:
+        known = np.array([v for v in values if not math.isnan(v)], dtype=np.float64)
+        clients = tuple(None if math.isnan(v) else v for v in values) if per_client else ()
+        if not len(known):
+            return cls(math.nan, math.nan, 0, clients)
+        return cls(float(known.mean()), float(known.std()), len(known), clients)
+
+    def as_json(self) -> dict[str, Any]:
+        number = {"mean": self.mean, "std": self.std}
+        return {
+            **{k: None if math.isnan(v) else v for k, v in number.items()},
+            "n": self.n,
+            "clients": list(self.clients),
+        }

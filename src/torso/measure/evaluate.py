@@ -1,0 +1,61 @@
+"""The evaluator: one walk over the clients takes every measure asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torso.data import Federation
+from torso.engine import Desk, Engine
+from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
+from torso.measure.base import Accuracy, Evaluation, Measure, measures
+from torso.nets import Tensors
+from torso.personal.models import generic_model, models_of
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Work: take the measures of a group of clients, each with the model it holds."""
+
+    takes: tuple[Measure, ...]
+    model: Tensors
+    private: Mapping[int, Tensors]
+    how: Evaluation
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> dict[str, list[float]]:
+        tensors = models_of(self.model, self.private, clients)
+        return {name: v.tolist() for take in self.takes for name, v in take(desk, clients, tensors, self.how).items()}
+
+
+def evaluate(
+    engine: Engine,
+    federation: Federation,
+    names: Sequence[str],
+    model: Tensors,
+    private: Mapping[int, Tensors],
+    how: Evaluation,
+    clients: Sequence[int],
+) -> dict[str, Accuracy]:
+    """Take the named measures: those of clients over `clients`, those of the server over the whole test set."""
+    found: dict[str, Accuracy] = {}
+    of_clients = tuple(measures[name].take for name in names if measures[name].of == "clients")
+    of_server = tuple(measures[name].take for name in names if measures[name].of == "server")
+    if of_clients:
+        values = _collect(engine, Exam(of_clients, model, private, how), clients)
+        found |= {name: Accuracy.over(per_client) for name, per_client in values.items()}
+    if of_server:
+        samples = len(federation.test.labels)
+        batches = range(-(-samples // how.batch_size))
+        exam = Exam(of_server, generic_model(model, private, federation), {}, how)
+        rights = _collect(engine, exam, batches)
+        found |= {name: Accuracy.over([100 * sum(right) / samples], per_client=False) for name, right in rights.items()}
+    return found
+
+
+def _collect(engine: Engine, exam: Exam, clients: Sequence[int]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for part in engine.map(exam, clients):
+        for name, found in part.items():
+            values[name] += found
+    return dict(values)

@@ -1,0 +1,18 @@
+"""A method is a point in a small space of axes; the catalogue names the points that papers have named."""
+
+from torso.methods.catalogue import methods
+from torso.methods.method import AXES, Method, Share
+from torso.methods.parse import method_from_config, method_to_config
+from torso.methods.starts import Finished, Fresh, starts
+
+__all__ = [
+    "AXES",
+    "Finished",
+    "Fresh",
+    "Method",
+    "Share",
+    "method_from_config",
+    "method_to_config",
+    "methods",
+    "starts",
+]

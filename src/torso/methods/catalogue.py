@@ -1,0 +1,64 @@
+"""The catalogue, one line a method. The assignments are the list: `fedprox_babu` is the preset `fedprox-babu`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torso.learn.drift import Proximal
+from torso.learn.phases import Phase
+from torso.methods.method import Method, Share, method
+from torso.methods.starts import Finished
+from torso.personal import FineTune
+from torso.registry import Registry
+
+fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).")
+fedbabu = method(train="body", share="body", about="The head stays as drawn; only the body learns and travels (spec 4.1).")
+fedper = method(share="body", about="The body travels, every client keeps a head of its own (spec 4.2).")
+fedper_reset = fedper.but(
+    share=Share("body", rest="reset"), about="FedPer as FedBABU's code ran it: the trained head is thrown away (spec 4.2)."
+)
+fedrep = method(
+    share="body",
+    train=[Phase("head"), Phase("body", epochs=1)],
+    personal=FineTune((Phase("head"), Phase("body", epochs=1))),
+    about="First the client's own head learns, then the body for one epoch; the body travels (spec 4.4).",
+)
+lg_fedavg = method(
+    share="head", start=Finished("fedavg"), about="The head travels, every client keeps a body; begins at FedAvg (spec 4.3)."
+)
+local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).")
+fedprox = fedavg.but(drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).")
+fedprox_babu = fedbabu.but(drift=Proximal(0.01), about="FedBABU held near the received body (spec 3.6).")
+partial_update = fedavg.but(
+    train=(Phase("blocks:1"),), about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4)."
+)
+fedavg_data_sharing = fedavg.but(
+    server_data="all", about="FedAvg, then an epoch of the whole network on server data (spec 3.3)."
+)
+fedavg_data_sharing_body = fedavg.but(
+    server_data="body", about="FedAvg, then an epoch of the body on server data (spec 3.3)."
+)
+fedbabu_data_sharing = fedbabu.but(
+    server_data="body", about="FedBABU, then an epoch of the body on server data (spec 3.3)."
+)
+
+
+class _Methods(Registry[Method]):
+    """The registry of methods; its decorator goes on a function that returns one."""
+
+    def register(self, name: str) -> Callable[[Callable[[], Method]], Callable[[], Method]]:  # type: ignore[override]
+        def keep(make: Callable[[], Method]) -> Callable[[], Method]:
+            made = make()
+            about = made.about if made.about != fedavg.about else ""
+            super(_Methods, self).register(name)(replace(made, name=name, about=about or (make.__doc__ or "").strip()))
+            return make
+
+        return keep
+
+
+methods = _Methods("method.name")
+for _name, _method in list(vars().items()):
+    if isinstance(_method, Method):
+        _preset = _name.replace("_", "-")
+        methods[_preset] = globals()[_name] = replace(_method, name=_preset)

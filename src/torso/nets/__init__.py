@@ -1,0 +1,37 @@
+"""Networks: a body that is shared and a head that is personal (spec 11 and 12)."""
+
+from torso.nets.bodies import bodies
+from torso.nets.build import build
+from torso.nets.heads import Head, LinearHead, head_inits, heads
+from torso.nets.network import (
+    Body,
+    Network,
+    Tensors,
+    apply,
+    learnable,
+    part_names,
+    set_modes,
+    skeleton,
+    smallest_map,
+)
+from torso.nets.split import body_of, split
+
+__all__ = [
+    "Body",
+    "Head",
+    "LinearHead",
+    "Network",
+    "Tensors",
+    "apply",
+    "bodies",
+    "body_of",
+    "build",
+    "head_inits",
+    "heads",
+    "learnable",
+    "part_names",
+    "set_modes",
+    "skeleton",
+    "smallest_map",
+    "split",
+]

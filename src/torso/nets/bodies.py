@@ -1,0 +1,201 @@
+"""The bodies of spec 11: functions from an image's (channels, height, width) to a Body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from torso.errors import RequestError
+from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, he_normal
+from torso.nets.network import Body
+from torso.registry import Registry
+
+BodyMaker = Callable[[int, int, int], Body]
+bodies: Registry[BodyMaker] = Registry("model.body")
+
+
+def body(name: str, least: int = 1) -> Callable[[BodyMaker], BodyMaker]:
+    """Register a body that needs images of at least least × least."""
+
+    def keep(make: BodyMaker) -> BodyMaker:
+        @wraps(make)
+        def checked(channels: int, height: int, width: int) -> Body:
+            if min(height, width) < least:
+                raise RequestError(
+                    f"model.body = {name!r} needs images of at least {least}×{least}, found {height}×{width}"
+                )
+            return make(channels, height, width)
+
+        return bodies.register(name)(checked)
+
+    return keep
+
+
+def _conv_blocks(channels: int, height: int, width: int, depth: int) -> Body:
+    units = [Unit(channels if i == 0 else 64, 64, 3, norm="batch", pool=nn.MaxPool2d(2)) for i in range(depth)]
+    return Body(units, 64 * (height >> depth) * (width >> depth))
+
+
+@body("conv3", least=8)
+def conv3(channels: int, height: int, width: int) -> Body:
+    """Three blocks of 3×3 convolution (64), BatchNorm, ReLU and max-pool (3convNet)."""
+    return _conv_blocks(channels, height, width, 3)
+
+
+@body("conv4", least=16)
+def conv4(channels: int, height: int, width: int) -> Body:
+    """Four blocks of 3×3 convolution (64), BatchNorm, ReLU and max-pool (4convNet)."""
+    return _conv_blocks(channels, height, width, 4)
+
+
+@body("mobilenet")
+def mobilenet(channels: int, height: int, width: int) -> Body:
+    """MobileNet for small images: a stem and thirteen depthwise-separable blocks."""
+    unit = partial(Unit, bias=False, norm="batch")
+    widths = (32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)
+    halves = {2, 4, 6, 12}  # blocks with stride 2
+    blocks: list[nn.Module] = [unit(channels, 32, 3)]
+    for i, (inputs, outputs) in enumerate(pairwise(widths), start=1):
+        depthwise = unit(inputs, inputs, 3, stride=2 if i in halves else 1, groups=inputs)
+        blocks.append(Chain([depthwise, unit(inputs, outputs, 1)]))
+    return Body(blocks, 1024, pool=True)
+
+
+Shortcut = Literal["free", "conv"]
+
+
+def _residual(inputs: int, width: int, stride: int, bottleneck: bool, shortcut: Shortcut) -> Residual:
+    norm: Norm = "running"
+    unit = partial(Unit, bias=False, norm=norm)
+    outputs = 4 * width if bottleneck else width
+    if bottleneck:
+        last = unit(width, outputs, 1, relu=False)
+        path = Chain([unit(inputs, width, 1), unit(width, width, 3, stride=stride), last])
+    else:
+        path = Chain([unit(inputs, width, 3, stride=stride), unit(width, width, 3, relu=False)])
+    if stride == 1 and inputs == outputs:
+        return Residual(path, None)
+    if shortcut == "free":
+        return Residual(path, Subsample(inputs, stride))
+    return Residual(path, unit(inputs, outputs, 1, stride=stride, relu=False))
+
+
+def _resnet(
+    channels: int, widths: Sequence[int], depths: Sequence[int], bottleneck: bool = False, shortcut: Shortcut = "conv"
+) -> Body:
+    """A stem that keeps the size, then stages of residual blocks, each after the first at half the size."""
+    blocks: list[nn.Module] = [Unit(channels, widths[0], 3, bias=False, norm="running")]
+    inputs = widths[0]
+    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        for i in range(depth):
+            stride = 2 if stage > 0 and i == 0 else 1
+            blocks.append(_residual(inputs, width, stride, bottleneck, shortcut))
+            inputs = 4 * width if bottleneck else width
+    return Body(blocks, inputs, pool=True)
+
+
+_wide = (64, 128, 256, 512)
+_narrow = (16, 32, 64)
+
+
+@body("resnet8")
+def resnet8(channels: int, height: int, width: int) -> Body:
+    """ResNet8 of widths 16, 32, 64, with shortcuts that have no parameters."""
+    return _resnet(channels, _narrow, (1, 1, 1), shortcut="free")
+
+
+@body("resnet8-conv")
+def resnet8_conv(channels: int, height: int, width: int) -> Body:
+    """ResNet8 of widths 16, 32, 64, with 1×1 convolutions as shortcuts."""
+    return _resnet(channels, _narrow, (1, 1, 1))
+
+
+@body("resnet20")
+def resnet20(channels: int, height: int, width: int) -> Body:
+    """ResNet20 of widths 16, 32, 64, with shortcuts that have no parameters."""
+    return _resnet(channels, _narrow, (3, 3, 3), shortcut="free")
+
+
+@body("resnet20-conv")
+def resnet20_conv(channels: int, height: int, width: int) -> Body:
+    """ResNet20 of widths 16, 32, 64, with 1×1 convolutions as shortcuts."""
+    return _resnet(channels, _narrow, (3, 3, 3))
+
+
+@body("resnet10")
+def resnet10(channels: int, height: int, width: int) -> Body:
+    """ResNet10 for small images: a 3×3 stem and one basic block in each of four stages."""
+    return _resnet(channels, _wide, (1, 1, 1, 1))
+
+
+@body("resnet18")
+def resnet18(channels: int, height: int, width: int) -> Body:
+    """ResNet18 for small images: a 3×3 stem and two basic blocks in each of four stages."""
+    return _resnet(channels, _wide, (2, 2, 2, 2))
+
+
+@body("resnet50")
+def resnet50(channels: int, height: int, width: int) -> Body:
+    """ResNet50 for small images: a 3×3 stem and 3, 4, 6, 3 bottleneck blocks."""
+    return _resnet(channels, _wide, (3, 4, 6, 3), bottleneck=True)
+
+
+@body("vgg11", least=32)
+def vgg11(channels: int, height: int, width: int) -> Body:
+    """VGG11 without BatchNorm: eight convolutions and two hidden layers of 512."""
+    widths = (channels, 64, 128, 256, 256, 512, 512, 512, 512)
+    pooled = {1, 2, 4, 6, 8}
+    blocks: list[nn.Module] = [
+        Unit(inputs, outputs, 3, pool=nn.MaxPool2d(2) if i in pooled else None)
+        for i, (inputs, outputs) in enumerate(pairwise(widths), start=1)
+    ]
+    for unit in blocks:
+        unit.apply(partial(he_normal, mode="fan_out"))
+    return Body([*blocks, Dense(512 * (height // 32) * (width // 32), 512), Dense(512, 512)], 512)
+
+
+def _he(blocks: Sequence[nn.Module], features: int) -> Body:
+    made = Body(blocks, features)
+    made.apply(partial(he_normal, mode="fan_in"))
+    return made
+
+
+@body("rod-mnist", least=16)
+def rod_mnist(channels: int, height: int, width: int) -> Body:
+    """Fed-RoD's network for (E/F)MNIST: two valid 5×5 convolutions (32, 64) and a hidden layer of 50."""
+    units = [Unit(i, o, 5, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
+    left, right = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    return _he([*units, Dense(64 * left * right, 50)], 50)
+
+
+@body("rod-cifar", least=18)
+def rod_cifar(channels: int, height: int, width: int) -> Body:
+    """Fed-RoD's network for CIFAR: three valid 3×3 convolutions (32, 64, 64) and a hidden layer of 64."""
+    units = [Unit(i, o, 3, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
+    left, right = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
+    return _he([*units, Unit(64, 64, 3, padding=0), Dense(64 * left * right, 64)], 64)
+
+
+@body("squeezenet", least=17)
+def squeezenet(channels: int, height: int, width: int) -> Body:
+    """SqueezeNet 1.1: a strided stem and eight fire modules."""
+
+    def pool() -> nn.Module:
+        return nn.MaxPool2d(3, 2, ceil_mode=True)
+
+    fires = [
+        *(Fire(64, 16, 64), Fire(128, 16, 64, pool())),
+        *(Fire(128, 32, 128), Fire(256, 32, 128, pool())),
+        *(Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)),
+    ]
+    return Body([Unit(channels, 64, 3, stride=2, padding=0, pool=pool()), *fires], 512, pool=True)
+
+
+@body("mlp")
+def mlp(channels: int, height: int, width: int) -> Body:
+    """Two hidden layers of 200 on the flattened image."""
+    return Body([Dense(channels * height * width, 200), Dense(200, 200)], 200)

@@ -1,0 +1,171 @@
+"""A network is a body and a head, and computes for one client or for G at once (shapes: see layers.py)."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from torso.errors import RequestError
+from torso.nets.blocks import Chain
+from torso.nets.layers import fold, unfold
+
+Tensors = dict[str, Tensor]
+
+
+class Body(nn.Module):
+    """Blocks in order of depth that turn images [G, B, C, H, W] into features [G, B, features].
+
+    `native`: the layers know of the client dimension. `pool`: average over the map that the last block leaves.
+    """
+
+    native = True
+    features: int
+    blocks: Chain | tuple[nn.Module, ...]
+
+    def __init__(self, blocks: Iterable[nn.Module], features: int, pool: bool = False) -> None:
+        super().__init__()
+        self.features, self.pool = features, pool
+        self.blocks = Chain(blocks)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        clients, x = x.shape[0], fold(x)
+        for block in self.blocks:
+            x = block(x, real)
+        if self.pool:
+            x = x.mean((2, 3), keepdim=True)
+        return x if x.ndim == 3 else unfold(x, clients)
+
+
+class Network(nn.Module):
+    """A body and a head, which maps features [G, B, d] to logits [G, B, classes]."""
+
+    def __init__(self, body: Body, head: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits of images [B, C, H, W] or [G, B, C, H, W]; `stacked`: (features, logits) of any [G, B, …]."""
+        features = self.body(x, real) if stacked else self.features(x, real)
+        logits = self.classify(features)
+        return (features, logits) if stacked else logits
+
+    def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """[B, d] of images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, C, H, W]."""
+        if x.ndim == 5:
+            return self.body(x, real)  # type: ignore[no-any-return]
+        return self.body(x[None], None if real is None else real[None])[0]  # type: ignore[no-any-return]
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.head(features)  # type: ignore[no-any-return]
+
+    @cached_property
+    def parts(self) -> Mapping[str, tuple[str, ...]]:
+        """Which tensors (parameters and buffers, in state_dict order) each part holds."""
+        body = tuple(f"body.{name}" for name in self.body.state_dict())
+        head = tuple(f"head.{name}" for name in self.head.state_dict())
+        return {"all": body + head, "full": body + head, "body": body, "head": head, "none": ()}
+
+
+def part_names(net: Network, part: str) -> tuple[str, ...]:
+    """The tensors of a part: all (or full), body, head, none, or blocks:J, the body's first J blocks (spec 3.4)."""
+    depth = len(net.body.blocks)
+    if part in net.parts:
+        return net.parts[part]
+    kind, _, number = part.partition(":")
+    if kind == "blocks" and number.isdecimal() and 1 <= int(number) <= depth:
+        where = {module: name for name, module in net.named_modules()}
+        first = list(net.body.blocks)[: int(number)]
+        return tuple(f"{where[block]}.{name}" for block in first for name in block.state_dict())
+    raise RequestError(
+        f"part = {part!r} is unknown. Accepted: {', '.join(net.parts)}, or blocks:J with J from 1 to {depth}, "
+        "as many blocks as this body has"
+    )
+
+
+def learnable(net: Network, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that are parameters; the others are buffers."""
+    parameters = {name for name, _ in net.named_parameters()}
+    return tuple(name for name in names if name in parameters)
+
+
+def apply(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Features [G, B, d] and logits [G, B, classes] of x [G, B, …] under stacked tensors [G, …].
+
+    The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread.
+    """
+    if net.body.native:
+        features, logits = functional_call(net, tensors, (x, real), {"stacked": True}, tie_weights=False)
+        return features, logits
+    if real is not None:
+        _refuse_padding(net)
+
+    def one(tensors: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
+        return features[0], logits[0]
+
+    if x.shape[0] > 1:
+        return vmap(one, randomness="different")(tensors, x)
+    features, logits = one({name: t[0] for name, t in tensors.items()}, x[0])
+    return features[None], logits[None]
+
+
+def _refuse_padding(net: Network) -> None:
+    for name, module in net.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise RequestError(
+                f"{name} ({type(module).__name__}) of a network that is not Torso's own would count padded samples in "
+                "its statistics. Choose batches without padding (one client at a time), or a body of torso.nets.bodies"
+            )
+
+
+def skeleton(net: Network) -> Network:
+    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap."""
+    memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in net.parameters()}
+    kept = net.state_dict(keep_vars=True).values()  # buffers outside the state_dict keep their values
+    memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
+    return copy.deepcopy(net, memo)
+
+
+def set_modes(net: Network, learning: Collection[str]) -> None:
+    """Train mode where something learns, eval mode elsewhere, so that frozen statistics stay (spec 7.2, 12.2).
+
+    A BatchNorm goes by its own parameters; anything else (Dropout, say) by its half of the network.
+    """
+    names = {f"{half}.{n}": half for half in ("body", "head") for n, _ in net.get_submodule(half).named_parameters()}
+    halves = {half for name, half in names.items() if name in learning}
+    net.train(bool(halves))
+    net.body.train("body" in halves)
+    net.head.train("head" in halves)
+    for name, module in net.named_modules():
+        if isinstance(module, _BatchNorm) and module.affine:
+            module.train(any(f"{name}.{own}" in learning for own, _ in module.named_parameters()))
+
+
+def smallest_map(net: Network, image: tuple[int, int, int]) -> int:
+    """The fewest values per sample and channel that any BatchNorm sees for images (C, H, W).
+
+    When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
+    the answer is `sys.maxsize`: any batch will do.
+    """
+    bare = skeleton(net).to("meta").eval()
+    sizes: list[int] = []
+
+    def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        sizes.append(args[0].shape[2:].numel())
+
+    for module in bare.modules():
+        if isinstance(module, _BatchNorm):
+            module.register_forward_pre_hook(record)
+    with torch.no_grad():
+        bare(torch.empty(2, *image, device="meta"))
+    return min(sizes, default=sys.maxsize)

@@ -1,0 +1,40 @@
+"""Names to things: what exists is registered once, and the command line, the config and the docs read it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NoReturn, TypeVar
+
+from torso.errors import RequestError, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(dict[str, T], Generic[T]):
+    """A dict whose entries arrive by decorator and whose misses explain themselves.
+
+    `key` is how the user spells the choice in a config (`data.source`, `method.drift`, …).
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+    def register(self, name: str) -> Callable[[T], T]:
+        def keep(thing: T) -> T:
+            if name in self:
+                raise RequestError(f"{self.key} = {name!r} is registered already, by {self[name]!r}. Choose another name.")
+            self[name] = thing
+            return thing
+
+        return keep
+
+    def __missing__(self, name: str) -> NoReturn:
+        hint = did_you_mean(name, self)
+        raise RequestError(f"{self.key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}")
+
+
+def summary(thing: object) -> str:
+    """The first sentence of a thing's docstring, for the lists that the command line prints."""
+    text = (thing.__doc__ or "").strip().split("\n\n")[0]
+    return " ".join(text.split())

@@ -1,0 +1,1 @@
+"""The round loop, the run folder, checkpoints, resume, and the events that displays listen to."""

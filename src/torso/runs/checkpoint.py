@@ -1,0 +1,159 @@
+"""Checkpoints: safetensors for tensors, JSON for the rest, each whole or absent.
+
+A file is written under a temporary name and renamed. The JSON file comes last and holds the checksum of the tensors and
+of itself, so a checkpoint counts only when both are whole. The last two are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from torso.errors import RequestError
+from torso.nets import Tensors
+from torso.runs.state import Cost, State
+
+KEPT = 2
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint, and what was passed over on the way to it."""
+
+    path: Path
+    state: State
+    skipped: tuple[str, ...] = ()
+
+
+def save(folder: Path, state: State, fingerprint: str) -> Path:
+    """Write the state of a finished round, then drop all but the newest checkpoints."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"round-{state.round:06d}.json"
+    tensors = path.with_suffix(".safetensors")
+    _replace(tensors, lambda temporary: save_file(_flatten(state), temporary))
+    note = {
+        "format": _FORMAT,
+        "round": state.round,
+        "config": fingerprint,
+        "tensors_sha256": _sha256(tensors),
+        "met": sorted(state.met),
+        "cost": asdict(state.cost),
+    }
+    text = json.dumps({**note, "sha256": _seal(note)})
+    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    for old in _newest_first(folder)[KEPT:]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    return path
+
+
+def load_newest(folder: Path, model: Tensors, fingerprint: str | None) -> Checkpoint | None:
+    """The newest whole checkpoint of this config (None: of any), or None where there is none at all.
+
+    `model` says which tensors there must be, with their shapes."""
+    skipped: list[str] = []
+    for path in _newest_first(folder):
+        try:
+            return Checkpoint(path, _read(path, model, fingerprint), tuple(skipped))
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            skipped.append(f"{path.name} is damaged ({error})")
+    if skipped:
+        raise RequestError(f"no whole checkpoint in {str(folder)!r}: {'; '.join(skipped)}. Start again in another folder.")
+    return None
+
+
+def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:
+    note = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(note, dict) or note.pop("sha256", None) != _seal(note):
+        raise ValueError("its checksum does not match")
+    if note["format"] != _FORMAT:
+        raise ValueError(f"format {note['format']}, this version reads {_FORMAT}")
+    tensors = path.with_suffix(".safetensors")
+    if _sha256(tensors) != note["tensors_sha256"]:
+        raise ValueError(f"the checksum of {tensors.name} does not match")
+    if fingerprint is not None and note["config"] != fingerprint:
+        raise RequestError(
+            f"checkpoint {str(path)!r} comes from another config. Resume with the config.toml beside it, or choose another --out."
+        )
+    return _unflatten(load_file(tensors), model, note, path)
+
+
+def _flatten(state: State) -> Tensors:
+    named = {f"model/{n}": t for n, t in state.model.items()} | {f"server/{n}": t for n, t in state.server.items()}
+    named |= {f"private/{client}/{n}": t for client, own in state.private.items() for n, t in own.items()}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+
+
+def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Path) -> State:
+    found: Tensors = {}
+    server: Tensors = {}
+    private: dict[int, Tensors] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "server":
+            server[rest] = tensor
+            continue
+        client, _, rest = rest.partition("/") if kind == "private" else ("", "", rest)
+        check_fits(rest, tensor, model, path)
+        if kind == "private":
+            private.setdefault(int(client), {})[rest] = tensor.to(model[rest].device)
+        else:
+            found[rest] = tensor.to(model[rest].device)
+    missing = model.keys() - found.keys()
+    if missing:
+        raise RequestError(f"{str(path)!r} lacks {', '.join(sorted(missing))}, which this network has.")
+    ordered = {name: found[name] for name in model}
+    return State(ordered, note["round"], server, private, frozenset(note["met"]), Cost(**note["cost"]))
+
+
+def check_fits(name: str, tensor: torch.Tensor, model: Tensors, path: Path) -> None:
+    if name not in model:
+        raise RequestError(f"{str(path)!r} holds {name}, which this network does not have.")
+    if tensor.shape != model[name].shape or tensor.dtype != model[name].dtype:
+        raise RequestError(
+            f"{str(path)!r}: {name} is {tensor.dtype} {list(tensor.shape)}, this network's is {model[name].dtype} {list(model[name].shape)}."
+        )
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*.json"), reverse=True) if folder.is_dir() else []
+
+
+def _replace(path: Path, write: Any) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    write(temporary)
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole text file or the old one, never half of it."""
+    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            yield chunk
+
+
+def _seal(note: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()

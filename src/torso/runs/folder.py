@@ -1,0 +1,104 @@
+"""The run folder: config.toml, history.jsonl, result.json, checkpoints/."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torso.config import Config
+from torso.errors import RequestError
+from torso.nets import Tensors
+from torso.runs import checkpoint
+from torso.runs.checkpoint import Checkpoint, write_text
+from torso.runs.result import Result
+from torso.runs.state import State
+
+_FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once"}
+"""Keys that may change between a run and its continuation: they say how, not what."""
+
+
+def fingerprint(config: Config) -> str:
+    """Equal for configs that describe the same run."""
+    tree = config.as_tree()
+    for key in _FREE:
+        section, _, name = key.partition(".")
+        tree[section].pop(name)
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+    config: Config
+
+    @classmethod
+    def check(cls, path: Path, config: Config, resume: bool) -> RunFolder:
+        """Say no before anything is written: to a folder in use, or a resumption of something else."""
+        found = path / "config.toml"
+        if path.exists() and not path.is_dir():
+            raise RequestError(f"--out {str(path)!r} is a file. Give a folder that is empty or not there yet.")
+        if not resume and path.is_dir() and any(path.iterdir()):
+            what = "already holds a run" if found.exists() else "is not empty"
+            raise RequestError(f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there.")
+        if resume and not found.exists():
+            raise RequestError(f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one.")
+        if resume and fingerprint(Config.load(found)) != fingerprint(config):
+            raise RequestError(
+                f"--resume: the run in {str(path)!r} has another config: {_differences(Config.load(found), config)}. "
+                "Resume it without changes, or give another --out."
+            )
+        return cls(path, config)
+
+    def create(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.path / "config.toml", self.config.as_toml())
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def resume(self, model: Tensors) -> Checkpoint | None:
+        """The newest whole checkpoint; the history is cut back to it."""
+        found = checkpoint.load_newest(self.path / "checkpoints", model, fingerprint(self.config))
+        done = found.state.round if found else 0
+        kept = [line for line in self.history() if line["round"] <= done]
+        write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        return found
+
+    def history(self) -> list[dict[str, Any]]:
+        """Whole lines only: a killed run may have left half of one."""
+        path = self.path / "history.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def append(self, line: dict[str, Any]) -> None:
+        with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def save(self, state: State) -> Path:
+        return checkpoint.save(self.path / "checkpoints", state, fingerprint(self.config))
+
+    def finish(self, result: Result) -> None:
+        write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
+
+
+def _differences(before: Config, now: Config) -> str:
+    old, new = _flat(before.as_tree()), _flat(now.as_tree())
+    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and k not in _FREE]
+    return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (" …" if len(keys) > 3 else "")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

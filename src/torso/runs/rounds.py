@@ -1,0 +1,143 @@
+"""One round: sample, broadcast, local learning, aggregate, server step (spec 1.2). It exists once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from torso.data import Federation
+from torso.data.batches import Shuffle
+from torso.engine import SERVER, Engine
+from torso.errors import RunFailed
+from torso.learn.drift import NoDrift
+from torso.learn.phases import Lesson
+from torso.nets import Tensors
+from torso.randomness import numpy_generator
+from torso.runs.stages import Stage
+from torso.runs.state import Cost, State, bytes_of
+from torso.runs.visit import Sent, Visit
+from torso.server.sums import add
+
+
+@dataclass(frozen=True)
+class Round:
+    """What happened in a round, for the history."""
+
+    round: int
+    stage: str
+    lr: float
+    participants: tuple[int, ...]
+    loss: float  # mean over participants, weighted as the aggregation weights them
+    cost: Cost
+
+
+def sample(federation: Federation, fraction: float, seed: int, round: int) -> tuple[int, ...]:
+    """m = max(⌊N·f⌋, 1) training clients without replacement; the same for every method at one seed (spec 1.1).
+
+    Its time depends on m, not on N (NumPy draws few of many without shuffling them all)."""
+    newcomers = federation.newcomers
+    count = federation.clients - len(newcomers)
+    size = max(math.floor(count * fraction + 1e-9), 1)
+    drawn = np.sort(numpy_generator(seed, "participants", round).choice(count, size, replace=False))
+    # skip the newcomers: the j-th training client has as many newcomers before it as lie at or below it
+    return tuple(int(k) for k in drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right"))
+
+
+def participants(stage: Stage, federation: Federation, seed: int, round: int) -> tuple[int, ...]:
+    """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1)."""
+    return sample(federation, stage.train.fraction if stage.travels else 1.0, seed, round)
+
+
+def weights_of(federation: Federation, clients: Sequence[int], weighting: str) -> dict[int, float]:
+    sizes = federation.train.sizes[list(clients)].astype(np.float64)
+    shares = sizes / sizes.sum() if weighting == "samples" else np.full(len(clients), 1 / len(clients))
+    return dict(zip(clients, shares.tolist(), strict=True))
+
+
+def play_round(stage: Stage, state: State, federation: Federation, engine: Engine, seed: int) -> tuple[State, Round]:
+    """The next state, and what happened. Raises RunFailed when a loss or the result is not finite."""
+    number = state.round + 1
+    chosen = participants(stage, federation, seed, number)
+    visit = Visit(
+        model=state.model,
+        private=state.private,
+        weights=weights_of(federation, chosen, stage.train.weighting),
+        plan=stage.plan(number),
+        habits=stage.habits(),
+        shuffle=Shuffle(seed, "train", number),
+        travels=stage.travels,
+        keeps=stage.keeps,
+    )
+    kept: dict[int, Tensors] = {}
+    losses: dict[int, float] = {}
+    mean = add(sent.total for sent in _noting(engine.map(visit, chosen), number, kept, losses))
+    old = {name: state.model[name] for name in mean}
+    server, shared = stage.method.server.step(state.server, old, mean) if mean else (state.server, {})
+    model = {**state.model, **shared}
+    if stage.method.server_data != "none":
+        model = _server_pass(stage, model, engine, seed, number)
+    if not all(torch.isfinite(model[name]).all() for name in stage.moving if model[name].is_floating_point()):
+        raise RunFailed(f"non-finite weights after round {number}")
+    spent = _cost(stage, state, federation, chosen)
+    state = replace(
+        state,
+        round=number,
+        model=model,
+        server=server,
+        private={**state.private, **kept} if stage.keeps else state.private,
+        met=state.met.union(chosen),
+        cost=state.cost + spent,
+    )
+    loss = sum(visit.weights[k] * losses[k] for k in chosen)
+    return state, Round(number, stage.method.name, stage.rate(number), chosen, loss, state.cost)
+
+
+def _noting(
+    arriving: Iterator[Sent], number: int, kept: dict[int, Tensors], losses: dict[int, float]
+) -> Iterator[Sent]:
+    """Pass the results on, keeping what stays with the clients; a non-finite loss ends the run (spec 3.7)."""
+    for sent in arriving:
+        for client, loss in zip(sent.clients, sent.loss, strict=True):
+            if not math.isfinite(loss):
+                raise RunFailed(f"non-finite loss in round {number}, client {client}")
+            losses[client] = loss
+        kept.update(sent.kept)
+        yield sent
+
+
+def _server_pass(stage: Stage, model: Tensors, engine: Engine, seed: int, number: int) -> Tensors:
+    """One epoch on the server's own data, with the round's rate (spec 3.3): the server visits itself."""
+    plan = stage.server_plan(number)
+    visit = Visit(
+        model=model,
+        private={},
+        weights={SERVER: 1.0},
+        plan=plan,
+        habits=replace(stage.habits(), drift=NoDrift()),
+        shuffle=Shuffle(seed, "server", number),
+        travels=frozenset().union(*(lesson.moving for lesson in plan)),
+        keeps=frozenset(),
+    )
+    return {**model, **add(sent.total for sent in engine.map(visit, [SERVER]))}
+
+
+def _cost(stage: Stage, state: State, federation: Federation, chosen: Sequence[int]) -> Cost:
+    each = bytes_of(state.model, stage.travels)
+    down = each * len(chosen)
+    if stage.method.share.frozen == "once" and stage.travels:
+        down += bytes_of(state.model, state.model.keys() - stage.moving) * len(set(chosen) - state.met)
+    samples = int(federation.train.sizes[list(chosen)].sum())
+    passes = samples * _passes(stage, stage.plan(stage.first))
+    if stage.method.server_data != "none":
+        passes += len(federation.server_rows) * _passes(stage, stage.server_plan(stage.first))
+    return Cost(each * len(chosen), down, passes)
+
+
+def _passes(stage: Stage, plan: Sequence[Lesson]) -> int:
+    """Forward passes per sample: a backward pass costs two more, and head tuning needs none through the body (14.2)."""
+    body = set(stage.net.parts["body"])
+    return sum(lesson.epochs * (3 if lesson.moving & body else 1) for lesson in plan)

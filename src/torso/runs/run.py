@@ -1,0 +1,265 @@
+"""A run from its config to its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torso import data, nets
+from torso.config import Config
+from torso.data import Federation
+from torso.data.batches import Shuffle
+from torso.engine import Engine, engines
+from torso.errors import RequestError, RunFailed, TorsoError
+from torso.learn.drift import NoDrift
+from torso.learn.phases import Phase, lessons
+from torso.measure import Accuracy, Evaluation, evaluate
+from torso.methods import Finished
+from torso.nets import Network, Tensors
+from torso.randomness import numpy_generator
+from torso.runs.checkpoint import load_newest
+from torso.runs.events import Begin, Listener, Stop
+from torso.runs.folder import RunFolder
+from torso.runs.result import Result, versions
+from torso.runs.rounds import Round, play_round
+from torso.runs.stages import Stage, check_server_data, stages
+from torso.runs.state import State
+
+
+class Stopped(TorsoError):
+    """Somebody asked the run to stop; it can be resumed where it has a folder."""
+
+    exit_status = 130
+
+
+def run(
+    config: Config,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+    federation: Federation | None = None,
+) -> Result:
+    """Train, measure and record one experiment.
+
+    With `out` the run has a folder and can be resumed from it; without, it lives in memory. `federation` shares data
+    that are loaded already between runs with equal `data.*` and `run.seed`.
+    """
+    folder = RunFolder.check(Path(out), config, resume) if out is not None else None
+    if resume and folder is None:
+        raise RequestError("resume needs the folder of the run: out is None.")
+    if folder and resume and folder.finished:
+        return Result.read(folder.path)
+    job = prepare(config, federation)
+    if folder and not resume:
+        folder.create()
+    return _Run(job, folder, listener or Listener(), stop or Stop()).go(resume)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A config with its data and network: all that can be wrong with a request has been found by now."""
+
+    config: Config
+    federation: Federation
+    net: Network
+    plan: tuple[Stage, ...]
+    model: Tensors  # initial, on the run's device
+
+    @property
+    def rounds(self) -> int:
+        return self.plan[-1].last
+
+    def stage(self, round: int) -> Stage:
+        return next(stage for stage in self.plan if stage.first <= round <= stage.last)
+
+    def evaluation(self, stage: Stage, round: int) -> Evaluation:
+        """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
+        config = self.config
+        part = config.personalize.part
+        phases = stage.method.personal.phases if part == "method" else (Phase(part),)
+        return Evaluation(
+            batch_size=config.measure.batch_size,
+            templates=config.measure.templates,
+            template_order=config.measure.template_order,
+            finetune=lambda epochs: lessons(self.net, phases, epochs, config.personalize.lr) if epochs else (),
+            epochs=config.personalize.epochs,
+            sweep=config.personalize.sweep,
+            habits=replace(stage.habits(), weight_decay=0.0, drift=NoDrift()),
+            shuffle=Shuffle(config.run.seed, "personalize", round),
+        )
+
+    def measured_clients(self) -> tuple[int, ...]:
+        """All training clients, whether or not they ever took part, or as many as `measure.clients` says."""
+        known = np.setdiff1d(np.arange(self.federation.clients), self.federation.newcomers, assume_unique=True)
+        limit = self.config.measure.clients
+        if limit and limit < len(known):
+            known = np.sort(numpy_generator(self.config.run.seed, "measured").choice(known, limit, replace=False))
+        return tuple(known.tolist())
+
+
+def prepare(config: Config, federation: Federation | None = None) -> Job:
+    """Read the data, build the network, work the method out; raises RequestError and writes nothing."""
+    device = device_of(config.run.device)
+    federation = federation or data.build(config.data, config.run.seed, device)
+    _, height, width, channels = federation.train.images.shape
+    net = nets.build(
+        body=config.model.body,
+        classes=federation.classes,
+        image=(channels, height, width),
+        head=config.method.head,
+        head_init=config.model.head_init,
+        head_bias=config.model.head_bias,
+        norm=config.model.norm,
+        seed=config.run.seed,
+    )
+    plan = stages(config, net)
+    check_server_data(plan, federation)
+    model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
+    start = config.method.start
+    if isinstance(start, Finished) and start.run:
+        model = _finished_model(Path(start.run), model)
+    return Job(config, federation, net, plan, model)
+
+
+def _finished_model(folder: Path, model: Tensors) -> Tensors:
+    found = load_newest(folder / "checkpoints", model, fingerprint=None)
+    if found is None:
+        raise RequestError(f"method.start.run = {str(folder)!r} holds no checkpoint. Give the folder of a finished run.")
+    return found.state.model
+
+
+def device_of(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise RequestError(f"run.device = {name!r} cannot be used here: {reason} Accepted: auto, cpu, cuda, cuda:N") from None
+    return device
+
+
+class _Run:
+    """The loop over rounds, with its bookkeeping."""
+
+    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop) -> None:
+        self.job, self.folder, self.listener, self.stop = job, folder, listener, stop
+        self.config = job.config
+        self.state = State(job.model)
+        self.seconds = {"train": 0.0, "measure": 0.0}
+
+    def go(self, resume: bool) -> Result:
+        note = self._resume() if resume else ""
+        config, job = self.config, self.job
+        self.listener.begin(
+            Begin(
+                config.method.name,
+                config.run.seed,
+                job.federation.clients,
+                job.rounds,
+                self.state.round,
+                self.folder.path if self.folder else None,
+                note,
+            )
+        )
+        make = engines[config.run.engine]
+        status, accuracy = "ok", {}
+        with make(job.net, job.federation, config.run.workers, config.run.clients_at_once) as engine:
+            try:
+                while self.state.round < job.rounds:
+                    self._round(engine)
+                self.listener.measuring(len(job.measured_clients()))
+                accuracy = self._measure(engine, config.measure.names)
+            except RunFailed as failure:
+                status = f"failed: {failure}"
+        return self._finish(status, accuracy)
+
+    def _resume(self) -> str:
+        assert self.folder is not None
+        for line in self.folder.history():
+            self.seconds["train"] += line["seconds"]
+        found = self.folder.resume(self.job.model)
+        if found is None:
+            return "no checkpoint yet: from the first round"
+        self.state = found.state
+        skipped = "".join(f"; {reason}, passed over" for reason in found.skipped)
+        return f"continuing after round {found.state.round}, from {found.path}{skipped}"
+
+    def _round(self, engine: Engine) -> None:
+        began = time.perf_counter()
+        stage = self.job.stage(self.state.round + 1)
+        if self.state.round + 1 == stage.first:  # a new stage begins at the model alone
+            self.state = replace(self.state, server={}, private={}, met=frozenset())
+        self.state, played = play_round(stage, self.state, self.job.federation, engine, self.config.run.seed)
+        seconds = time.perf_counter() - began
+        self.seconds["train"] += seconds
+        every, last = self.config.measure.every, played.round == self.job.rounds
+        due = every and played.round % every == 0 and not last
+        accuracy = self._measure(engine, self.config.measure.during) if due else {}
+        self._record(played, seconds, accuracy, last)
+        self.listener.round(played, seconds, accuracy)
+        if self.stop.asked and not last:
+            self._stop(played.round)
+
+    def _record(self, played: Round, seconds: float, accuracy: Mapping[str, Accuracy], last: bool) -> None:
+        if self.folder is None:
+            return
+        line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
+        del line["cost"]
+        if accuracy:
+            line["accuracy"] = {n: {k: v for k, v in a.as_json().items() if k != "clients"} for n, a in accuracy.items()}
+        self.folder.append(line)
+        every = self.config.run.checkpoint_every
+        if last or self.stop.asked or (every and played.round % every == 0):
+            self.folder.save(self.state)
+
+    def _stop(self, round: int) -> None:
+        if self.folder is None:
+            raise Stopped(f"stopped after round {round} of {self.job.rounds}; without a folder there is nothing to resume")
+        where = self.folder.path
+        raise Stopped(
+            f"stopped after round {round} of {self.job.rounds}, with a checkpoint. "
+            f"Continue with: torso run {where}/config.toml --out {where} --resume"
+        )
+
+    def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
+        began = time.perf_counter()
+        job, state = self.job, self.state
+        stage = job.stage(max(state.round, 1))
+        how = job.evaluation(stage, state.round)
+        found = evaluate(engine, job.federation, names, state.model, state.private, how, job.measured_clients())
+        self.seconds["measure"] += time.perf_counter() - began
+        return found
+
+    def _finish(self, status: str, accuracy: Mapping[str, Accuracy]) -> Result:
+        config, seconds = self.config, self.seconds
+        result = Result(
+            method=config.method.name,
+            dataset=self.job.federation.name,
+            model=config.model.body,
+            seed=config.run.seed,
+            rounds=self.state.round,
+            status=status,
+            accuracy=accuracy,
+            cost=self.state.cost,
+            seconds={**seconds, "total": sum(seconds.values())},
+            versions=versions(),
+            folder=self.folder.path if self.folder else None,
+            net=self.job.net,
+            state=self.state,
+        )
+        if self.folder:
+            self.folder.finish(result)
+        self.listener.end(result)
+        return result
+
+

@@ -1,0 +1,117 @@
+"""A run is a row of stages: usually one, two where a method begins at another's finished model (the start axis).
+
+A stage is a method worked out for one network: what moves, what travels, what stays, at which rate in which round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torso.config import Config, TrainConfig
+from torso.data import Federation
+from torso.errors import RequestError
+from torso.learn.local import Habits
+from torso.learn.phases import Lesson, Phase, lessons, moved_by
+from torso.learn.schedule import schedules
+from torso.methods import Finished, Method, methods
+from torso.nets import Network, part_names
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`first` is the run's number of the stage's first round (from 1); the schedule counts rounds of the stage."""
+
+    method: Method
+    net: Network
+    train: TrainConfig
+    first: int
+    rounds: int
+    lr: float
+    schedule: str
+
+    @property
+    def last(self) -> int:
+        return self.first + self.rounds - 1
+
+    def rate(self, round: int) -> float:
+        return self.lr * schedules[self.schedule](round - self.first + 1, self.rounds, self.train.decay)
+
+    def plan(self, round: int) -> tuple[Lesson, ...]:
+        """What a participant trains in this round."""
+        return self.lessons(self.method.train, round, self.train.local_epochs)
+
+    def server_plan(self, round: int) -> tuple[Lesson, ...]:
+        """What the server trains on its own data after the round: one epoch (spec 3.3)."""
+        return self.lessons((Phase(self.method.server_data),), round, 1)
+
+    def lessons(self, plan: tuple[Phase, ...], round: int, epochs: int) -> tuple[Lesson, ...]:
+        return lessons(self.net, plan, epochs, self.rate(round), self.train.head_lr_factor)
+
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """Everything that anybody changes in this stage."""
+        by_server = moved_by(self.server_plan(self.first)) if self.method.server_data != "none" else frozenset()
+        return moved_by(self.plan(self.first)) | by_server
+
+    @cached_property
+    def travels(self) -> frozenset[str]:
+        """The shared part, without what nobody trains (spec 4.1: the frozen head is known to everybody)."""
+        return self.moving & frozenset(part_names(self.net, self.method.share.part))
+
+    @cached_property
+    def keeps(self) -> frozenset[str]:
+        """What stays with a client between its visits."""
+        if self.method.share.rest == "reset":
+            return frozenset()
+        return moved_by(self.plan(self.first)) - self.travels
+
+    def habits(self) -> Habits:
+        return Habits(
+            batch_size=self.train.batch_size,
+            momentum=self.train.momentum,
+            weight_decay=self.train.weight_decay,
+            objective=self.method.objective,
+            drift=self.method.drift,
+            shared_momentum=self.method.shared_momentum,
+        )
+
+
+def stages(config: Config, net: Network) -> tuple[Stage, ...]:
+    """Work the config out, checking what only the network can tell (parts, blocks)."""
+    return _stages(config.method, config.train, net, chain=())
+
+
+def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, ...]) -> tuple[Stage, ...]:
+    start = method.start
+    if not isinstance(start, Finished):
+        return (_stage(method, train, net, 1, train.rounds, train.lr, train.schedule),)
+    if start.method in chain:
+        raise RequestError(f"method.start.method = {start.method!r} begins at itself: {' → '.join((*chain, start.method))}")
+    before = () if start.run else _stages(methods[start.method], train, net, (*chain, start.method))
+    first = before[-1].last + 1 if before else 1
+    rounds = max(int(train.rounds * start.rounds + 1e-9), 1)
+    return (*before, _stage(method, train, net, first, rounds, start.lr, start.schedule))
+
+
+def _stage(
+    method: Method, train: TrainConfig, net: Network, first: int, rounds: int, lr: float, schedule: str
+) -> Stage:
+    schedules[schedule]  # raises RequestError with the nearest name
+    stage = Stage(method, net, train, first, rounds, lr, schedule)
+    if not stage.plan(first):
+        raise RequestError(
+            f"method {method.name!r} trains nothing: method.train = {[p.part for p in method.train]} "
+            f"with train.head_lr_factor = {train.head_lr_factor}"
+        )
+    part_names(net, method.share.part)  # raises RequestError where there is no such part
+    return stage
+
+
+def check_server_data(plan: tuple[Stage, ...], federation: Federation) -> None:
+    for stage in plan:
+        if stage.method.server_data != "none" and len(federation.server_rows) == 0:
+            raise RequestError(
+                f"method {stage.method.name!r} trains on server data and there are none: data.server_fraction is 0 "
+                "or rounds to no sample. Example: --set data.server_fraction=0.05"
+            )

@@ -1,0 +1,97 @@
+"""From options to tensors: what the rest of Torso sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.conftest import options
+from torso.config import SyntheticConfig
+from torso.data import build, load
+from torso.data.federation import draw_newcomers, draw_server_rows
+from torso.errors import RequestError
+
+CPU = torch.device("cpu")
+
+
+def test_a_federation_of_digits() -> None:
+    federation = build(options(), 0, CPU)
+    assert federation.clients == 50
+    assert federation.augment == "none"
+    assert federation.train.images.dtype == torch.uint8
+    assert federation.train.images.is_contiguous()
+    assert federation.train.labels.dtype == federation.train.order.dtype == torch.int64
+    assert len(federation.newcomers) == len(federation.server_rows) == 0
+    assert sorted(federation.train.order.tolist()) == list(range(len(federation.train.labels)))
+
+
+def test_class_counts_are_what_each_client_holds() -> None:
+    federation = build(options(partition="dirichlet-class", clients=7), 3, CPU)
+    split = federation.train
+    by_hand = [torch.bincount(split.labels[split.rows(k)], minlength=10).tolist() for k in range(7)]
+    assert federation.class_counts.tolist() == by_hand
+    assert federation.class_counts.sum(1).tolist() == split.sizes.tolist()
+
+
+def test_newcomers_never_train_and_somebody_does() -> None:
+    assert draw_newcomers(100, 50, 0).tolist() == sorted(set(draw_newcomers(100, 50, 0).tolist()))
+    assert draw_newcomers(100, 50, 0).tolist() != draw_newcomers(100, 50, 1).tolist()
+    with pytest.raises(RequestError, match="data.new_clients = 50: of 50 clients .* Accepted: 0 to 49"):
+        build(options(new_clients=50), 0, CPU)
+
+
+def test_the_server_gets_its_fraction_of_the_whole_training_set() -> None:
+    """Spec 3.3: without replacement, independent of the partition, not removed from the clients."""
+    one, other = (build(options(server_fraction=0.1, partition=p), 5, CPU) for p in ("iid", "shards"))
+    assert len(one.server_rows.unique()) == round(0.1 * len(one.train.labels))
+    assert one.server_rows.tolist() == other.server_rows.tolist()
+    assert len(other.train.order) == len(other.train.labels)
+    assert len(draw_server_rows(1000, 1e-9, 0)) == 1
+    assert draw_server_rows(10, 1.0, 0).tolist() == list(range(10))
+
+
+def test_the_long_tail_comes_before_the_partition() -> None:
+    """Counts int(500 · 10^(−c/9)): 500, 387, 299, 232, 179, 139, 107, 83, 64, 50."""
+    long = [500, 387, 299, 232, 179, 139, 107, 83, 64, 50]
+    wanted = options(source="synthetic", partition="dirichlet-class", clients=10, imbalance=10)
+    federation = build(wanted, 0, CPU)
+    assert torch.bincount(federation.train.labels).tolist() == long
+    assert federation.class_counts.sum(0).tolist() == long
+    assert torch.bincount(federation.test.labels).tolist() == [100] * 10
+    both = build(wanted.model_copy(update={"imbalance_test": True}), 0, CPU)
+    assert torch.bincount(both.test.labels).tolist() == [100, 77, 59, 46, 35, 27, 21, 16, 12, 10]
+
+
+def test_augmentation_is_settled() -> None:
+    assert build(options(augment="flip"), 0, CPU).augment == "flip"
+
+
+def test_the_same_seed_is_the_same_federation() -> None:
+    wanted = options(source="synthetic", partition="dirichlet-client", new_clients=3)
+    a, b, c = (build(wanted, seed, CPU) for seed in (4, 4, 5))
+    assert torch.equal(a.train.images, b.train.images)
+    assert torch.equal(a.train.order, b.train.order)
+    assert a.newcomers.tolist() == b.newcomers.tolist()
+    assert not torch.equal(a.train.images, c.train.images)
+
+
+def test_a_million_clients_become_a_federation() -> None:
+    size = SyntheticConfig(samples=2_000_000, test_samples=100_000, size=1)
+    federation = build(options(source="synthetic", clients=10**6, partition="iid", synthetic=size), 0, CPU)
+    assert (federation.train.sizes == 2).all()
+    assert len(federation.train.rows(999_999)) == 2
+    assert federation.class_counts.shape == (10**6, 10)
+
+
+def test_split_moves() -> None:
+    split = build(options(), 0, CPU).train.to(torch.device("meta"))
+    assert split.images.device.type == split.order.device.type == "meta"
+    assert isinstance(split.offsets, np.ndarray)
+
+
+def test_statistics_are_those_of_the_training_images() -> None:
+    dataset = load(options(source="synthetic", synthetic=SyntheticConfig(channels=3), normalize="statistics"), 0)
+    pixels = dataset.train.images.astype(np.float64) / 255
+    np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-12)

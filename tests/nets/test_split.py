@@ -1,0 +1,135 @@
+"""A user's own module as body and head."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torso.errors import RequestError
+from torso.nets import Body, LinearHead, apply, bodies, body_of, build, learnable, part_names, skeleton, split
+
+from .samples import images, spread
+
+
+class Small(nn.Module):
+    """A residual network as people write them."""
+
+    def __init__(self, finish: bool = False) -> None:
+        super().__init__()
+        self.finish = finish
+        self.stem = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.drop = nn.Dropout(0.0)
+        self.register_buffer("shift", torch.full((1,), 0.5), persistent=False)
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = F.relu(x + self.norm(self.conv(x))) + self.get_buffer("shift")
+        x = self.fc(self.drop(x.mean((2, 3))))
+        return F.softmax(x, 1) if self.finish else x
+
+
+def plain() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3, bias=False))
+
+
+@pytest.mark.parametrize("make", [plain, Small])
+def test_split_gives_what_the_module_gives(make: type[nn.Module]) -> None:
+    module = make().double().eval()
+    before = copy.deepcopy(module.state_dict())
+    x = images(5, 2, 4, 4)
+    net = split(module, example=x).eval()
+    torch.testing.assert_close(net(x), module(x))
+    with torch.no_grad():
+        for tensor in net.state_dict().values():
+            tensor.zero_()
+    assert module.state_dict().keys() == before.keys()
+    assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
+
+
+def test_parts() -> None:
+    net = split(Small())
+    assert net.body.features == 4
+    assert part_names(net, "head") == ("head.weight", "head.bias")
+    assert part_names(net, "all") == tuple(net.state_dict())
+    assert part_names(net, "blocks:2")[-2:] == ("body.module.conv.weight", "body.module.conv.bias")
+    assert part_names(net, "blocks:3") == part_names(net, "body")
+    assert split(plain()).head.state_dict().keys() == {"weight"}
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_clients_of_a_foreign_network_are_separate(clients: int) -> None:
+    net = split(Small().double())
+    tensors, x, wanted = spread(net, clients), images(clients, 4, 2, 5, 5), images(clients, 4, 3, seed=1)
+    names = learnable(net, tensors)
+    leaves = {n: t.clone().requires_grad_(n in names) for n, t in tensors.items()}
+    _, logits = apply(skeleton(net).train(), leaves, x)
+    (logits * wanted).sum().backward()
+    for g in range(clients):
+        net.load_state_dict({n: t[g] for n, t in tensors.items()})
+        net.zero_grad()
+        one = net.train()(x[g])
+        (one * wanted[g]).sum().backward()
+        torch.testing.assert_close(logits[g], one)
+        for name, p in net.named_parameters():
+            grad = leaves[name].grad
+            assert grad is not None
+            torch.testing.assert_close(grad[g], p.grad, rtol=1e-7, atol=1e-10)
+        for name, b in net.named_buffers():
+            if name in leaves:
+                torch.testing.assert_close(leaves[name][g], b)
+
+
+def test_padding_and_foreign_batchnorm() -> None:
+    net = split(Small().double())
+    tensors, x, real = spread(net, 2), images(2, 4, 2, 5, 5), torch.ones(2, 4)
+    with pytest.raises(RequestError, match=r"body.module.stem.1 \(BatchNorm2d\) .* would count padded samples"):
+        apply(net.train(), tensors, x, real)
+    apply(net.eval(), tensors, x, real)  # running statistics count nothing
+    flat = split(plain().double())
+    apply(flat.train(), spread(flat, 2), images(2, 4, 2, 4, 4), real)
+
+
+def test_a_network_on_vectors() -> None:
+    """Not images: apply takes any [G, B, …]."""
+    net = split(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double(), example=images(3, 6))
+    tensors, x = spread(net, 2), images(2, 3, 6)
+    logits = apply(net, tensors, x)[1]
+    net.load_state_dict({n: t[1] for n, t in tensors.items()})
+    torch.testing.assert_close(logits[1], net(x[1]))
+
+
+def test_what_cannot_be_split() -> None:
+    with pytest.raises(
+        RequestError, match=r"cannot split Sequential: its last layer, 1, is Softmax\. Make an nn\.Linear"
+    ):
+        split(nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)))
+    with pytest.raises(RequestError, match="there is no body"):
+        split(nn.Linear(4, 3))
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(RequestError, match="share a parameter"):
+        split(tied)
+    split(Small(finish=True))  # the structure is fine; only an example shows what forward does
+    with pytest.raises(RequestError, match=r"body and head \(fc\) do not give what the module gives"):
+        split(Small(finish=True), example=torch.randn(2, 2, 5, 5))
+
+
+def test_a_plugin_registers_a_body() -> None:
+    @bodies.register("mine")
+    def mine(channels: int, height: int, width: int) -> Body:
+        return body_of(Small())
+
+    try:
+        net = build("mine", 7, (2, 8, 8), LinearHead(), norm="batch")
+    finally:
+        del bodies["mine"]
+    assert net(torch.randn(2, 2, 8, 8)).shape == (2, 7)
+    assert not [name for name in net.state_dict() if "running" in name]
+    assert body_of(nn.Flatten(), features=9)(torch.randn(1, 2, 9)).shape == (1, 2, 9)
