@@ -1,7 +1,7 @@
 """Torso: federated learning that shares the body of a network and treats the head as personal.
 
-`torso.run(torso.Config(method="fedbabu"))` runs an experiment. Names are imported when first used, so that `import torso`
-and `torso --help` stay quick (torch is not loaded until something needs it).
+`torso.run(torso.Config(method="fedbabu"))` runs an experiment. Names are imported when first used, so that
+`import torso` and `torso --help` stay quick (torch is not loaded until something needs it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torso.config import Config
     from torso.errors import RequestError, RunFailed, TorsoError
-    from torso.nets import split
+    from torso.nets.split import split as split
     from torso.runs.result import Result
     from torso.runs.run import run
 

@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 
 from torso.errors import RequestError, did_you_mean
 from torso.methods import Method, method_from_config, method_to_config
+from torso.registry import Registry
 
 Part = Literal["body", "head", "full"]
 Count = Annotated[int, Field(ge=1)]
@@ -55,10 +56,13 @@ class DataConfig(_Section):
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = False
     new_clients: OrNone = Field(0, description="this many clients never train; they are measured as newcomers")
-    server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of the training set on the server")
+    server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="share of the training set on the server"
+    )
     augment: str = Field("auto", description="auto: crop and flip for CIFAR, nothing elsewhere")
     normalize: Literal["source", "statistics"] = Field(
-        "source", description="source: the constants that papers use with it; statistics: computed from the training images"
+        "source",
+        description="source: the constants that papers use with it; statistics: computed from the training images",
     )
     synthetic: SyntheticConfig = SyntheticConfig()
 
@@ -70,7 +74,8 @@ class ModelConfig(_Section):
     head_init: str = "default"
     head_bias: bool = True
     norm: Literal["default", "batch", "running"] = Field(
-        "default", description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones"
+        "default",
+        description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",
     )
 
 
@@ -106,7 +111,9 @@ class MeasureConfig(_Section):
     during: tuple[str, ...] = Field(("initial",), description="what is measured while training goes on")
     names: tuple[str, ...] = ("initial", "personalized", "without_head", "generic")
     clients: OrNone = Field(0, description="at most this many clients, drawn once; 0: all of them")
-    batch_size: Count = Field(128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)")
+    batch_size: Count = Field(
+        128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)"
+    )
     templates: Literal["cosine", "l2"] = Field("cosine", description="nearest template of without_head (spec 9.3)")
     template_order: Literal["shuffled", "code"] = Field("shuffled", description="order in which templates see samples")
 
@@ -156,7 +163,7 @@ class Config(_Section):
         from torso.measure import measures
         from torso.nets import bodies, head_inits
 
-        for registry, name in (
+        named: tuple[tuple[Registry[Any], str], ...] = (
             (sources, self.data.source),
             (partitions, self.data.partition),
             (augmentations, self.data.augment),
@@ -165,7 +172,8 @@ class Config(_Section):
             (schedules, self.train.schedule),
             (engines, self.run.engine),
             *((measures, name) for name in (*self.measure.names, *self.measure.during)),
-        ):
+        )
+        for registry, name in named:
             registry[name]  # raises RequestError with the nearest name
         return self
 
@@ -186,7 +194,9 @@ class Config(_Section):
 
     def as_tree(self) -> dict[str, Any]:
         """Plain nested data, complete: what `config.toml` holds."""
-        tree = {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields if name != "method"}
+        tree = {
+            name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields if name != "method"
+        }
         tree["method"] = method_to_config(self.method)
         return {name: tree[name] for name in type(self).model_fields}
 
@@ -198,7 +208,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RequestError(f"config {str(path)!r} does not exist. Give a TOML file, or leave it out for the defaults.") from None
+        raise RequestError(
+            f"config {str(path)!r} does not exist. Give a TOML file, or leave it out for the defaults."
+        ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"config {str(path)!r} cannot be read as TOML: {error}") from None
 
@@ -208,7 +220,9 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys) or len(keys) < 2:
-        raise RequestError(f"--set {assignment!r} is not KEY=VALUE with a key like train.lr. Example: --set train.lr=0.1")
+        raise RequestError(
+            f"--set {assignment!r} is not KEY=VALUE with a key like train.lr. Example: --set train.lr=0.1"
+        )
     if keys[0] == "method" and keys[1] == "name":
         tree["method"] = {}  # a new preset starts from its own axes
     node = tree
@@ -217,7 +231,9 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
         if isinstance(child, str) and level >= 0:
             child = {"name": child}
         if not isinstance(child, dict):
-            raise RequestError(f"--set {assignment!r}: {'.'.join(keys[: level + 1])} is a value, not a table with keys.")
+            raise RequestError(
+                f"--set {assignment!r}: {'.'.join(keys[: level + 1])} is a value, not a table with keys."
+            )
         node[name] = child
         node = child
     node[keys[-1]] = parse_value(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar
 
@@ -23,7 +24,9 @@ class Registry(dict[str, T], Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         def keep(thing: T) -> T:
             if name in self:
-                raise RequestError(f"{self.key} = {name!r} is registered already, by {self[name]!r}. Choose another name.")
+                raise RequestError(
+                    f"{self.key} = {name!r} is registered already, by {self[name]!r}. Choose another name."
+                )
             self[name] = thing
             return thing
 
@@ -35,6 +38,10 @@ class Registry(dict[str, T], Generic[T]):
 
 
 def summary(thing: object) -> str:
-    """The first sentence of a thing's docstring, for the lists that the command line prints."""
-    text = (thing.__doc__ or "").strip().split("\n\n")[0]
-    return " ".join(text.split())
+    """The first paragraph of a thing's docstring, for the lists that the command line prints."""
+    return plain((thing.__doc__ or "").strip().split("\n\n")[0])
+
+
+def plain(text: str) -> str:
+    """On one line and without the section numbers that are meant for readers of the code."""
+    return re.sub(r"\s*\((?:[^()]*, )?spec [\d., ]+\)", "", " ".join(text.split()))

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.conftest import options
 from torso.config import SyntheticConfig
 from torso.data import build, load
 from torso.data.federation import draw_newcomers, draw_server_rows
 from torso.errors import RequestError
+
+from .samples import options
 
 CPU = torch.device("cpu")
 
@@ -37,7 +38,7 @@ def test_class_counts_are_what_each_client_holds() -> None:
 def test_newcomers_never_train_and_somebody_does() -> None:
     assert draw_newcomers(100, 50, 0).tolist() == sorted(set(draw_newcomers(100, 50, 0).tolist()))
     assert draw_newcomers(100, 50, 0).tolist() != draw_newcomers(100, 50, 1).tolist()
-    with pytest.raises(RequestError, match="data.new_clients = 50: of 50 clients .* Accepted: 0 to 49"):
+    with pytest.raises(RequestError, match=r"data.new_clients = 50: of 50 clients .* Accepted: 0 to 49"):
         build(options(new_clients=50), 0, CPU)
 
 

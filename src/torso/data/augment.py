@@ -29,7 +29,9 @@ class Augmentation:
 
 
 augmentations: Registry[Augmentation] = Registry("data.augment")
-augmentations["auto"] = Augmentation(about="What the source is usually trained with: crop-flip for CIFAR, none elsewhere.")
+augmentations["auto"] = Augmentation(
+    about="What the source is usually trained with: crop-flip for CIFAR, none elsewhere."
+)
 augmentations["none"] = Augmentation(about="Images as they are.")
 augmentations["flip"] = Augmentation(flip=True, about="Mirror half of the images.")
 augmentations["crop-flip"] = Augmentation(4, True, about="Pad by 4, crop, mirror (FedBABU, spec 10.6).")
@@ -47,7 +49,9 @@ class Lens:
     def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> Lens:
         return cls(torch.tensor(mean, device=device) * 255, torch.tensor(std, device=device) * 255)
 
-    def look(self, images: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None) -> Tensor:
+    def look(
+        self, images: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
+    ) -> Tensor:
         """Images [n, H, W, C] at index [G, B] as input [G, B, C, H, W]; `bits` [G, B] decide crop and mirror."""
         if change is None or bits is None or not change.random:
             picked = images[index]

@@ -21,7 +21,7 @@ _LAST = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class Batch:
-    """`real` [G, B] marks the samples that are no padding, `active` [G] the clients that have any; None: all of them."""
+    """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them."""
 
     images: Tensor  # [G, B, C, H, W]
     labels: Tensor  # [G, B]
@@ -53,19 +53,14 @@ class Deck:
         index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         return cls(images, labels, index, tuple(len(row) for row in rows), tuple(clients))
 
-    @property
-    def real_labels(self) -> Tensor:
-        """Labels [G, n] with −1 where padded."""
-        positions = torch.arange(self.index.shape[1], device=self.index.device)
-        sizes = torch.tensor(self.sizes, device=self.index.device).unsqueeze(-1)
-        return torch.where(positions < sizes, self.labels[self.index], -1)
-
     def steps(self, batch_size: int, skip_single: bool = False) -> tuple[int, ...]:
         """Optimiser steps of an epoch, per client."""
         return tuple(-(-size // batch_size) for size in self.used(batch_size, skip_single))
 
     def used(self, batch_size: int, skip_single: bool) -> tuple[int, ...]:
-        """Samples met in an epoch, per client. A last batch of one is left out where BatchNorm would see one value per channel (spec 12.2)."""
+        """Samples met in an epoch, per client.
+
+        `skip_single`: a last batch of one is left out, since BatchNorm would see one value per channel (spec 12.2)."""
         return tuple(size - (skip_single and size % batch_size == 1) for size in self.sizes)
 
     def in_order(self, batch_size: int, lens: Lens) -> Iterator[Batch]:
@@ -73,7 +68,13 @@ class Deck:
         return self._deal(self.index, self.sizes, batch_size, lens, None, None)
 
     def shuffled(
-        self, batch_size: int, lens: Lens, how: Shuffle, epoch: int, change: Augmentation | None, skip_single: bool = False
+        self,
+        batch_size: int,
+        lens: Lens,
+        how: Shuffle,
+        epoch: int,
+        change: Augmentation | None,
+        skip_single: bool = False,
     ) -> Iterator[Batch]:
         """Training: a fresh permutation per epoch; `ceil(n / B)` batches, the last one may be short (spec 1.2)."""
         columns = self.index.shape[1]
@@ -83,7 +84,9 @@ class Deck:
             sizes = torch.tensor(self.sizes, device=bits.device).unsqueeze(-1)
             bits = torch.where(positions < sizes, bits, _LAST)  # padding sorts to the end
         order = self.index.gather(1, bits.argsort(dim=1, stable=True))
-        coins = random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
+        coins = (
+            random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
+        )
         return self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
@@ -91,7 +94,13 @@ class Deck:
         return torch.from_numpy(np.array(keys, dtype=np.int64)).to(self.index.device, non_blocking=True)
 
     def _deal(
-        self, order: Tensor, sizes: Sequence[int], batch_size: int, lens: Lens, change: Augmentation | None, coins: Tensor | None
+        self,
+        order: Tensor,
+        sizes: Sequence[int],
+        batch_size: int,
+        lens: Lens,
+        change: Augmentation | None,
+        coins: Tensor | None,
     ) -> Iterator[Batch]:
         for start in range(0, max(sizes), batch_size):
             width = min(batch_size, max(sizes) - start)

@@ -5,6 +5,7 @@ N clients, C classes; n images of H × W × channels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,6 +38,11 @@ class Split:
     def sizes(self) -> Ints:
         """How many images each client has [N]."""
         return np.diff(self.offsets)
+
+    def sizes_of(self, clients: Sequence[int] | Ints) -> Ints:
+        """The sizes of a few clients, in time that does not depend on how many there are."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        return self.offsets[chosen + 1] - self.offsets[chosen]
 
     def rows(self, client: int) -> Tensor:
         return self.order[self.offsets[client] : self.offsets[client + 1]]

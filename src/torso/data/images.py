@@ -51,9 +51,7 @@ class Dataset:
 def as_images(where: str, images: Any, labels: Any, writers: Any = None) -> Images:
     """One split from arrays of unknown origin; `where` is the file and split that a message names."""
     images, labels = np.asarray(images), np.asarray(labels)
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape[1:]:
+    if images.dtype != np.uint8 or images.ndim not in {3, 4} or 0 in images.shape[1:]:
         raise RequestError(
             f"{where}: images are {images.dtype} {list(images.shape)}. "
             "Expected: uint8 (0 to 255), shape [n, height, width] or [n, height, width, channels]"
@@ -64,7 +62,8 @@ def as_images(where: str, images: Any, labels: Any, writers: Any = None) -> Imag
     for name, values in whole.items():
         if len(values) != len(images):
             raise RequestError(f"{where}: {len(images)} images but {len(values)} {name}. Expected: one for each image")
-    return Images(np.ascontiguousarray(images), whole["labels"], whole.get("writers"))
+    pixels = np.ascontiguousarray(images if images.ndim == 4 else images[..., None])
+    return Images(pixels, whole["labels"], whole.get("writers"))
 
 
 def _whole(where: str, name: str, values: Any) -> Ints:

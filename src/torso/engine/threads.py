@@ -48,7 +48,7 @@ class OneByOne:
         torch.set_num_threads(self._threads_before)
 
     def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
-        """In order, with a bounded number in flight: results are summed as they come, so memory does not grow with m."""
+        """In order, a bounded number in flight: results are summed as they come, so memory does not grow with m."""
         if self._pool is None:
             raise RuntimeError("the engine maps only inside its `with` block")
         waiting: deque[Future[T]] = deque()

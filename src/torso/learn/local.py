@@ -7,7 +7,7 @@ G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,8 +28,8 @@ class Habits:
     batch_size: int
     momentum: float = 0.0
     weight_decay: float = 0.0
-    objective: Objective = CrossEntropy()
-    drift: Drift = NoDrift()
+    objective: Objective = field(default_factory=CrossEntropy)
+    drift: Drift = field(default_factory=NoDrift)
     shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
 
 
@@ -111,7 +111,7 @@ def learn_by_epoch(
 def _gradients(
     net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective
 ) -> tuple[Tensors, Tensor]:
-    """Gradients [G, *] of each client's mean loss, and its sum over samples [G]. The clients' losses do not interact."""
+    """Gradients [G, *] of each client's mean loss, and the sum over samples [G]. Clients do not interact."""
     leaves = [tensors[n].detach().requires_grad_() for n in names]  # same memory, no history
     features, logits = apply(net, {**tensors, **dict(zip(names, leaves, strict=True))}, batch.images, batch.real)
     losses = objective.per_sample(features, logits, batch.labels)

@@ -10,7 +10,7 @@ from torso.nets import Network, learnable, part_names
 
 @dataclass(frozen=True)
 class Phase:
-    """Train `part` for `epochs` (0: as many as the run's local epochs, or the personalisation's) at `lr` times the rate."""
+    """Train `part` at `lr` times the rate for `epochs` (0: as many as the run, or the personalisation, has)."""
 
     part: str = "all"
     epochs: int = 0

@@ -21,7 +21,7 @@ class Sgd:
 
     @torch.no_grad()
     def step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None = None) -> None:
-        """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities as they are."""
+        """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities."""
         names = list(grads)
         moves = [grads[n] for n in names]
         if self.weight_decay:

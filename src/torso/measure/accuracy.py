@@ -17,7 +17,11 @@ from torso.nets import Tensors, apply, set_modes
 
 @torch.no_grad()
 def percent_correct(
-    room: Classroom, deck: Deck, tensors: Tensors, batch_size: int, answer: Callable[[Tensor, Tensor], Tensor] | None = None
+    room: Classroom,
+    deck: Deck,
+    tensors: Tensors,
+    batch_size: int,
+    answer: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Accuracy [G] on a deck. `answer` turns features [G, B, d] and logits [G, B, C] into classes; default argmax."""
     right = torch.zeros(len(deck.clients), device=deck.index.device)
@@ -28,9 +32,7 @@ def percent_correct(
     return 100 * right / torch.tensor(deck.sizes, device=right.device)  # 0 / 0 is NaN: nothing to measure on
 
 
-def _look(
-    room: Classroom, batches: Iterator[Batch], tensors: Tensors
-) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+def _look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Tensor, Tensor]]:
     """Features and logits in evaluation mode."""
     set_modes(room.net, frozenset())
     for batch in batches:

@@ -33,7 +33,7 @@ class Evaluation:
 
 
 Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
-"""(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN for a client that cannot be measured."""
+"""(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def measure(name: str, of: Literal["clients", "server"]) -> Callable[[Measure], 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Percentages over clients: mean and population std (spec 9.1); a client without test data has None and no weight."""
+    """Percentages over clients: mean and population std (spec 9.1); a client without test data has None."""
 
     mean: float
     std: float

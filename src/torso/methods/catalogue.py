@@ -13,10 +13,13 @@ from torso.personal import FineTune
 from torso.registry import Registry
 
 fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).")
-fedbabu = method(train="body", share="body", about="The head stays as drawn; only the body learns and travels (spec 4.1).")
+fedbabu = method(
+    train="body", share="body", about="The head stays as drawn; only the body learns and travels (spec 4.1)."
+)
 fedper = method(share="body", about="The body travels, every client keeps a head of its own (spec 4.2).")
 fedper_reset = fedper.but(
-    share=Share("body", rest="reset"), about="FedPer as FedBABU's code ran it: the trained head is thrown away (spec 4.2)."
+    share=Share("body", rest="reset"),
+    about="FedPer as FedBABU's code ran it: the trained head is thrown away (spec 4.2).",
 )
 fedrep = method(
     share="body",
@@ -25,7 +28,9 @@ fedrep = method(
     about="First the client's own head learns, then the body for one epoch; the body travels (spec 4.4).",
 )
 lg_fedavg = method(
-    share="head", start=Finished("fedavg"), about="The head travels, every client keeps a body; begins at FedAvg (spec 4.3)."
+    share="head",
+    start=Finished("fedavg"),
+    about="The head travels, every client keeps a body; begins at FedAvg (spec 4.3).",
 )
 local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).")
 fedprox = fedavg.but(drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).")

@@ -65,7 +65,9 @@ class Method:
             if phase.epochs < 0 or phase.lr < 0:
                 raise RequestError(f"method.train: {phase} has a negative number. Accepted: epochs >= 0, lr >= 0")
         if not self.train or all(phase.part == "none" for phase in self.train):
-            raise RequestError("method.train names nothing to train. Accepted: all, body, head, blocks:J, or a list of phases")
+            raise RequestError(
+                "method.train names nothing to train. Accepted: all, body, head, blocks:J, or a list of phases"
+            )
 
     def but(self, **axes: Any) -> Method:
         """The same method with other choices on some axes: `fedbabu.but(drift=Proximal(0.01))`."""

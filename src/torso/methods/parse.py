@@ -64,7 +64,9 @@ def axis_to_config(registry: Registry[Any], value: Any) -> dict[str, Any]:
     for name, cls in registry.items():
         if type(value) is cls:
             return {"name": name, **(asdict(value) if is_dataclass(value) and not isinstance(value, type) else {})}
-    raise RequestError(f"{registry.key} = {value!r} is not registered, so no config file can name it. Register its class.")
+    raise RequestError(
+        f"{registry.key} = {value!r} is not registered, so no config file can name it. Register its class."
+    )
 
 
 def _axis(key: str, registry: Registry[Any], choice: Any, current: Any) -> Any:
@@ -104,7 +106,9 @@ def _share(choice: Any, current: Share) -> Share:
     known = [f.name for f in fields(Share)]
     for name in options:
         if name not in known:
-            raise RequestError(f"method.share.{name} is not a key{did_you_mean(name, known)} Keys here: {', '.join(known)}")
+            raise RequestError(
+                f"method.share.{name} is not a key{did_you_mean(name, known)} Keys here: {', '.join(known)}"
+            )
     shared: Share = _typed("method.share", Share, {**asdict(current), **options})
     return shared
 

@@ -38,6 +38,8 @@ class Finished:
 
     def __post_init__(self) -> None:
         if not 0 < self.rounds <= 1:
-            raise RequestError(f"method.start.rounds = {self.rounds} is not a share of train.rounds. Accepted: 0 < x <= 1")
+            raise RequestError(
+                f"method.start.rounds = {self.rounds} is not a share of train.rounds. Accepted: 0 < x <= 1"
+            )
         if not self.lr > 0:
             raise RequestError(f"method.start.lr = {self.lr} is not a learning rate. Accepted: x > 0")

@@ -27,8 +27,9 @@ def generic_model(model: Tensors, private: Mapping[int, Tensors], federation: Fe
     A client that has not trained counts with the value it would start from.
     """
     names = {name for mine in private.values() for name in mine}
-    sizes = federation.train.sizes
-    total = int(sizes.sum()) - int(sizes[federation.newcomers].sum())
+    clients = sorted(private)
+    own = federation.train.sizes_of(clients)
+    total = len(federation.train.order) - int(federation.train.sizes_of(federation.newcomers).sum())
     mean = dict(model)
     for name in names:
         start = model[name]
@@ -36,7 +37,7 @@ def generic_model(model: Tensors, private: Mapping[int, Tensors], federation: Fe
             mean[name] = torch.stack([mine[name] for mine in private.values()]).amax(dim=0)
             continue
         shift = torch.zeros_like(start)
-        for client in sorted(private):
-            shift += (private[client][name] - start) * (float(sizes[client]) / total)
+        for client, size in zip(clients, own.tolist(), strict=True):
+            shift += (private[client][name] - start) * (size / total)
         mean[name] = start + shift
     return mean

@@ -68,7 +68,9 @@ def load_newest(folder: Path, model: Tensors, fingerprint: str | None) -> Checkp
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             skipped.append(f"{path.name} is damaged ({error})")
     if skipped:
-        raise RequestError(f"no whole checkpoint in {str(folder)!r}: {'; '.join(skipped)}. Start again in another folder.")
+        raise RequestError(
+            f"no whole checkpoint in {str(folder)!r}: {'; '.join(skipped)}. Start again in another folder."
+        )
     return None
 
 
@@ -83,7 +85,8 @@ def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:
         raise ValueError(f"the checksum of {tensors.name} does not match")
     if fingerprint is not None and note["config"] != fingerprint:
         raise RequestError(
-            f"checkpoint {str(path)!r} comes from another config. Resume with the config.toml beside it, or choose another --out."
+            f"checkpoint {str(path)!r} comes from another config. "
+            "Resume with the config.toml of its run, or choose another --out."
         )
     return _unflatten(load_file(tensors), model, note, path)
 
@@ -121,7 +124,8 @@ def check_fits(name: str, tensor: torch.Tensor, model: Tensors, path: Path) -> N
         raise RequestError(f"{str(path)!r} holds {name}, which this network does not have.")
     if tensor.shape != model[name].shape or tensor.dtype != model[name].dtype:
         raise RequestError(
-            f"{str(path)!r}: {name} is {tensor.dtype} {list(tensor.shape)}, this network's is {model[name].dtype} {list(model[name].shape)}."
+            f"{str(path)!r}: {name} is {tensor.dtype} {list(tensor.shape)}, "
+            f"this network's is {model[name].dtype} {list(model[name].shape)}."
         )
 
 

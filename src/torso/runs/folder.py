@@ -42,9 +42,13 @@ class RunFolder:
             raise RequestError(f"--out {str(path)!r} is a file. Give a folder that is empty or not there yet.")
         if not resume and path.is_dir() and any(path.iterdir()):
             what = "already holds a run" if found.exists() else "is not empty"
-            raise RequestError(f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there.")
+            raise RequestError(
+                f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there."
+            )
         if resume and not found.exists():
-            raise RequestError(f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one.")
+            raise RequestError(
+                f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one."
+            )
         if resume and fingerprint(Config.load(found)) != fingerprint(config):
             raise RequestError(
                 f"--resume: the run in {str(path)!r} has another config: {_differences(Config.load(found), config)}. "
@@ -94,7 +98,9 @@ class RunFolder:
 def _differences(before: Config, now: Config) -> str:
     old, new = _flat(before.as_tree()), _flat(now.as_tree())
     keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and k not in _FREE]
-    return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (" …" if len(keys) > 3 else "")
+    return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
+        " …" if len(keys) > 3 else ""
+    )
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -53,7 +53,7 @@ def participants(stage: Stage, federation: Federation, seed: int, round: int) ->
 
 
 def weights_of(federation: Federation, clients: Sequence[int], weighting: str) -> dict[int, float]:
-    sizes = federation.train.sizes[list(clients)].astype(np.float64)
+    sizes = federation.train.sizes_of(clients).astype(np.float64)
     shares = sizes / sizes.sum() if weighting == "samples" else np.full(len(clients), 1 / len(clients))
     return dict(zip(clients, shares.tolist(), strict=True))
 
@@ -130,7 +130,7 @@ def _cost(stage: Stage, state: State, federation: Federation, chosen: Sequence[i
     down = each * len(chosen)
     if stage.method.share.frozen == "once" and stage.travels:
         down += bytes_of(state.model, state.model.keys() - stage.moving) * len(set(chosen) - state.met)
-    samples = int(federation.train.sizes[list(chosen)].sum())
+    samples = int(federation.train.sizes_of(chosen).sum())
     passes = samples * _passes(stage, stage.plan(stage.first))
     if stage.method.server_data != "none":
         passes += len(federation.server_rows) * _passes(stage, stage.server_plan(stage.first))

@@ -122,6 +122,11 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     )
     plan = stages(config, net)
     check_server_data(plan, federation)
+    if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
+        raise RequestError(
+            f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in images "
+            f"of {height}×{width}, which has no variance. Accepted: 2 or more"
+        )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     start = config.method.start
     if isinstance(start, Finished) and start.run:
@@ -132,7 +137,9 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
 def _finished_model(folder: Path, model: Tensors) -> Tensors:
     found = load_newest(folder / "checkpoints", model, fingerprint=None)
     if found is None:
-        raise RequestError(f"method.start.run = {str(folder)!r} holds no checkpoint. Give the folder of a finished run.")
+        raise RequestError(
+            f"method.start.run = {str(folder)!r} holds no checkpoint. Give the folder of a finished run."
+        )
     return found.state.model
 
 
@@ -144,7 +151,9 @@ def device_of(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise RequestError(f"run.device = {name!r} cannot be used here: {reason} Accepted: auto, cpu, cuda, cuda:N") from None
+        raise RequestError(
+            f"run.device = {name!r} cannot be used here: {reason} Accepted: auto, cpu, cuda, cuda:N"
+        ) from None
     return device
 
 
@@ -216,7 +225,9 @@ class _Run:
         line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
         del line["cost"]
         if accuracy:
-            line["accuracy"] = {n: {k: v for k, v in a.as_json().items() if k != "clients"} for n, a in accuracy.items()}
+            line["accuracy"] = {
+                n: {k: v for k, v in a.as_json().items() if k != "clients"} for n, a in accuracy.items()
+            }
         self.folder.append(line)
         every = self.config.run.checkpoint_every
         if last or self.stop.asked or (every and played.round % every == 0):
@@ -224,7 +235,9 @@ class _Run:
 
     def _stop(self, round: int) -> None:
         if self.folder is None:
-            raise Stopped(f"stopped after round {round} of {self.job.rounds}; without a folder there is nothing to resume")
+            raise Stopped(
+                f"stopped after round {round} of {self.job.rounds}; without a folder there is nothing to resume"
+            )
         where = self.folder.path
         raise Stopped(
             f"stopped after round {round} of {self.job.rounds}, with a checkpoint. "
@@ -261,5 +274,3 @@ class _Run:
             self.folder.finish(result)
         self.listener.end(result)
         return result
-
-

@@ -87,7 +87,9 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
     if not isinstance(start, Finished):
         return (_stage(method, train, net, 1, train.rounds, train.lr, train.schedule),)
     if start.method in chain:
-        raise RequestError(f"method.start.method = {start.method!r} begins at itself: {' → '.join((*chain, start.method))}")
+        raise RequestError(
+            f"method.start.method = {start.method!r} begins at itself: {' → '.join((*chain, start.method))}"
+        )
     before = () if start.run else _stages(methods[start.method], train, net, (*chain, start.method))
     first = before[-1].last + 1 if before else 1
     rounds = max(int(train.rounds * start.rounds + 1e-9), 1)

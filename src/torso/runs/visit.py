@@ -50,7 +50,9 @@ class Visit:
             clients=tuple(clients),
             total=weighted_sum({name: learned.tensors[name] for name in sorted(self.travels)}, weights),
             kept={
-                client: {n: learned.tensors[n][g] if alone else learned.tensors[n][g].clone() for n in sorted(self.keeps)}
+                client: {
+                    n: learned.tensors[n][g] if alone else learned.tensors[n][g].clone() for n in sorted(self.keeps)
+                }
                 for g, client in enumerate(clients)
             },
             loss=tuple(learned.loss.tolist()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -49,6 +50,12 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         raise RequestError(f"{path} cannot be read, it may be damaged ({reason}). Expected: {expected}") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked if it is gzip'd; to its end, so that the checksum is verified."""
+    raw = path.read_bytes()
+    return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from torso.data.images import Dataset, Images, as_images
 from torso.data.sources.arrays import read_npz
-from torso.data.sources.base import in_threads, reading, root_of, sources
+from torso.data.sources.base import in_threads, read_bytes, reading, root_of, sources
 from torso.errors import RequestError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def read_distributed(path: Path, layout: _Layout) -> tuple[Images, Images]:
 
 def _untar(path: Path, wanted: set[str], expected: str) -> dict[str, bytes]:
     blobs: dict[str, bytes] = {}
-    with reading(path, expected), tarfile.open(path, "r:*") as archive:
+    with reading(path, expected), tarfile.open(fileobj=io.BytesIO(read_bytes(path)), mode="r:") as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isfile() else None
             if content is not None and PurePosixPath(member.name).name in wanted:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torso.data.images import Dataset, Images, as_images
-from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
+from torso.data.sources.base import MNIST_LIKE, read_bytes, reading, root_of, sources
 from torso.errors import RequestError
 
 if TYPE_CHECKING:
@@ -40,12 +39,14 @@ def read_idx(plain: Path, dimensions: int) -> np.ndarray:
     """One IDX file of unsigned bytes: magic number 0x0800 + dimensions, the sizes, the data, and not a byte more."""
     path = plain if plain.exists() else plain.with_name(f"{plain.name}.gz")
     with reading(path, _EXPECTED):
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        header = np.frombuffer(raw[: 4 + 4 * dimensions], ">u4").tolist()
-    if len(header) != 1 + dimensions or header[0] != 0x0800 + dimensions:
-        found = f"0x{raw[:4].hex()}" if len(raw) >= 4 else f"{len(raw)} bytes"
-        raise RequestError(f"{path} starts with {found}. Expected: the IDX magic number 0x{0x0800 + dimensions:08x}")
-    sizes, data = header[1:], np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
+        raw = read_bytes(path)
+    start, magic = 4 + 4 * dimensions, 0x0800 + dimensions
+    if len(raw) < start or int.from_bytes(raw[:4], "big") != magic:
+        raise RequestError(
+            f"{path} has {len(raw)} bytes and starts with 0x{raw[:4].hex()}. "
+            f"Expected: the IDX magic number 0x{magic:08x} and {dimensions} sizes"
+        )
+    sizes, data = np.frombuffer(raw[4:start], ">u4").tolist(), np.frombuffer(raw, np.uint8, offset=start)
     wanted = int(np.prod(sizes, dtype=object))
     if len(data) != wanted:
         raise RequestError(

@@ -55,4 +55,5 @@ def synthetic(options: DataConfig, seed: int) -> Dataset:
 def _noisy(prototypes: NDArray[np.float32], labels: Ints, noise: float, rng: np.random.Generator) -> Pixels:
     clean: NDArray[np.float32] = prototypes[labels]
     clean += np.float32(noise) * rng.standard_normal(clean.shape, dtype=np.float32)
-    return np.rint(clean.clip(0, 1) * 255).astype(np.uint8)
+    pixels: Pixels = np.rint(clean.clip(0, 1) * 255).astype(np.uint8)
+    return pixels

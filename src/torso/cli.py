@@ -1,0 +1,252 @@
+"""The command line: parse, call, print. Nothing here loads torch until a command needs it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from torso.errors import RequestError, TorsoError
+
+if TYPE_CHECKING:
+    from torso.runs.events import Listener, Stop
+
+app = typer.Typer(
+    help="Federated learning that shares the body of a network and treats the head as personal.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. train.lr=0.05.")]
+Plugins = Annotated[
+    list[str], typer.Option("--plugin", metavar="MODULE", help="Import a module that registers things.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest whole checkpoint.")]
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Left out: the defaults.")] = None,
+    sets: Sets = [],  # noqa: B006  typer copies it
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
+    resume: Resume = False,
+    plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run one experiment and print its result."""
+    _load(plugin)
+    from torso.config import Config
+    from torso.runs import run as runs
+
+    if resume and out is None:
+        raise RequestError("--resume needs --out, the folder of the run to continue.")
+    if resume and config is None and out is not None:
+        config = out / "config.toml"
+    experiment = Config.load(config, sets)
+    folder = out or _free_folder(f"{experiment.method.name}-{experiment.data.source}")
+    with _watching(quiet) as (listener, stop):
+        result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
+    _print_results([result], as_json, [result.as_json()])
+    raise typer.Exit(0 if result.ok else 1)
+
+
+@app.command()
+def compare(
+    methods: Annotated[
+        list[str], typer.Argument(metavar="METHOD… [CONFIG.toml]", help="Methods, and one config file.")
+    ],
+    sets: Sets = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(min=1, help="Run every method with this many seeds.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs; default: the next free one under runs/.")
+    ] = None,
+    resume: Resume = False,
+    plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run several methods on the same clients, initial weights and participants, and print one table."""
+    _load(plugin)
+    from torso.runs.compare import compare as run_all
+
+    names = [name for name in methods if not name.endswith(".toml")]
+    files = [name for name in methods if name.endswith(".toml")]
+    if not names or len(files) > 1:
+        raise RequestError(f"compare takes methods and at most one CONFIG.toml, found {methods}.")
+    folder = out or _free_folder("compare")
+    with _watching(quiet) as (listener, stop):
+        results = run_all(
+            names,
+            files[0] if files else None,
+            sets,
+            seeds=seeds,
+            out=folder,
+            resume=resume,
+            listener=listener,
+            stop=stop,
+        )
+    _print_results(results, as_json, [result.as_json() for result in results])
+    raise typer.Exit(0 if all(result.ok for result in results) else 1)
+
+
+@app.command()
+def methods(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List the methods, with the choices in which each differs from FedAvg."""
+    _load(plugin)
+    from torso.report.lists import list_methods
+
+    _print_list(list_methods(), as_json)
+
+
+@app.command()
+def models(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List the networks."""
+    _load(plugin)
+    from torso.report.lists import list_models
+
+    _print_list(list_models(), as_json)
+
+
+@app.command()
+def datasets(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List the data sources."""
+    _load(plugin)
+    from torso.data import sources
+    from torso.report.lists import list_registry
+
+    _print_list(list_registry(sources), as_json)
+
+
+@app.command()
+def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List the ways to deal data to clients."""
+    _load(plugin)
+    from torso.data import partitions as known
+    from torso.report.lists import list_registry
+
+    _print_list(list_registry(known), as_json)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from torso import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
+    try:
+        app()
+    except TorsoError as error:
+        Console(stderr=True).print(
+            f"[bold red]torso:[/bold red] {_escape(str(error))}", soft_wrap=True, highlight=False
+        )
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _load(plugins: list[str]) -> None:
+    sys.path.insert(0, "")  # a plugin may lie in the current folder
+    for name in plugins:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise RequestError(
+                f"--plugin {name}: {error}. Give a module name (not a file) that Python can import."
+            ) from None
+
+
+def _free_folder(name: str) -> Path:
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+@contextmanager
+def _watching(quiet: bool) -> Iterator[tuple[Listener, Stop]]:
+    """Progress on the error stream, and Ctrl-C that stops after the current round; a second one stops at once."""
+    from torso.report.progress import LiveBars, PlainLines
+    from torso.runs.events import Listener, Stop
+
+    console, stop = Console(stderr=True), Stop()
+
+    def interrupt(*_: Any) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.ask()
+        console.print("stopping after this round (Ctrl-C again: at once, without a checkpoint)")
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        if quiet:
+            yield Listener(), stop
+        elif console.is_terminal:
+            with LiveBars(console) as bars:
+                yield bars, stop
+        else:
+            yield PlainLines(console), stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _print_results(results: list[Any], as_json: bool, data: list[dict[str, Any]]) -> None:
+    from torso.report.table import table
+
+    if as_json:
+        print(json.dumps(data[0] if len(data) == 1 else data))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 120)  # a file has no edge
+    console.print(table(results))
+    console.print(
+        "accuracy in %, mean ± std over clients (generic: one model, whole test set); MB: both directions",
+        soft_wrap=True,
+    )
+    for result in results:
+        if not result.ok:
+            console.print(f"[red]{result.method} seed {result.seed} {_escape(result.status)}[/red]")
+        console.print(
+            f"{result.method} seed {result.seed}: {result.folder}", soft_wrap=True, highlight=False, markup=False
+        )
+
+
+def _print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
+    from rich import box
+    from rich.table import Table
+
+    if as_json:
+        print(json.dumps(rows))
+        return
+    view = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in rows[0]:
+        view.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        view.add_row(*(_escape(str(value)) for value in row.values()))
+    Console().print(view)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

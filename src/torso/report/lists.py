@@ -1,0 +1,74 @@
+"""What exists, read from the registries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torso.errors import RequestError
+from torso.methods import AXES, Method, methods
+from torso.methods.parse import axis_to_config
+from torso.nets import bodies
+from torso.registry import Registry, plain, summary
+
+
+def list_registry(registry: Registry[Any]) -> list[dict[str, Any]]:
+    return [{"name": name, "about": summary(thing)} for name, thing in sorted(registry.items())]
+
+
+def list_methods() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "differs_from_fedavg": axes_in_words(m), "about": plain(m.about)}
+        for name, m in sorted(methods.items())
+    ]
+
+
+def axes_in_words(method: Method) -> str:
+    """`train=body share=body`: the choices that make the method what it is."""
+    words = []
+    for axis, value in method.choices().items():
+        if axis == "train":
+            words.append("train=" + ",".join(p.part + (f"×{p.epochs}" if p.epochs else "") for p in value))
+        elif axis == "share":
+            words.append(f"share={value.part}" + (" rest=reset" if value.rest == "reset" else ""))
+        elif axis in AXES:
+            options = axis_to_config(AXES[axis], value)
+            name = options.pop("name")
+            plain = axis_to_config(AXES[axis], type(value)())
+            changed = {k: v for k, v in options.items() if v != plain.get(k)}
+            words.append(f"{axis}={name}" + (f"({', '.join(changed)})" if changed else ""))
+        else:
+            words.append(f"{axis}={value}")
+    return " ".join(words) or "–"
+
+
+def list_models() -> list[dict[str, Any]]:
+    """Every body, with its size for the first image size of the usual ones that it takes."""
+    return [_model(name) for name in sorted(bodies)]
+
+
+def _model(name: str) -> dict[str, Any]:
+    for image in ((3, 32, 32), (1, 28, 28), (1, 8, 8)):
+        try:
+            with torch.device("meta"):
+                body = bodies[name](*image)
+        except RequestError:
+            continue
+        size = "×".join(map(str, (*image[1:], image[0])))
+        return {
+            "name": name,
+            "image": size,
+            "features": body.features,
+            "body_parameters": sum(p.numel() for p in body.parameters()),
+            "blocks": len(body.blocks),
+            "about": summary(bodies[name]),
+        }
+    return {
+        "name": name,
+        "image": "–",
+        "features": "–",
+        "body_parameters": "–",
+        "blocks": "–",
+        "about": summary(bodies[name]),
+    }

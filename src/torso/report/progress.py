@@ -1,0 +1,108 @@
+"""Progress: a live display on a terminal, one plain line per round elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from torso.measure import Accuracy
+from torso.runs.events import Begin, Listener
+from torso.runs.result import Result
+from torso.runs.rounds import Round
+
+
+def short(accuracy: Mapping[str, Accuracy]) -> str:
+    return "  ".join(f"{name} {found.mean:.1f} ± {found.std:.1f}" for name, found in accuracy.items())
+
+
+class PlainLines(Listener):
+    """For logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.label = ""
+        self.rounds = self.done = 0
+        self.began = 0.0
+        self.last: Mapping[str, Accuracy] = {}
+
+    def begin(self, begin: Begin) -> None:
+        self.label = f"{begin.method} seed {begin.seed}"
+        self.rounds, self.done, self.began, self.last = begin.rounds, begin.done, time.perf_counter(), {}
+        where = f", folder {begin.folder}" if begin.folder else ""
+        self._say(f"{self.label}: {begin.rounds} rounds, {begin.clients} clients{where}")
+        if begin.note:
+            self._say(f"{self.label}: {begin.note}")
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.last = accuracy or self.last
+        here = round.round - self.done
+        left = (time.perf_counter() - self.began) / here * (self.rounds - round.round)
+        parts = [
+            f"{self.label}: round {round.round}/{self.rounds}",
+            f"{len(round.participants)} clients",
+            f"loss {round.loss:.4f}",
+            f"{seconds:.2f} s",
+            f"{left:.0f} s left",
+        ]
+        self._say("  ".join([*parts, *([short(self.last)] if self.last else [])]))
+
+    def end(self, result: Result) -> None:
+        self._say(f"{self.label}: {result.status}  {short(result.accuracy)}")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+class LiveBars(Listener):
+    """One bar per run: round, participants, loss, last measured accuracies, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=18),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[news]}"),
+            console=console,
+        )
+        self.task = TaskID(0)
+        self.last = ""
+
+    def __enter__(self) -> LiveBars:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.progress.stop()
+
+    def begin(self, begin: Begin) -> None:
+        self.last = ""
+        # one more step than rounds: the final measurement is work too
+        self.task = self.progress.add_task(
+            f"{begin.method} seed {begin.seed}", total=begin.rounds + 1, completed=begin.done, news=begin.note
+        )
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.last = short(accuracy) or self.last
+        news = f"{len(round.participants)} clients  loss {round.loss:.3f}  {self.last}"
+        self.progress.update(self.task, completed=round.round, news=news)
+
+    def measuring(self, clients: int) -> None:
+        self.progress.update(self.task, news=f"measuring {clients} clients")
+
+    def end(self, result: Result) -> None:
+        news = short(result.accuracy) if result.ok else f"[red]{result.status}"
+        done = None if not result.ok else self.progress.tasks[self.task].total
+        self.progress.update(self.task, completed=done, news=news)

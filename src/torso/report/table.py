@@ -1,0 +1,70 @@
+"""Results side by side: the table that `run` and `compare` print, and the same as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
+
+from torso.measure import Accuracy
+from torso.runs.result import Result
+
+_TITLES = {"personalized": "personalised", "without_head": "without head"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over its seeds. Accuracies pool the clients of all seeds; costs are means over seeds."""
+
+    method: str
+    seeds: int
+    failed: tuple[str, ...]
+    accuracy: dict[str, Accuracy]
+    megabytes: float
+    seconds: float
+
+
+def rows(results: Sequence[Result]) -> list[Row]:
+    """Results grouped by method, in order of appearance."""
+    by_method: dict[str, list[Result]] = {}
+    for result in results:
+        by_method.setdefault(result.method, []).append(result)
+    return [_row(method, group) for method, group in by_method.items()]
+
+
+def _row(method: str, group: Sequence[Result]) -> Row:
+    good = [result for result in group if result.ok]
+    failed = tuple(f"seed {result.seed} {result.status}" for result in group if not result.ok)
+    names = list(dict.fromkeys(name for result in good for name in result.accuracy))
+    pooled = {name: _pool([result.accuracy[name] for result in good if name in result.accuracy]) for name in names}
+    moved = [(r.cost.bytes_up + r.cost.bytes_down) / 1e6 for r in group]
+    taken = [r.seconds["total"] for r in group]
+    return Row(method, len(group), failed, pooled, sum(moved) / len(moved), sum(taken) / len(taken))
+
+
+def _pool(found: Sequence[Accuracy]) -> Accuracy:
+    """Over clients where there are any, else over seeds."""
+    values = [v for a in found for v in (a.clients or (a.mean,)) if v is not None]
+    return Accuracy.over(values, per_client=False)
+
+
+def table(results: Sequence[Result]) -> Table:
+    """Accuracy in % as mean ± std over clients (of all seeds), megabytes moved in both directions, seconds of a run."""
+    made = rows(results)
+    names = list(dict.fromkeys(name for row in made for name in row.accuracy))
+    view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    view.add_column("method", overflow="fold")
+    for title in [*(_TITLES.get(name, name) for name in names), "MB", "seconds"]:
+        view.add_column(title, justify="right", no_wrap=True)
+    for row in made:
+        cells = [_cell(row.accuracy.get(name)) for name in names]
+        view.add_row(row.method, *cells, f"{row.megabytes:.1f}", f"{row.seconds:.1f}")
+    return view
+
+
+def _cell(found: Accuracy | None) -> str:
+    if found is None or found.n == 0:
+        return "–"
+    return f"{found.mean:.1f}" if found.n == 1 else f"{found.mean:.1f} ± {found.std:.1f}"

@@ -1,0 +1,54 @@
+"""Several methods on the same clients, the same initial weights and the same participants each round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torso import data
+from torso.config import Config
+from torso.data import Federation
+from torso.runs.events import Listener, Stop
+from torso.runs.folder import RunFolder
+from torso.runs.result import Result
+from torso.runs.run import device_of, prepare, run
+
+
+def compare(
+    methods: Sequence[str],
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    *,
+    seeds: int = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+) -> list[Result]:
+    """Run every method at every seed, each in a folder of its own below `out`; one failed run does not end the others.
+
+    Every request is checked before the first run begins. With `resume`, finished runs are read and others continued.
+    """
+    first = Config.load(config, sets).run.seed
+    plans = [
+        (Config.load(config, [f"method.name={method}", *sets, f"run.seed={seed}"]), method, seed)
+        for seed in range(first, first + seeds)
+        for method in methods
+    ]
+    folders = [None if out is None else Path(out) / f"{method}-seed{seed}" for _, method, seed in plans]
+    again = [resume and folder is not None and (folder / "config.toml").exists() for folder in folders]
+    for (chosen, _, _), folder, continued in zip(plans, folders, again, strict=True):
+        if folder is not None:
+            RunFolder.check(folder, chosen, continued)
+    federations: dict[int, Federation] = {}  # of one seed at a time: all its methods share it
+    results = []
+    for number, ((chosen, _, seed), folder, continued) in enumerate(zip(plans, folders, again, strict=True)):
+        if seed not in federations:
+            federations = {seed: data.build(chosen.data, seed, device_of(chosen.run.device))}
+        if number == 0:
+            for other, _, _ in plans[: len(methods)]:
+                prepare(other, federations[seed])
+        results.append(
+            run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=federations[seed])
+        )
+    return results

@@ -1,0 +1,456 @@
+"""Every source on small files in the true format, on the real files where they are, and on damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from torso.config import SyntheticConfig
+from torso.data import load, sources
+from torso.data.images import Dataset, Images, check
+from torso.data.sources.idx import DEBIAN
+from torso.errors import RequestError
+
+from .samples import options, shared
+
+RNG = np.random.default_rng(0)
+
+
+def test_every_source_says_what_it_is() -> None:
+    assert sorted(sources) == sorted(
+        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz"]
+    )
+    assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
+    with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):
+        load(options(source="cifar"), 0)
+
+
+# --- made ------------------------------------------------------------------------------------------------------------
+
+
+def test_digits_are_split_evenly_whatever_the_seed() -> None:
+    a, b = (load(options(), seed) for seed in (0, 1))
+    assert len(a.train) + len(a.test) == 1797
+    assert a.train.images.shape[1:] == (8, 8, 1)
+    assert a.train.images.max() == 255
+    assert np.bincount(a.test.labels).min() >= 34
+    assert np.bincount(a.test.labels).max() <= 36
+    assert (a.train.images == b.train.images).all()
+
+
+def test_synthetic_images_scatter_around_one_per_class() -> None:
+    size = SyntheticConfig(classes=3, samples=301, test_samples=30, size=4, channels=2, noise=0.05)
+    dataset = load(options(source="synthetic", synthetic=size), 0)
+    assert dataset.train.images.shape == (301, 4, 4, 2)
+    assert np.bincount(dataset.train.labels).tolist() == [101, 100, 100]
+    means = np.stack([dataset.train.images[dataset.train.labels == c].mean(0) for c in range(3)])
+    nearest = ((dataset.test.images[:, None] - means) ** 2).sum((2, 3, 4)).argmin(1)
+    assert (nearest == dataset.test.labels).all()
+    clean = load(options(source="synthetic", synthetic=SyntheticConfig(noise=0)), 0)
+    assert (clean.train.images[0] == clean.train.images[10]).all()
+
+
+def test_what_does_not_fit_into_memory_is_a_request_error() -> None:
+    with pytest.raises(RequestError, match=r"data.source = 'synthetic' does not fit into memory"):
+        load(options(source="synthetic", synthetic=SyntheticConfig(samples=10**14)), 0)
+
+
+# --- IDX -------------------------------------------------------------------------------------------------------------
+
+
+def write_idx(folder: Path, zipped: bool) -> dict[str, np.ndarray]:
+    arrays = {
+        "train-images-idx3-ubyte": RNG.integers(0, 256, (20, 5, 4), np.uint8),
+        "train-labels-idx1-ubyte": (np.arange(20) % 10).astype(np.uint8),
+        "t10k-images-idx3-ubyte": RNG.integers(0, 256, (6, 5, 4), np.uint8),
+        "t10k-labels-idx1-ubyte": np.arange(6).astype(np.uint8),
+    }
+    for name, array in arrays.items():
+        raw = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
+        (folder / (name + ".gz" * zipped)).write_bytes(gzip.compress(raw) if zipped else raw)
+    return arrays
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_files(tmp_path: Path, zipped: bool) -> None:
+    arrays = write_idx(tmp_path, zipped)
+    dataset = load(options(source="fashion-mnist", root=str(tmp_path)), 0)
+    assert (dataset.train.images[..., 0] == arrays["train-images-idx3-ubyte"]).all()
+    assert (dataset.test.labels == arrays["t10k-labels-idx1-ubyte"]).all()
+    assert (dataset.mean, dataset.std, dataset.augment) == ((0.1307,), (0.3081,), "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        (
+            "train-images-idx3-ubyte",
+            lambda raw: raw[:-1],
+            r"header says \[20, 5, 4\], that is 400 bytes, but 399 follow",
+        ),
+        ("train-images-idx3-ubyte", lambda raw: raw[:9], "Expected: the IDX magic number 0x00000803"),
+        ("train-labels-idx1-ubyte", lambda raw: b"", "has 0 bytes and starts with 0x[.]"),
+        ("t10k-labels-idx1-ubyte", lambda raw: b"\0\0\x08\x03" + raw[4:], "starts with 0x00000803. .* 0x00000801"),
+        ("t10k-labels-idx1-ubyte", lambda raw: raw[:-1] + b"\x0a", "test label 10 .image 5. is not a class"),
+        ("t10k-labels-idx1-ubyte", lambda raw: struct.pack(">2I", 0x801, 5) + raw[8:13], "6 images but 5 labels"),
+    ],
+)
+def test_damaged_idx_files(tmp_path: Path, name: str, damage: Any, message: str) -> None:
+    write_idx(tmp_path, zipped=False)
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    with pytest.raises(RequestError, match=message):
+        load(options(source="fashion-mnist", root=str(tmp_path)), 0)
+
+
+def test_truncated_gzip_and_missing_files(tmp_path: Path) -> None:
+    wanted = options(source="fashion-mnist", root=str(tmp_path))
+    with pytest.raises(RequestError, match=r"train-images-idx3-ubyte.gz does not exist. Expected: a folder with"):
+        load(wanted, 0)
+    write_idx(tmp_path, zipped=True)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(RequestError, match=r"train-images-idx3-ubyte.gz cannot be read, it may be damaged \(EOFError"):
+        load(wanted, 0)
+    with pytest.raises(
+        RequestError, match=r"data.root = '/nowhere' does not exist. Expected: a folder with train-images"
+    ):
+        load(options(source="fashion-mnist", root="/nowhere"), 0)
+
+
+@pytest.mark.skipif(not Path(DEBIAN).exists(), reason="the Debian package dataset-fashion-mnist is not installed")
+def test_the_real_fashion_mnist() -> None:
+    dataset = load(options(source="fashion-mnist"), 0)
+    assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
+    assert dataset.test.images.shape == (10000, 28, 28, 1)
+
+
+# --- CIFAR -----------------------------------------------------------------------------------------------------------
+
+
+def cifar_blobs(name: str) -> dict[str, bytes]:
+    """The files of the Python archive with 4 images in each batch, pickled by protocol 2 as the real ones."""
+    hundred = name == "cifar100"
+    names = ["train", "test"] if hundred else [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    blobs = {"batches.meta": pickle.dumps({"label_names": ["a"]}, 2)}
+    for number, file in enumerate(names):
+        data = np.random.default_rng(number).integers(0, 256, (4, 3072), np.uint8)
+        tree: dict[Any, Any] = {"data": data, "filenames": ["x.png"] * 4, "batch_label": b"of five"}
+        tree["fine_labels" if hundred else "labels"] = [number, 1, 2, 3]
+        tree["coarse_labels"] = [0] * 4
+        blobs[file] = pickle.dumps(tree, 2)
+    return blobs
+
+
+FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+ARCHIVES = {"cifar10": "cifar-10-python.tar.gz", "cifar100": "cifar-100-python.tar.gz"}
+
+
+def write_cifar(root: Path, name: str, blobs: dict[str, bytes], archive: bool) -> Path:
+    if not archive:
+        (root / FOLDERS[name]).mkdir()
+        for file, blob in blobs.items():
+            (root / FOLDERS[name] / file).write_bytes(blob)
+        return root / FOLDERS[name]
+    with tarfile.open(root / ARCHIVES[name], "w:gz") as tar:
+        for file, blob in blobs.items():
+            member = tarfile.TarInfo(f"{FOLDERS[name]}/{file}")
+            member.size = len(blob)
+            tar.addfile(member, io.BytesIO(blob))
+    return root / ARCHIVES[name]
+
+
+@pytest.mark.parametrize("parent", [False, True])
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_python_archive_and_its_folder(tmp_path: Path, name: str, archive: bool, parent: bool) -> None:
+    path = write_cifar(tmp_path, name, cifar_blobs(name), archive)
+    dataset = load(options(source=name, root=str(tmp_path if parent else path)), 0)
+    last = 1 if name == "cifar100" else 5
+    assert dataset.train.images.shape == (4 * last, 32, 32, 3)
+    assert dataset.test.labels.tolist() == [last, 1, 2, 3]
+    row = np.random.default_rng(0).integers(0, 256, (4, 3072), np.uint8)[1]  # red, green, blue planes, row by row
+    assert dataset.train.images[1, 2, 7].tolist() == [row[2 * 32 + 7], row[1024 + 2 * 32 + 7], row[2048 + 2 * 32 + 7]]
+    assert dataset.augment == "crop-flip"
+    assert dataset.mean[0] == (0.507 if name == "cifar100" else 0.485)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name]  # nothing was extracted
+
+
+def test_bytes_keys_and_old_numpy_names_are_read(tmp_path: Path) -> None:
+    """The archive as distributed comes from Python 2: byte strings, and numpy.core instead of numpy._core."""
+    blobs = cifar_blobs("cifar10")
+    tree = pickle.loads(blobs["test_batch"])
+    blobs["test_batch"] = pickle.dumps({k.encode(): v for k, v in tree.items()}, 2)
+    blobs["data_batch_1"] = blobs["data_batch_1"].replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    path = write_cifar(tmp_path, "cifar10", blobs, archive=False)
+    assert len(load(options(source="cifar10", root=str(path)), 0).train) == 20
+
+
+class Hostile:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_hostile_pickle_is_refused_and_does_not_run(tmp_path: Path, archive: bool) -> None:
+    blobs = cifar_blobs("cifar10")
+    blobs["data_batch_3"] = pickle.dumps({"data": Hostile(tmp_path / "marker"), "labels": [0]}, 2)
+    path = write_cifar(tmp_path, "cifar10", blobs, archive)
+    with pytest.raises(RequestError, match=r"asks for \w+.mkdir, refused. Accepted: NumPy arrays"):
+        load(options(source="cifar10", root=str(path)), 0)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (b"", "data_batch_2 cannot be read, it may be damaged .EOFError"),
+        (cifar_blobs("cifar10")["data_batch_2"][:2000], "data_batch_2 cannot be read, it may be damaged"),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8)}, 2), "data_batch_2 cannot be read.*KeyError: 'labels'"),
+        (
+            pickle.dumps({"data": np.zeros((2, 9)), "labels": [1, 2]}, 2),
+            r"data are float64 \[2, 9\]. Expected: a batch",
+        ),
+        (pickle.dumps([1, 2], 2), "data_batch_2 cannot be read"),
+        (pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [1.5]}, 2), "labels are float64"),
+        (pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}, 2), "train label 10 .* 0 to 9"),
+    ],
+)
+def test_damaged_batches(tmp_path: Path, batch: bytes, message: str) -> None:
+    path = write_cifar(tmp_path, "cifar10", {**cifar_blobs("cifar10"), "data_batch_2": batch}, archive=False)
+    with pytest.raises(RequestError, match=message):
+        load(options(source="cifar10", root=str(path)), 0)
+
+
+def test_truncated_and_incomplete_archives(tmp_path: Path) -> None:
+    blobs = cifar_blobs("cifar10")
+    path = write_cifar(tmp_path, "cifar10", blobs, archive=True)
+    whole = path.read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(RequestError, match=r"cifar-10-python.tar.gz (cannot be read|has no)"):
+            load(options(source="cifar10", root=str(path)), 0)
+    del blobs["data_batch_4"]
+    write_cifar(tmp_path, "cifar10", blobs, archive=True)
+    with pytest.raises(RequestError, match=r"has no data_batch_4. Expected: cifar-10-python.tar.gz, the folder"):
+        load(options(source="cifar10", root=str(path)), 0)
+
+
+def test_a_root_that_holds_no_cifar(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"data.root is empty: data.source = 'cifar10' needs it. Expected: cifar-10"):
+        load(options(source="cifar10"), 0)
+    with pytest.raises(RequestError, match=r"does not hold cifar100. Expected: cifar-100-python.tar.gz"):
+        load(options(source="cifar100", root=str(tmp_path)), 0)
+
+
+def packed(count: int = 4, size: int = 32) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for split in ("train", "test"):
+        files = []
+        for i in range(count):
+            buffer = io.BytesIO()
+            Image.fromarray(np.full((size, size, 3), 50 * i, np.uint8)).save(buffer, "JPEG")
+            files.append(buffer.getvalue())
+        arrays[f"{split}_jpeg"] = np.frombuffer(b"".join(files), np.uint8)
+        arrays[f"{split}_offsets"] = np.cumsum([0, *map(len, files)]).astype(np.uint32)
+        arrays[f"{split}_labels"] = np.arange(count).astype(np.uint8)
+    return arrays
+
+
+def test_packed_jpegs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cifar10_jpeg.npz", **packed())
+    for root in (tmp_path, tmp_path / "cifar10_jpeg.npz"):
+        dataset = load(options(source="cifar10", root=str(root)), 0)
+        assert np.abs(dataset.train.images.mean((1, 2, 3)) - [0, 50, 100, 150]).max() <= 1
+        assert dataset.train.labels.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_offsets": np.array([0, 5, 4])}, "train: offsets 0 to 4 do not fit"),
+        ({"train_offsets": np.array([0.0])}, "train: offsets are float64"),
+        ({"test_jpeg": np.zeros_like(packed()["test_jpeg"])}, "test image 0 cannot be read.*Expected: a JPEG"),
+        ({"train_labels": np.arange(3)}, "train: 4 images but 3 labels"),
+        (packed(size=16), "train image 0 is 16×16. Expected: 32×32"),
+    ],
+)
+def test_damaged_packed_jpegs(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+    np.savez(tmp_path / "cifar10_jpeg.npz", **{**packed(), **change})
+    with pytest.raises(RequestError, match=message):
+        load(options(source="cifar10", root=str(tmp_path)), 0)
+
+
+def test_the_real_packed_cifar10() -> None:
+    dataset = load(options(source="cifar10", root=str(shared("cifar10_jpeg.npz"))), 0)
+    assert np.bincount(dataset.train.labels).tolist() == [5000] * 10
+    assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
+    np.testing.assert_allclose(dataset.train.images.mean((0, 1, 2)) / 255, (0.4914, 0.4822, 0.4465), atol=0.005)
+
+
+# --- npz and FEMNIST -------------------------------------------------------------------------------------------------
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    made = {"train_images": RNG.integers(0, 256, (8, 5, 4), np.uint8), "train_labels": np.arange(8) % 3}
+    made |= {"test_images": RNG.integers(0, 256, (3, 5, 4), np.uint8), "test_labels": np.arange(3)}
+    return {name: value for name, value in {**made, **changes}.items() if value is not None}
+
+
+def test_your_own_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays())
+    dataset = load(options(source="npz", root=str(tmp_path / "mine.npz")), 0)
+    assert (dataset.name, dataset.classes) == ("mine", 3)
+    assert dataset.train.images.shape == (8, 5, 4, 1)
+    assert dataset.train.writers is None
+    assert dataset.mean == pytest.approx([dataset.train.images.mean() / 255])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"test_labels": None},
+            "has no test_labels .it has train_images, train_labels, test_images.. Expected: an .npz",
+        ),
+        ({"train_images": np.zeros((8, 5, 4))}, r"train: images are float64 \[8, 5, 4\]. Expected: uint8"),
+        ({"train_images": np.zeros((8, 20), np.uint8)}, r"train: images are uint8 \[8, 20\]"),
+        ({"train_images": np.zeros((8, 0, 4), np.uint8)}, r"train: images are uint8 \[8, 0, 4\]"),
+        ({"test_images": np.zeros((3, 6, 4), np.uint8)}, "train images are 5×4 with 1 channel but test images 6×4"),
+        ({"test_images": np.zeros((0, 5, 4), np.uint8), "test_labels": np.arange(0)}, "test: there are no images"),
+        ({"test_labels": np.array([0, 1, 3])}, r"test label 3 \(image 2\) is not a class. Expected: 0 to 2"),
+        ({"train_labels": np.arange(8) - 1}, r"train label -1 \(image 0\) is not a class"),
+        ({"train_labels": np.arange(8) / 2}, "train: labels are float64"),
+        ({"train_labels": np.arange(7)}, "train: 8 images but 7 labels"),
+        ({"train_labels": np.arange(8) * 10**12}, "train label 7000000000000 with only 8 images"),
+        ({"train_labels": np.array([None] * 8)}, "cannot be read, it may be damaged .*allow_pickle=False"),
+        ({"train_writers": np.arange(8)}, "writers for one split only"),
+        ({"train_writers": np.arange(5), "test_writers": np.arange(3)}, "train: 8 images but 5 writers"),
+    ],
+)
+def test_arrays_that_will_not_do(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays(**change))
+    with pytest.raises(RequestError, match=message):
+        load(options(source="npz", root=str(tmp_path / "mine.npz")), 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"plain text", b"\x93NUMPY\x01\x00"])
+def test_files_that_are_no_npz(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "mine.npz").write_bytes(content)
+    with pytest.raises(
+        RequestError, match=r"mine.npz cannot be read, it may be damaged .* Expected: an .npz file with"
+    ):
+        load(options(source="npz", root=str(tmp_path / "mine.npz")), 0)
+
+
+def test_a_truncated_npz_one_array_and_a_folder(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays())
+    whole = (tmp_path / "mine.npz").read_bytes()
+    (tmp_path / "mine.npz").write_bytes(whole[: len(whole) // 2])
+    np.save(tmp_path / "one.npy", np.arange(3))
+    for name, message in (("mine.npz", "cannot be read"), ("one.npy", "is one array"), ("", "cannot be read")):
+        with pytest.raises(RequestError, match=message):
+            load(options(source="npz", root=str(tmp_path / name)), 0)
+
+
+def test_femnist_in_a_folder(tmp_path: Path) -> None:
+    wanted = options(source="femnist", root=str(tmp_path))
+    with pytest.raises(RequestError, match=r"holds 0 files femnist\*.npz \(none\)"):
+        load(wanted, 0)
+    by = {"train_writers": np.arange(8).astype(np.uint16), "test_writers": np.arange(3)}
+    np.savez(tmp_path / "femnist_a.npz", **arrays(**by))
+    dataset = load(wanted, 0)
+    assert dataset.classes == 62
+    assert dataset.train.writers is not None
+    assert dataset.train.writers.tolist() == list(range(8))
+    np.savez(tmp_path / "femnist_b.npz", **arrays())
+    with pytest.raises(RequestError, match=r"holds 2 files .*femnist_a.npz, femnist_b.npz"):
+        load(wanted, 0)
+    with pytest.raises(RequestError, match=r"has no train_writers"):
+        load(options(source="femnist", root=str(tmp_path / "femnist_b.npz")), 0)
+
+
+def test_the_real_femnist() -> None:
+    dataset = load(options(source="femnist", root=str(shared("femnist_105_writers.npz").parent)), 0)
+    assert (len(dataset.train), len(dataset.test)) == (14708, 1663)
+    assert len(np.unique(dataset.train.writers)) == 105
+
+
+# --- folder ----------------------------------------------------------------------------------------------------------
+
+
+def write_images(root: Path, files: dict[str, tuple[str, tuple[int, int]]]) -> None:
+    for name, (mode, size) in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, size, (200, 100, 50) if mode == "RGB" else 100).save(root / name)
+
+
+GREY = {f"{split}/{c}/{i}.png": ("L", (6, 5)) for split in ("train", "test") for c in ("cat", "ant") for i in range(2)}
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    write_images(tmp_path, GREY)
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "train" / ".cache").mkdir()
+    wanted = options(source="folder", root=str(tmp_path))
+    dataset = load(wanted, 0)
+    assert dataset.train.images.shape == (4, 5, 6, 1)
+    assert dataset.train.labels.tolist() == [0, 0, 1, 1]  # ant, cat
+    write_images(tmp_path, {"test/ant/colour.jpg": ("RGB", (6, 5))})
+    assert load(wanted, 0).train.images.shape == (4, 5, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"train/cat/z.png": ("L", (7, 5))},
+            r"train/cat/z.png is 7×5 but .*train/ant/0.png is 6×5. Expected: one size",
+        ),
+        ({"test/dog/0.png": ("L", (6, 5))}, "test/dog: there is no such class in train. Accepted: ant, cat"),
+        ({"train/cat/deep.png": ("I;16", (6, 5))}, "deep.png has more than 8 bits per pixel"),
+    ],
+)
+def test_folders_that_will_not_do(tmp_path: Path, files: dict[str, tuple[str, tuple[int, int]]], message: str) -> None:
+    write_images(tmp_path, {**GREY, **files})
+    with pytest.raises(RequestError, match=message):
+        load(options(source="folder", root=str(tmp_path)), 0)
+
+
+def test_damaged_and_missing_images(tmp_path: Path) -> None:
+    wanted = options(source="folder", root=str(tmp_path))
+    with pytest.raises(RequestError, match=r"train does not exist. Expected: a folder with train/CLASS"):
+        load(wanted, 0)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(RequestError, match=r"train holds no class folders"):
+        load(wanted, 0)
+    write_images(tmp_path, GREY)
+    noise = Image.fromarray(RNG.integers(0, 256, (5, 6), np.uint8))
+    noise.save(tmp_path / "train" / "cat" / "0.png")
+    whole = (tmp_path / "train" / "cat" / "0.png").read_bytes()
+    for cut in (0, 20, len(whole) - 25):
+        (tmp_path / "train" / "cat" / "0.png").write_bytes(whole[:cut])
+        with pytest.raises(RequestError, match=r"cat/0.png cannot be read, it may be damaged"):
+            load(wanted, 0)
+    (tmp_path / "train" / "elk").mkdir()
+    with pytest.raises(RequestError, match=r"train/elk holds no images"):
+        load(wanted, 0)
+
+
+def test_check_names_the_split() -> None:
+    good = Images(np.zeros((2, 1, 1, 1), np.uint8), np.array([0, 1]))
+    check(Dataset("x", good, good, 2))
+    with pytest.raises(RequestError, match=r"x: train label 1"):
+        check(Dataset("x", good, good, 1))
