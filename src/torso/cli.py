@@ -225,7 +225,9 @@ def _print_results(results: list[Any], as_json: bool, data: list[dict[str, Any]]
     )
     for result in results:
         if not result.ok:
-            console.print(f"[red]{result.method} seed {result.seed} {_escape(result.status)}[/red]")
+            console.print(
+                f"{result.method} seed {result.seed} {result.status}", style="red", soft_wrap=True, markup=False
+            )
         console.print(
             f"{result.method} seed {result.seed}: {result.folder}", soft_wrap=True, highlight=False, markup=False
         )

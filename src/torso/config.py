@@ -148,7 +148,7 @@ class Config(_Section):
     measure: MeasureConfig = MeasureConfig()
     run: RunConfig = RunConfig()
 
-    def __init__(self, **sections: Any) -> None:
+    def __init__(self, /, **sections: Any) -> None:
         try:
             super().__init__(**sections)
         except ValidationError as error:

@@ -40,8 +40,8 @@ Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]
 class Measurement:
     """A measure and what it is taken of.
 
-    `clients`: each client with its own model. `server`: the generic model; "clients" are then the numbers of the batches
-    of the test set, and the values are right answers, to be summed over batches.
+    `clients`: each client with its own model. `server`: the generic model; "clients" are then the numbers of the
+    batches of the test set, and the values are right answers, to be summed over batches.
     """
 
     take: Measure

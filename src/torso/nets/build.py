@@ -36,7 +36,8 @@ def build(
         made = make(*image)
         torch.default_generator.manual_seed(randomness.key(seed, "weights", "head"))
         top = head.build(made.features, classes, head_bias)
-        head.start(top, init, randomness.torch_generator(seed, "weights", "head", head_init))
+        with torch.no_grad():
+            head.start(top, init, randomness.torch_generator(seed, "weights", "head", head_init))
     for module in made.modules():
         if norm != "default" and isinstance(module, _BatchNorm):
             track(module, norm == "running")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -70,7 +71,7 @@ class LiveBars(Listener):
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=18),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
@@ -91,7 +92,7 @@ class LiveBars(Listener):
         self.last = ""
         # one more step than rounds: the final measurement is work too
         self.task = self.progress.add_task(
-            f"{begin.method} seed {begin.seed}", total=begin.rounds + 1, completed=begin.done, news=begin.note
+            f"{begin.method} seed {begin.seed}", total=begin.rounds + 1, completed=begin.done, news=escape(begin.note)
         )
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
@@ -103,6 +104,6 @@ class LiveBars(Listener):
         self.progress.update(self.task, news=f"measuring {clients} clients")
 
     def end(self, result: Result) -> None:
-        news = short(result.accuracy) if result.ok else f"[red]{result.status}"
+        news = short(result.accuracy) if result.ok else f"[red]{escape(result.status)}"
         done = None if not result.ok else self.progress.tasks[self.task].total
         self.progress.update(self.task, completed=done, news=news)

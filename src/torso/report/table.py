@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from torso.measure import Accuracy
@@ -60,7 +61,7 @@ def table(results: Sequence[Result]) -> Table:
         view.add_column(title, justify="right", no_wrap=True)
     for row in made:
         cells = [_cell(row.accuracy.get(name)) for name in names]
-        view.add_row(row.method, *cells, f"{row.megabytes:.1f}", f"{row.seconds:.1f}")
+        view.add_row(escape(row.method), *cells, f"{row.megabytes:.1f}", f"{row.seconds:.1f}")
     return view
 
 

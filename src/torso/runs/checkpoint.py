@@ -51,9 +51,10 @@ def save(folder: Path, state: State, fingerprint: str) -> Path:
     }
     text = json.dumps({**note, "sha256": _seal(note)})
     _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    for old in _newest_first(folder)[KEPT:]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    kept = {whole.stem for whole in _newest_first(folder)[:KEPT]}
+    for old in (*folder.glob("round-*.json"), *folder.glob("round-*.safetensors")):  # also tensors without a note
+        if old.stem not in kept:
+            old.unlink()
     return path
 
 

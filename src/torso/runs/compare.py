@@ -29,6 +29,7 @@ def compare(
 
     Every request is checked before the first run begins. With `resume`, finished runs are read and others continued.
     """
+    methods = list(dict.fromkeys(methods))  # named twice, run once
     first = Config.load(config, sets).run.seed
     plans = [
         (Config.load(config, [f"method.name={method}", *sets, f"run.seed={seed}"]), method, seed)

@@ -57,8 +57,11 @@ class RunFolder:
         return cls(path, config)
 
     def create(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.path / "config.toml", self.config.as_toml())
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.path / "config.toml", self.config.as_toml())
+        except OSError as error:
+            raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
 
     @property
     def finished(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -124,8 +125,8 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     check_server_data(plan, federation)
     if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
         raise RequestError(
-            f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in images "
-            f"of {height}×{width}, which has no variance. Accepted: 2 or more"
+            f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
+            f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     start = config.method.start
@@ -238,10 +239,10 @@ class _Run:
             raise Stopped(
                 f"stopped after round {round} of {self.job.rounds}; without a folder there is nothing to resume"
             )
-        where = self.folder.path
+        where, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
         raise Stopped(
             f"stopped after round {round} of {self.job.rounds}, with a checkpoint. "
-            f"Continue with: torso run {where}/config.toml --out {where} --resume"
+            f"Continue with: torso run {config} --out {where} --resume"
         )
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:

@@ -100,14 +100,26 @@ def _stage(
     method: Method, train: TrainConfig, net: Network, first: int, rounds: int, lr: float, schedule: str
 ) -> Stage:
     schedules[schedule]  # raises RequestError with the nearest name
+    check_parts(method, net)
     stage = Stage(method, net, train, first, rounds, lr, schedule)
     if not stage.plan(first):
         raise RequestError(
             f"method {method.name!r} trains nothing: method.train = {[p.part for p in method.train]} "
             f"with train.head_lr_factor = {train.head_lr_factor}"
         )
-    part_names(net, method.share.part)  # raises RequestError where there is no such part
     return stage
+
+
+def check_parts(method: Method, net: Network) -> None:
+    """Say no to a part that the network does not have, with the key that asks for it."""
+    asked = [("method.train", phase.part) for phase in method.train]
+    asked += [("method.personal.phases", phase.part) for phase in method.personal.phases]
+    asked += [("method.share", method.share.part), ("method.server_data", method.server_data)]
+    for key, part in asked:
+        try:
+            part_names(net, part)
+        except RequestError as error:
+            raise RequestError(f"{key}: {error}") from None
 
 
 def check_server_data(plan: tuple[Stage, ...], federation: Federation) -> None:

@@ -1,0 +1,58 @@
+"""Stacked SGD against torch.optim.SGD, and clients that sit a step out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torso.learn.drift import Local, Proximal
+from torso.learn.sgd import Sgd
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_stacked_steps_are_torchs_steps_for_each_client(momentum: float, decay: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    stacked = {"a": torch.randn(2, 3, generator=generator), "b": torch.randn(2, 1, 2, generator=generator)}
+    rates = {"a": 0.1, "b": 0.03}
+    alone = [{n: t[g].clone().requires_grad_() for n, t in stacked.items()} for g in range(2)]
+    groups = [[{"params": [p], "lr": rates[n]} for n, p in mine.items()] for mine in alone]
+    optimisers = [torch.optim.SGD(group, momentum=momentum, weight_decay=decay) for group in groups]
+    sgd = Sgd(momentum, decay)
+    for _ in range(4):
+        grads = {n: torch.randn(t.shape, generator=generator) for n, t in stacked.items()}
+        sgd.step(stacked, grads, rates)
+        for g, optimiser in enumerate(optimisers):
+            for n, p in alone[g].items():
+                p.grad = grads[n][g].clone()
+            optimiser.step()
+    for g in range(2):
+        for n in stacked:
+            assert torch.equal(stacked[n][g], alone[g][n].detach())
+
+
+def test_a_client_without_samples_keeps_weights_and_velocity() -> None:
+    """Two steps by hand, μ = ½, lr = 1, wd = 1: client 1 sits the first out, so its second step is a first one."""
+    params = {"w": torch.tensor([[1.0], [1.0]])}
+    sgd = Sgd(momentum=0.5, weight_decay=1.0)
+    grads = {"w": torch.tensor([[1.0], [1.0]])}
+    sgd.step(params, grads, {"w": 1.0}, active=torch.tensor([True, False]))
+    assert params["w"].flatten().tolist() == [-1.0, 1.0]  # 1 − (1 + 1)
+    sgd.step(params, grads, {"w": 1.0}, active=torch.tensor([True, True]))
+    assert params["w"].flatten().tolist() == [-2.0, -1.0]  # −1 − (½·2 + 1 − 1); 1 − (1 + 1)
+
+
+def test_a_tensor_without_a_rate_gathers_speed_and_stays() -> None:
+    params = {"w": torch.zeros(1, 1), "frozen": torch.zeros(1, 1)}
+    sgd = Sgd(momentum=0.5, weight_decay=0.0)
+    sgd.step(params, {n: torch.ones(1, 1) for n in params}, {"w": 1.0})
+    assert params["w"].item() == -1.0
+    assert params["frozen"].item() == 0.0
+    assert sgd.velocity["frozen"].item() == 1.0
+
+
+def test_proximal_gradient_by_hand() -> None:
+    """g + μ(θ − θ_G) = 1 + 0.5·(3 − 1) = 2 and −1 + 0.5·(0 − 1) = −1.5."""
+    at = Local(start={"w": torch.tensor([1.0])}, params={"w": torch.tensor([[3.0], [0.0]])})
+    grads = Proximal(0.5).gradient({"w": torch.tensor([[1.0], [-1.0]])}, at)
+    assert grads["w"].flatten().tolist() == [2.0, -1.5]

@@ -1,0 +1,152 @@
+"""Spec section 18, as far as the methods of the catalogue go."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torso import Config, Result, run
+from torso.methods import methods
+from torso.nets import Tensors
+
+SMALL = {"rounds": 3, "local_epochs": 2, "fraction": 0.4, "batch_size": 10, "lr": 0.05}
+
+
+def go(method: object, *, body: str = "mlp", data: dict[str, object] | None = None, **train: object) -> Result:
+    return run(
+        Config(
+            method=method,
+            data={"clients": 10, "server_fraction": 0.02, **(data or {})},
+            model={"body": body},
+            train={**SMALL, **train},
+        )
+    )
+
+
+def model(result: Result) -> Tensors:
+    assert result.state is not None
+    return result.state.model
+
+
+def same_bits(one: Result, other: Result) -> None:
+    assert all(torch.equal(tensor, model(other)[name]) for name, tensor in model(one).items())
+    assert one.accuracy == other.accuracy
+
+
+def head_start(result: Result) -> Tensors:
+    assert result.net is not None
+    return {f"head.{name}": tensor for name, tensor in result.net.head.state_dict().items()}
+
+
+def test_fedbabu_head_is_bit_identical_to_its_start() -> None:
+    result = go("fedbabu", weight_decay=0.1)
+    assert all(torch.equal(model(result)[name], tensor) for name, tensor in head_start(result).items())
+
+
+def test_fedavg_with_head_rate_zero_is_fedbabu_bit_for_bit_and_byte_for_byte() -> None:
+    frozen, babu = go("fedavg", head_lr_factor=0.0), go("fedbabu")
+    same_bits(frozen, babu)
+    assert frozen.cost == babu.cost
+
+
+def test_fedprox_without_pull_is_fedavg() -> None:
+    same_bits(go({"name": "fedprox", "drift": {"mu": 0.0}}), go("fedavg"))
+
+
+def test_partial_update_of_all_blocks_is_fedbabu() -> None:
+    same_bits(go({"name": "partial-update", "train": "blocks:2"}), go("fedbabu"))
+
+
+def test_partial_update_leaves_later_blocks() -> None:
+    result = go({"name": "partial-update", "train": "blocks:2"}, body="conv3")
+    assert result.net is not None
+    for name, tensor in result.net.state_dict().items():
+        moved = not torch.equal(model(result)[name], tensor)
+        assert moved == name.startswith(("body.blocks.0.", "body.blocks.1."))
+
+
+def test_one_client_is_centralised_sgd_with_a_fresh_optimiser_each_round() -> None:
+    data = {"clients": 1, "partition": "iid"}
+    one = go("fedavg", data=data, fraction=1.0, local_epochs=1)
+    alone = go("local-only", data=data, fraction=1.0, local_epochs=1)
+    assert alone.state is not None
+    assert all(torch.equal(tensor, alone.state.private[0][name]) for name, tensor in model(one).items())
+
+
+def test_weightings_agree_when_sizes_are_equal() -> None:
+    data = {"partition": "iid"}
+    by_samples, uniform = go("fedavg", data=data), go("fedavg", data=data, weighting="uniform")
+    for name, tensor in model(by_samples).items():
+        torch.testing.assert_close(tensor, model(uniform)[name])
+
+
+def test_every_method_sees_the_same_participants_and_start() -> None:
+    results = [go(name) for name in ("fedavg", "fedbabu", "fedper")]
+    assert len({frozenset(result.state.met) for result in results if result.state}) == 1
+    starts = [result.net.state_dict() for result in results if result.net]
+    assert all(torch.equal(starts[0][name], other[name]) for other in starts for name in other)
+
+
+@pytest.mark.parametrize("name", sorted(methods))
+def test_every_method_runs_and_measures_clients_that_never_took_part(name: str) -> None:
+    result = go(name, rounds=2, fraction=0.1)
+    assert result.ok
+    assert result.state is not None
+    absent = set(range(10)) - result.state.met
+    assert absent or name == "local-only"
+    for measured in ("initial", "personalized", "without_head"):
+        assert result.accuracy[measured].n == 10
+        assert all(0 <= value <= 100 for value in result.accuracy[measured].clients if value is not None)
+    kept = {n for own in result.state.private.values() for n in own}
+    assert all(own.keys() == kept for own in result.state.private.values())
+
+
+MOBILENET_BODY, MOBILENET_HEAD = 12_827_904, 4 * 102_500
+EACH_WAY = {
+    "fedavg": MOBILENET_BODY + MOBILENET_HEAD,  # 13,237,904 B in spec 4.1
+    "fedprox": MOBILENET_BODY + MOBILENET_HEAD,
+    "fedbabu": MOBILENET_BODY,
+    "fedprox-babu": MOBILENET_BODY,
+    "fedper": MOBILENET_BODY,
+    "fedrep": MOBILENET_BODY,
+    "local-only": 0,
+}
+
+
+@pytest.mark.parametrize(("method", "expected"), EACH_WAY.items())
+def test_bytes_per_participant_are_those_of_the_table(method: str, expected: int) -> None:
+    from torso.nets import LinearHead, build
+    from torso.runs.stages import stages
+    from torso.runs.state import bytes_of
+
+    net = build("mobilenet", 100, (3, 32, 32), LinearHead())
+    stage = stages(Config(method=method), net)[-1]
+    assert bytes_of(net.state_dict(), stage.travels) == expected
+
+
+def test_frozen_head_can_be_sent_once() -> None:
+    seed = go("fedbabu", rounds=5)
+    once = go({"name": "fedbabu", "share": {"frozen": "once"}}, rounds=5)
+    assert seed.state is not None
+    head_bytes = sum(tensor.numel() * 4 for tensor in head_start(seed).values())
+    assert once.cost.bytes_down - seed.cost.bytes_down == head_bytes * len(seed.state.met)
+    assert once.cost.bytes_up == seed.cost.bytes_up
+
+
+def test_forward_passes_follow_the_formula() -> None:
+    """Spec 14.2: three per sample and epoch for full training, one for the head alone (FedRep: E head + 1 body)."""
+    full, rep = go("fedavg"), go("fedrep")
+    assert full.cost.forward_passes % (3 * 2) == 0
+    samples = full.cost.forward_passes // (3 * 2)
+    assert rep.cost.forward_passes == samples * (2 * 1 + 1 * 3)
+
+
+def test_running_statistics_travel_with_the_body_and_stay_when_it_is_frozen() -> None:
+    moved = go("fedbabu", body="resnet8", rounds=1, local_epochs=1)
+    assert moved.net is not None
+    start = moved.net.state_dict()
+    statistics = [name for name in start if "running_" in name or name.endswith("num_batches_tracked")]
+    assert statistics
+    assert all(not torch.equal(model(moved)[name], start[name]) for name in statistics)
+    frozen = go({"name": "fedavg", "train": "head"}, body="resnet8", rounds=1, local_epochs=1)
+    assert all(torch.equal(model(frozen)[name], start[name]) for name in statistics)

@@ -1,0 +1,101 @@
+"""A federation small enough to work out by hand.
+
+Client 0 has one sample x = (1, 0) of class 0, client 1 three copies of x = (0, 1) of class 1. The body multiplies the
+two pixels by s = (s₀, s₁), which starts at (1, 1); the head is W (2 × 2) without bias. With p = softmax(W(s ⊙ x)) and e the
+label's unit vector, ∂ℓ/∂W = (p − e)(s ⊙ x)ᵀ and ∂ℓ/∂s = x ⊙ Wᵀ(p − e).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torso.config import Config
+from torso.data import Federation, Split
+from torso.engine import OneByOne
+from torso.nets import Body, Network, build
+from torso.nets.bodies import bodies
+from torso.nets.heads import head_inits
+from torso.runs.rounds import play_round
+from torso.runs.run import Job
+from torso.runs.stages import stages
+from torso.runs.state import State
+
+SIGMA = 1 / (1 + math.e)  # softmax of a gap of one, the smaller side: 0.26894
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        return x * self.weight.reshape(1, -1, 1, 2)  # x [B, G, 1, 2]
+
+
+if "scale" not in bodies:
+
+    @bodies.register("scale")
+    def scale(channels: int, height: int, width: int) -> Body:
+        """Two pixels, each times a number."""
+        return Body([Scale()], features=2)
+
+    @head_inits.register("zeros")
+    def zeros(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
+        weight.zero_()
+
+    @head_inits.register("eye")
+    def eye(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
+        nn.init.eye_(weight)
+
+
+def _split() -> Split:
+    pixels = [(255, 0), (0, 255), (0, 255), (0, 255)]
+    images = torch.tensor(pixels, dtype=torch.uint8).view(4, 1, 2, 1)
+    return Split(images, torch.tensor([0, 1, 1, 1]), torch.arange(4), np.array([0, 1, 4]))
+
+
+def federation(server_rows: tuple[int, ...] = ()) -> Federation:
+    split = _split()
+    return Federation(
+        name="tiny",
+        train=split,
+        test=split,
+        classes=2,
+        mean=(0.0,),
+        std=(1.0,),
+        augment="none",
+        clients=2,
+        newcomers=np.array([], dtype=np.int64),
+        server_rows=torch.tensor(server_rows, dtype=torch.int64),
+    )
+
+
+def job(method: Any, head: str = "zeros", server_rows: tuple[int, ...] = (), **train: Any) -> Job:
+    settings = {"rounds": 4, "local_epochs": 1, "fraction": 1.0, "lr": 1.0, "momentum": 0.0, "schedule": "const"}
+    config = Config(
+        method=method, model={"body": "scale", "head_init": head, "head_bias": False}, train={**settings, **train}
+    )
+    net: Network = build("scale", 2, (1, 1, 2), config.method.head, head_init=head, head_bias=False)
+    model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
+    return Job(config, federation(server_rows), net, stages(config, net), model)
+
+
+def play(task: Job, rounds: int = 1) -> State:
+    state = State(task.model)
+    with OneByOne(task.net, task.federation, workers=2) as engine:
+        for number in range(1, rounds + 1):
+            state, _ = play_round(task.stage(number), state, task.federation, engine, seed=0)
+    return state
+
+
+def head(state: State) -> Tensor:
+    return state.model["head.weight"]
+
+
+def body(state: State) -> Tensor:
+    return state.model["body.blocks.0.weight"]
