@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_every_key_of_the_issue_exists() -> None:
     sweep=st.lists(st.integers(0, 100), max_size=4),
     balance=st.booleans(),
 )
-def test_numbers_and_texts_survive_config_toml(  # noqa: PLR0913
+def test_numbers_and_texts_survive_config_toml(
     tmp_path: Path,
     lr: float,
     momentum: float,
@@ -208,7 +209,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("method.drfit=proximal", ["method.drfit is not a key; did you mean 'drift'?"]),
         ("method.drift.mu=1", ["method.drift.mu is not a key. It has no options."]),
         ("method.share.parts=body", ["method.share.parts is not a key; did you mean 'part'?", "rest, frozen"]),
-        ("train.lr.x=1", ["train.lr.x"]),
+        ("train.lr.x=1", ["train.lr = {'x': 1}", "valid number"]),
         # types
         ("train.rounds=many", ["train.rounds = 'many'", "valid integer"]),
         ("train.rounds=2.5", ["train.rounds = 2.5", "integer"]),
@@ -292,10 +293,8 @@ def test_a_table_of_another_kind_is_refused(tree: dict[str, object], tmp_path: P
 @given(st.text(max_size=30))
 def test_any_override_is_a_config_or_a_request_error(text: str) -> None:
     for override in (text, f"train.lr={text}", f"method.{text}", f"method.drift={text}"):
-        try:
+        with suppress(RequestError):
             Config.load(None, [override])
-        except RequestError as error:
-            assert str(error)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_run_equals_plain_pytorch(method: str) -> None:
 
 
 def test_fedbabu_with_batchnorm_equals_plain_pytorch() -> None:
-    """FedBABU only: where a head learns, its last bits differ, and ReLU and max-pool magnify them within three rounds."""
+    """FedBABU only: where a head learns, its last bits differ, and ReLU and max-pool magnify them in three rounds."""
     agree("fedbabu", RECIPES["fedbabu"], body="conv3")
 
 

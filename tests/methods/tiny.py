@@ -1,8 +1,8 @@
 """A federation small enough to work out by hand.
 
 Client 0 has one sample x = (1, 0) of class 0, client 1 three copies of x = (0, 1) of class 1. The body multiplies the
-two pixels by s = (s₀, s₁), which starts at (1, 1); the head is W (2 × 2) without bias. With p = softmax(W(s ⊙ x)) and e the
-label's unit vector, ∂ℓ/∂W = (p − e)(s ⊙ x)ᵀ and ∂ℓ/∂s = x ⊙ Wᵀ(p − e).
+two pixels by s = (s₀, s₁), which starts at (1, 1); the head is W (2 × 2) without bias. With p = softmax(W(s ⊙ x)) and
+e the label's unit vector, ∂ℓ/∂W = (p − e)(s ⊙ x)ᵀ and ∂ℓ/∂s = x ⊙ Wᵀ(p − e).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Drift, Local, NoDrift
 from torso.learn.objectives import CrossEntropy, Objective
-from torso.learn.phases import Lesson
+from torso.learn.phases import Lesson, moved_by
 from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors, apply, set_modes
 
@@ -45,12 +45,12 @@ class Classroom:
 
 @dataclass(frozen=True)
 class Learned:
-    """Stacked tensors after the visit; mean loss over all samples met [G]; steps and samples per client."""
+    """Stacked tensors after so many epochs; mean loss over all samples met [G]; optimiser steps per client."""
 
     tensors: Tensors
     loss: Tensor
+    epochs: int
     steps: tuple[int, ...]
-    samples: tuple[int, ...]
 
 
 def learn(
@@ -77,35 +77,28 @@ def learn_by_epoch(
     received: Tensors | None = None,
 ) -> Iterator[Learned]:
     """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
-    moving = frozenset().union(*(lesson.moving for lesson in plan))
+    moving = moved_by(plan)
     tensors = {n: t.clone() if n in moving else t for n, t in tensors.items()}
-    groups = len(deck.clients)
-    loss = torch.zeros(groups, device=deck.index.device)
-    steps = [0] * groups
-    samples = [0] * groups
-    steps_an_epoch = deck.steps(habits.batch_size, room.skip_single)
-    samples_an_epoch = deck.used(habits.batch_size, room.skip_single)
-    met = 0
-    sgd = Sgd(habits.momentum, habits.weight_decay)
     every_name = tuple(dict.fromkeys(n for lesson in plan for n in lesson.rates))
-    yield Learned(tensors, loss, tuple(steps), tuple(samples))
+    steps = deck.steps(habits.batch_size, room.skip_single)
+    samples = torch.tensor(deck.used(habits.batch_size, room.skip_single), device=deck.index.device).clamp(min=1)
+    loss = torch.zeros(len(deck.clients), device=deck.index.device)
+    sgd = Sgd(habits.momentum, habits.weight_decay)
+    epoch = 0
+    yield Learned(tensors, loss, epoch, steps=(0,) * len(steps))
     for lesson in plan:
         names = every_name if habits.shared_momentum else tuple(lesson.rates)
         if not habits.shared_momentum:
             sgd = Sgd(habits.momentum, habits.weight_decay)
         for _ in range(lesson.epochs):
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
-            batches = deck.shuffled(habits.batch_size, room.lens, shuffle, met, room.change, room.skip_single)
-            for batch in batches:
+            for batch in deck.shuffled(habits.batch_size, room.lens, shuffle, epoch, room.change, room.skip_single):
                 grads, total = _gradients(room.net, tensors, names, batch, habits.objective)
                 grads = _correct(grads, tensors, received, habits.drift)
                 sgd.step(tensors, grads, lesson.rates, batch.active)
                 loss += total
-            met += 1
-            steps = [done + more for done, more in zip(steps, steps_an_epoch, strict=True)]
-            samples = [done + size for done, size in zip(samples, samples_an_epoch, strict=True)]
-            count = torch.tensor(samples, device=loss.device).clamp(min=1)
-            yield Learned(tensors, loss / count, tuple(steps), tuple(samples))
+            epoch += 1
+            yield Learned(tensors, loss / (samples * epoch), epoch, tuple(epoch * each for each in steps))
 
 
 def _gradients(

@@ -54,10 +54,12 @@ def personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
     plans = {epochs: how.finetune(epochs) for epochs in wanted}
     found: dict[int, Tensor] = {}
     if all(len(plan) <= 1 for plan in plans.values()):  # fewer epochs are a stop on the way to more: one pass
-        longest = plans[wanted[-1]]
-        for met, now in enumerate(learn_by_epoch(room, train, tensors, longest, how.habits, how.shuffle)):
-            if met in plans:
-                found[met] = percent_correct(room, test, now.tensors, how.batch_size)
+        walk = learn_by_epoch(room, train, tensors, plans[wanted[-1]], how.habits, how.shuffle)
+        now = next(walk)
+        for epochs in wanted:
+            while now.epochs < epochs and (later := next(walk, None)):
+                now = later
+            found[epochs] = percent_correct(room, test, now.tensors, how.batch_size)
     else:
         for epochs, plan in plans.items():
             tuned = learn(room, train, tensors, plan, how.habits, how.shuffle).tensors

@@ -14,7 +14,7 @@ from torso.data.batches import Shuffle
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
 from torso.learn.drift import NoDrift
-from torso.learn.phases import Lesson
+from torso.learn.phases import Lesson, moved_by
 from torso.nets import Tensors
 from torso.randomness import numpy_generator
 from torso.runs.stages import Stage
@@ -119,7 +119,7 @@ def _server_pass(stage: Stage, model: Tensors, engine: Engine, seed: int, number
         plan=plan,
         habits=replace(stage.habits(), drift=NoDrift()),
         shuffle=Shuffle(seed, "server", number),
-        travels=frozenset().union(*(lesson.moving for lesson in plan)),
+        travels=moved_by(plan),
         keeps=frozenset(),
     )
     return {**model, **add(sent.total for sent in engine.map(visit, [SERVER]))}

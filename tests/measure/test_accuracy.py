@@ -1,0 +1,128 @@
+"""Accuracies on three clients and four classes whose values are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.methods import tiny
+
+from torso import Config, run
+from torso.data import Federation, Split
+from torso.engine import OneByOne
+from torso.measure import Accuracy, evaluate
+from torso.runs.run import Job, prepare
+
+# pixels in tenths of 255·0.2 = 51, so that x / 255 is a multiple of 0.2
+TRAIN = {0: [((5, 0), 0), ((1, 2), 2)], 1: [((5, 0), 1), ((3, 0), 1), ((0, 5), 3)], 2: [((0, 5), 0)]}
+TEST = {0: [((4, 1), 0), ((4, 3), 0), ((1, 4), 2), ((5, 0), 3)], 1: [((5, 1), 1), ((1, 5), 1)], 2: []}
+
+
+def split(clients: dict[int, list[tuple[tuple[int, int], int]]]) -> Split:
+    rows = [sample for client in sorted(clients) for sample in clients[client]]
+    images = torch.tensor([pixels for pixels, _ in rows], dtype=torch.uint8).mul(51).view(-1, 1, 2, 1)
+    offsets = np.cumsum([0, *(len(clients[client]) for client in sorted(clients))])
+    return Split(images, torch.tensor([label for _, label in rows]), torch.arange(len(rows)), offsets)
+
+
+def three() -> Federation:
+    return replace(tiny.federation(), train=split(TRAIN), test=split(TEST), classes=4, clients=3)
+
+
+def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) -> dict[str, Accuracy]:
+    """Head rows (1, 0), (0, 1), 0, 0: class 0 where the first pixel is larger, else class 1."""
+    config = Config(model={"body": "scale", "head_init": "eye", "head_bias": False}, **sections)
+    job: Job = prepare(config, three())
+    how = job.evaluation(job.plan[0], 0)
+    with OneByOne(job.net, job.federation, workers=2, at_once=at_once) as engine:
+        return evaluate(engine, job.federation, names, job.model, {}, how, job.measured_clients())
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_initial_is_per_client_and_leaves_out_clients_without_test_data(at_once: int) -> None:
+    """Client 0: says 0, 0, 1, 0 for labels 0, 0, 2, 3 → 50 %. Client 1: says 0, 1 for 1, 1 → 50 %. Client 2: none."""
+    found = measured(["initial"], at_once)["initial"]
+    assert found.clients == (50.0, 50.0, None)
+    assert (found.mean, found.std, found.n) == (50.0, 0.0, 2)
+
+
+def test_generic_counts_every_test_sample_once() -> None:
+    assert measured(["generic"], measure={"batch_size": 4})["generic"].mean == pytest.approx(100 * 3 / 6)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize(
+    ("templates", "expected"),
+    [
+        # client 0 has templates 0: (1, 0) and 2: (0.2, 0.4). (0.8, 0.6): cosine 0.8 to class 0, 0.894 to class 2, wrong.
+        # (5, 0) is of class 3, which the client does not have: always wrong.
+        ("cosine", (100 * 2 / 4, 50.0, None)),
+        # l2 of (0.8, 0.2): 0.28 to class 0; of (0.8, 0.6): √0.4 = 0.632 to class 0, √0.4 = 0.632 to class 2: a tie, the
+        # first class wins; of (0.2, 0.8): 1.13 against 0.4, class 2
+        ("l2", (100 * 3 / 4, 50.0, None)),
+    ],
+)
+def test_without_head_by_hand(templates: str, expected: tuple[float | None, ...], at_once: int) -> None:
+    """Client 1 has class 1 at (0.8, 0) and class 3 at (0, 1): (1, 0.2) is class 1, right; (0.2, 1) is class 3, wrong."""
+    found = measured(["without_head"], at_once, measure={"templates": templates})["without_head"]
+    assert found.clients == expected
+
+
+def test_spread_is_the_population_standard_deviation() -> None:
+    found = Accuracy.over([10.0, 20.0, math.nan, 60.0])
+    assert found.mean == pytest.approx(30.0)
+    assert found.std == pytest.approx(math.sqrt((400 + 100 + 900) / 3))
+    assert (found.n, found.clients) == (3, (10.0, 20.0, None, 60.0))
+
+
+def test_nothing_to_measure_is_null_in_json_not_nan() -> None:
+    assert Accuracy.over([math.nan]).as_json() == {"mean": None, "std": None, "n": 0, "clients": [None]}
+
+
+def config(method: object = "fedavg", **personalize: object) -> Config:
+    return Config(
+        method=method,
+        data={"clients": 5},
+        train={"rounds": 1, "local_epochs": 1, "batch_size": 10},
+        personalize=personalize,
+        measure={"names": ["initial", "personalized"]},
+    )
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedrep"])
+def test_a_sweep_is_the_same_as_separate_runs(method: str) -> None:
+    swept = run(config(method, epochs=3, lr=0.05, sweep=[0, 1, 2])).accuracy
+    for epochs in (0, 1, 2):
+        alone = run(config(method, epochs=epochs, lr=0.05)).accuracy["personalized"]
+        assert swept[f"personalized@{epochs}"] == alone
+    assert swept["personalized"] == run(config(method, epochs=3, lr=0.05)).accuracy["personalized"]
+    assert swept["personalized@0"] == swept["initial"]
+
+
+def test_the_part_that_is_fine_tuned_makes_a_difference_and_zero_rate_makes_none() -> None:
+    by_part = {
+        part: run(config(epochs=5, lr=0.05, part=part)).accuracy["personalized"] for part in ("body", "head", "full")
+    }
+    assert len({found.clients for found in by_part.values()}) > 1
+    still = run(config(epochs=5, lr=0.0)).accuracy
+    assert still["personalized"] == still["initial"]
+
+
+def test_fine_tuning_leaves_the_run_untouched() -> None:
+    """Measuring in mid-run changes no bit of the training."""
+    plain = Config(data={"clients": 5}, train={"rounds": 4, "batch_size": 10}, model={"body": "conv3"})
+    looked = plain.but("measure.every=1", 'measure.during=["personalized", "without_head", "generic"]')
+    one, other = run(plain), run(looked)
+    assert one.state is not None
+    assert other.state is not None
+    assert all(torch.equal(tensor, other.state.model[name]) for name, tensor in one.state.model.items())
+    assert one.accuracy == other.accuracy
+
+
+def test_a_limited_number_of_clients_is_the_same_subset_for_every_method() -> None:
+    sets = ("measure.clients=3", "train.rounds=1")
+    one, other = (run(Config.load(None, [f"method.name={m}", *sets])) for m in ("fedavg", "fedbabu"))
+    assert one.accuracy["initial"].n == other.accuracy["initial"].n == 3

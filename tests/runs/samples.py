@@ -1,0 +1,82 @@
+"""What the tests of this folder share: a small run, its bits, and a run that stops or dies when told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from torso import Config
+from torso.measure import Accuracy
+from torso.runs.events import Begin, Listener, Stop
+from torso.runs.rounds import Round
+from torso.runs.state import State
+
+TINY = (
+    "data.clients=10",
+    "train.rounds=4",
+    "train.fraction=0.3",
+    "train.local_epochs=1",
+    "personalize.epochs=1",
+    "run.workers=1",
+    "run.checkpoint_every=1",
+)
+
+
+def tiny(method: str = "fedavg", *sets: str) -> Config:
+    """Ten clients of scikit-learn's digits, four short rounds."""
+    return Config.load(None, [f"method.name={method}", *TINY, *sets])
+
+
+def bits(state: State) -> dict[str, Any]:
+    """Everything that a state holds, tensors as bytes."""
+    tensors = {f"model/{n}": t for n, t in state.model.items()} | {f"server/{n}": t for n, t in state.server.items()}
+    tensors |= {f"private/{k}/{n}": t for k, own in state.private.items() for n, t in own.items()}
+    named = {name: (t.dtype, tuple(t.shape), t.numpy().tobytes()) for name, t in tensors.items()}
+    return {**named, "round": state.round, "met": state.met, "cost": state.cost}
+
+
+def last_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the newest checkpoint, as they lie on disk."""
+    return load_file(max((folder / "checkpoints").glob("*.safetensors")))
+
+
+def same_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """result.json without times."""
+    tree: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return {key: value for key, value in tree.items() if key != "seconds"}
+
+
+def history_of(folder: Path) -> list[dict[str, Any]]:
+    """history.jsonl without times."""
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones too."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class StopAfter(Listener):
+    """Asks for a stop when a round has ended: the next one is the last."""
+
+    def __init__(self, round: int) -> None:
+        self.at, self.stop, self.note = round, Stop(), ""
+        if not round:
+            self.stop.ask()
+
+    def begin(self, begin: Begin) -> None:
+        self.note = begin.note
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        if round.round == self.at:
+            self.stop.ask()

@@ -1,0 +1,190 @@
+"""The run folder: what lies in it, what the same config gives again, what is refused."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torso
+from torso import Config, RequestError, Result, run
+from torso.methods import Finished, methods
+
+from .samples import bits, files, history_of, last_tensors, result_of, same_tensors, tiny
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(tiny("fedper", "measure.every=2"), tmp_path_factory.mktemp("runs") / "new" / "fedper")
+
+
+def folder_of(result: Result) -> Path:
+    assert result.folder is not None
+    return result.folder
+
+
+def test_the_folder_holds_the_files_of_the_design_and_no_others(finished: Result) -> None:
+    assert set(files(folder_of(finished))) == {
+        "config.toml",
+        "history.jsonl",
+        "result.json",
+        "checkpoints/round-000003.json",
+        "checkpoints/round-000003.safetensors",
+        "checkpoints/round-000004.json",
+        "checkpoints/round-000004.safetensors",
+    }
+
+
+def test_result_json_has_the_keys_of_the_design(finished: Result) -> None:
+    tree = json.loads((folder_of(finished) / "result.json").read_text())
+    assert list(tree) == [
+        *("method", "dataset", "model", "seed", "rounds", "status"),
+        *("accuracy", "cost", "seconds", "versions"),
+    ]
+    assert (tree["method"], tree["dataset"], tree["model"]) == ("fedper", "digits", "mlp")
+    assert (tree["seed"], tree["rounds"], tree["status"]) == (0, 4, "ok")
+    assert set(tree["accuracy"]) == {"initial", "personalized", "without_head", "generic"}
+    assert set(tree["cost"]) == {"bytes_up", "bytes_down", "forward_passes"}
+    assert {"train", "measure", "total"} == set(tree["seconds"])
+    assert {"python", "torso", "torch", "numpy"} <= set(tree["versions"])
+
+
+def test_accuracies_are_mean_and_population_std_of_their_clients(finished: Result) -> None:
+    accuracy = json.loads((folder_of(finished) / "result.json").read_text())["accuracy"]
+    for name, entry in accuracy.items():
+        assert set(entry) == {"mean", "std", "n", "clients"}
+        if name == "generic":  # one model on the whole test set
+            assert (entry["std"], entry["n"], entry["clients"]) == (0, 1, [])
+            continue
+        assert entry["n"] == len(entry["clients"]) == 10
+        assert entry["mean"] == pytest.approx(np.mean(entry["clients"]))
+        assert entry["std"] == pytest.approx(np.std(entry["clients"], ddof=0))
+        assert all(0 <= value <= 100 for value in entry["clients"])
+
+
+def test_the_result_is_read_back_from_its_folder(finished: Result) -> None:
+    read = Result.read(folder_of(finished))
+    assert read.as_json() == finished.as_json()
+    assert read.accuracy == finished.accuracy
+
+
+def test_history_has_a_line_per_round_and_what_was_measured_on_the_way(finished: Result) -> None:
+    lines = history_of(folder_of(finished))
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert all(len(line["participants"]) == 3 for line in lines)
+    assert [sorted(line.get("accuracy", {})) for line in lines] == [[], ["initial"], [], []]
+    assert lines[-1]["bytes_up"] == finished.cost.bytes_up
+
+
+def test_config_toml_is_complete_and_gives_the_same_run_again(finished: Result, tmp_path: Path) -> None:
+    path = folder_of(finished) / "config.toml"
+    again = Config.load(path)
+    assert again == tiny("fedper", "measure.every=2")
+    assert set(tomllib.loads(path.read_text())) == set(Config.model_fields)
+    run(again, tmp_path / "again")
+    assert result_of(tmp_path / "again") == result_of(folder_of(finished))
+    assert history_of(tmp_path / "again") == history_of(folder_of(finished))
+    assert same_tensors(last_tensors(tmp_path / "again"), last_tensors(folder_of(finished)))
+
+
+def test_the_same_config_gives_the_same_bits_with_or_without_a_folder(finished: Result) -> None:
+    again = torso.run(tiny("fedper", "measure.every=2"))
+    assert again.folder is None
+    assert finished.state is not None
+    assert again.state is not None
+    assert bits(again.state) == bits(finished.state)
+    assert again.accuracy == finished.accuracy
+
+
+def test_another_seed_gives_another_run(finished: Result) -> None:
+    other = run(tiny("fedper", "run.seed=1"))
+    assert other.state is not None
+    assert other.accuracy != finished.accuracy
+
+
+# what is refused, and that nothing is written then
+
+
+def test_a_folder_in_use_is_refused_and_left_as_it_is(finished: Result) -> None:
+    before = files(folder_of(finished))
+    with pytest.raises(RequestError, match=r"already holds a run. Give another folder, or --resume"):
+        run(tiny("fedavg"), folder_of(finished))
+    assert files(folder_of(finished)) == before
+
+
+def test_somebody_elses_folder_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(RequestError, match="is not empty"):
+        run(tiny(), tmp_path)
+    assert files(tmp_path) == {"thesis.tex": b"precious"}
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RequestError, match="is a file"):
+        run(tiny(), tmp_path / "file")
+    with pytest.raises(RequestError, match="cannot be written"):
+        run(tiny(), tmp_path / "file" / "below")
+
+
+def test_an_empty_folder_is_welcome(tmp_path: Path) -> None:
+    assert run(tiny("fedavg", "train.rounds=1"), tmp_path).ok
+
+
+def test_resume_needs_a_run(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"holds no run \(no config.toml\)"):
+        run(tiny(), tmp_path / "nowhere", resume=True)
+    with pytest.raises(RequestError, match="out is None"):
+        run(tiny(), resume=True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_run_of_another_config_is_not_continued(finished: Result) -> None:
+    before = files(folder_of(finished))
+    with pytest.raises(RequestError, match=r"another config: train\.lr was 0\.1, now 0\.2"):
+        run(tiny("fedper", "measure.every=2", "train.lr=0.2"), folder_of(finished), resume=True)
+    assert files(folder_of(finished)) == before
+
+
+def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
+    before = files(folder_of(finished))
+    again = run(tiny("fedper", "measure.every=2", "run.workers=2"), folder_of(finished), resume=True)
+    assert again.as_json() == finished.as_json()
+    assert files(folder_of(finished)) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("method.train=bdy", "method.train: part = 'bdy' is unknown. Accepted: all"),
+        ("method.train=blocks:9", r"method.train: part = 'blocks:9' is unknown. .* J from 1 to 2"),
+        ("method.share=haed", "method.share: part = 'haed' is unknown"),
+        ("method.personal.phases=bdy", "method.personal.phases: part = 'bdy' is unknown"),
+        ("method.server_data=bdy", "method.server_data: part = 'bdy' is unknown"),
+        ("method.server_data=all", r"data.server_fraction is 0"),
+        ("train.head_lr_factor=0", "trains nothing: .* train.head_lr_factor = 0"),
+        ("method.start={name='finished', schedule='cosin'}", "did you mean 'cosine'"),
+        ("method.start={name='finished', method='fedavgg'}", "'fedavgg' is unknown; did you mean 'fedavg'"),
+        ("method.start={name='finished', run='/nowhere'}", "'/nowhere' holds no checkpoint"),
+        ("model.body=conv4", "model.body = 'conv4' needs images of at least 16×16, found 8×8"),
+        ("run.device=cudda", "run.device = 'cudda' cannot be used here"),
+    ],
+)
+def test_what_only_the_network_or_the_machine_can_tell_is_refused_before_a_folder_is_made(
+    override: str, words: str, tmp_path: Path
+) -> None:
+    head_only = ["method.train=head"] if "head_lr" in override else []
+    with pytest.raises(RequestError, match=words):
+        run(tiny("fedavg", *head_only, override), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_method_that_begins_at_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(methods, "snake", replace(methods["fedavg"], name="snake", start=Finished("snake")))
+    with pytest.raises(RequestError, match="method.start.method = 'snake' begins at itself: snake → snake"):
+        run(tiny("snake"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
