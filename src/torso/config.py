@@ -7,9 +7,9 @@ adjusted (`method.drift.mu=0.1`).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
@@ -44,22 +44,22 @@ class SyntheticConfig(_Section):
 class DataConfig(_Section):
     """Where the images come from and how they are dealt to clients (spec 10)."""
 
-    source: str = "digits"
+    source: str = Field("digits", description="see Data sources")
     root: str = Field("", description="file or folder of the data; empty: the source's usual place")
     clients: OrNone = Field(50, description="0: one client per writer (partition = writers)")
-    partition: str = "shards"
-    shards: Count = 2
-    alpha: Positive = 0.3
+    partition: str = Field("shards", description="see Partitions")
+    shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
+    alpha: Positive = Field(0.3, description="concentration of the Dirichlet partitions; small: unequal")
     test_shards: OrNone = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
     balance: bool = Field(False, description="deal what does not divide (shards) or even out sizes (dirichlet-class)")
     min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
-    imbalance_test: bool = False
-    new_clients: OrNone = Field(0, description="this many clients never train; they are measured as newcomers")
+    imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
+    new_clients: OrNone = Field(0, description="this many clients, drawn at random, never train")
     server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of the training set on the server"
     )
-    augment: str = Field("auto", description="auto: crop and flip for CIFAR, nothing elsewhere")
+    augment: str = Field("auto", description="see Augmentations")
     normalize: Literal["source", "statistics"] = Field(
         "source",
         description="source: the constants that papers use with it; statistics: computed from the training images",
@@ -70,9 +70,9 @@ class DataConfig(_Section):
 class ModelConfig(_Section):
     """Which network (spec 11) and how its head starts (spec 12.1)."""
 
-    body: str = "mlp"
-    head_init: str = "default"
-    head_bias: bool = True
+    body: str = Field("mlp", description="see Networks")
+    head_init: str = Field("default", description="see Head initialisations")
+    head_bias: bool = Field(True, description="whether the head has a bias")
     norm: Literal["default", "batch", "running"] = Field(
         "default",
         description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",
@@ -82,25 +82,27 @@ class ModelConfig(_Section):
 class TrainConfig(_Section):
     """The federated rounds and the local optimiser (spec 1.2 to 1.4)."""
 
-    rounds: Count = 50
-    local_epochs: Count = 2
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
-    batch_size: Count = 50
-    lr: Positive = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    weight_decay: NotNegative = 0.0
-    schedule: str = "step-half-3q"
+    rounds: Count = Field(50, description="communication rounds")
+    local_epochs: Count = Field(2, description="epochs of a participant in a round")
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.2, description="share of the clients that take part in a round"
+    )
+    batch_size: Count = Field(50, description="local batch; the last one of an epoch may be short")
+    lr: Positive = Field(0.1, description="local learning rate of the first round")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD; begins anew in every round")
+    weight_decay: NotNegative = Field(0.0, description="of local SGD")
+    schedule: str = Field("step-half-3q", description="see Schedules")
     decay: Annotated[float, Field(gt=0, le=1)] = Field(0.99, description="factor per round of schedule = exp")
     head_lr_factor: NotNegative = Field(1.0, description="head lr / body lr (spec 3.2); 0 freezes the head")
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: Literal["samples", "uniform"] = Field("samples", description="samples or uniform weights of the mean")
 
 
 class PersonalizeConfig(_Section):
     """How a client's copy is fine-tuned before it is measured (spec 9.2)."""
 
     part: Literal["method", "body", "head", "full"] = Field("method", description="method: as method.personal says")
-    epochs: OrNone = 5
-    lr: NotNegative = 0.001
+    epochs: OrNone = Field(5, description="epochs of fine-tuning")
+    lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum and batch are the run's")
     sweep: tuple[OrNone, ...] = Field((), description="further numbers of epochs, measured in the same pass")
 
 
@@ -109,7 +111,9 @@ class MeasureConfig(_Section):
 
     every: OrNone = Field(0, description="measure every so many rounds; 0: only at the end")
     during: tuple[str, ...] = Field(("initial",), description="what is measured while training goes on")
-    names: tuple[str, ...] = ("initial", "personalized", "without_head", "generic")
+    names: tuple[str, ...] = Field(
+        ("initial", "personalized", "without_head", "generic"), description="what is measured at the end; see Measures"
+    )
     clients: OrNone = Field(0, description="at most this many clients, drawn once; 0: all of them")
     batch_size: Count = Field(
         128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)"
@@ -121,9 +125,9 @@ class MeasureConfig(_Section):
 class RunConfig(_Section):
     """Seed, device and bookkeeping."""
 
-    seed: OrNone = 0
+    seed: OrNone = Field(0, description="of everything random: partition, weights, participants, batches")
     device: str = Field("auto", description="auto: cuda where there is one, else cpu")
-    engine: str = "auto"
+    engine: str = Field("auto", description="where clients run: auto, one-by-one")
     workers: OrNone = Field(0, description="threads that train clients side by side on CPU; 0: one per core")
     clients_at_once: Count = Field(1, description="clients stacked into one batched step")
     checkpoint_every: OrNone = Field(10, description="rounds between checkpoints; 0: only when stopped and at the end")
@@ -269,15 +273,16 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
     return f"{key} is not a key{did_you_mean(str(location[-1]), known)} Keys here: {', '.join(sorted(known))}"
 
 
-def describe_keys() -> Mapping[str, str]:
-    """Every key with its default and meaning, for the docs."""
+def describe_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, str]:
+    """Every key with its default and meaning, for the docs; the method's keys are told by its axes."""
     rows: dict[str, str] = {}
-    for section, field in Config.model_fields.items():
-        model = field.annotation
-        if section == "method" or not (isinstance(model, type) and issubclass(model, BaseModel)):
-            continue
-        for name, inner in model.model_fields.items():
-            choices = get_args(inner.annotation) if str(inner.annotation).startswith("typing.Literal") else ()
-            meaning = inner.description or " | ".join(map(str, choices))
-            rows[f"{section}.{name}"] = f"default {inner.default!r}" + (f"; {meaning}" if meaning else "")
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            rows |= describe_keys(inner, f"{prefix}{name}.")
+        elif name != "method":
+            default = tomli_w.dumps({"x": field.default}).removeprefix("x = ").strip() if field.default != () else "[]"
+            rows[prefix + name] = f"default `{' '.join(default.split())}`" + (
+                f"; {field.description}" if field.description else ""
+            )
     return rows

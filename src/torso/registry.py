@@ -44,4 +44,5 @@ def summary(thing: object) -> str:
 
 def plain(text: str) -> str:
     """On one line and without the section numbers that are meant for readers of the code."""
-    return re.sub(r"\s*\((?:[^()]*, )?spec [\d., ]+\)", "", " ".join(text.split()))
+    text = re.sub(r"\s*\(spec [\d.,: ]+\)", "", " ".join(text.split()))
+    return re.sub(r",? spec [\d., ]+\)", ")", text)

@@ -18,7 +18,7 @@ from torso.runs.run import Job, prepare
 
 # pixels in tenths of 255·0.2 = 51, so that x / 255 is a multiple of 0.2
 TRAIN = {0: [((5, 0), 0), ((1, 2), 2)], 1: [((5, 0), 1), ((3, 0), 1), ((0, 5), 3)], 2: [((0, 5), 0)]}
-TEST = {0: [((4, 1), 0), ((4, 3), 0), ((1, 4), 2), ((5, 0), 3)], 1: [((5, 1), 1), ((1, 5), 1)], 2: []}
+TEST = {0: [((4, 1), 0), ((5, 4), 0), ((1, 4), 2), ((5, 0), 3)], 1: [((5, 1), 1), ((1, 5), 1)], 2: []}
 
 
 def split(clients: dict[int, list[tuple[tuple[int, int], int]]]) -> Split:
@@ -57,16 +57,14 @@ def test_generic_counts_every_test_sample_once() -> None:
 @pytest.mark.parametrize(
     ("templates", "expected"),
     [
-        # client 0 has templates 0: (1, 0) and 2: (0.2, 0.4). (0.8, 0.6): cosine 0.8 to class 0, 0.894 to class 2, wrong.
-        # (5, 0) is of class 3, which the client does not have: always wrong.
-        ("cosine", (100 * 2 / 4, 50.0, None)),
-        # l2 of (0.8, 0.2): 0.28 to class 0; of (0.8, 0.6): √0.4 = 0.632 to class 0, √0.4 = 0.632 to class 2: a tie, the
-        # first class wins; of (0.2, 0.8): 1.13 against 0.4, class 2
-        ("l2", (100 * 3 / 4, 50.0, None)),
+        # client 0 has templates 0: (1, 0) and 2: (0.2, 0.4). (1, 0.8): cosine 0.78 to class 0, 0.91 to class 2, wrong;
+        # distance 0.8 to class 0, 0.89 to class 2, right. (1, 0) is of class 3, which it does not have: always wrong.
+        ("cosine", (50.0, 50.0, None)),
+        ("l2", (75.0, 50.0, None)),
     ],
 )
 def test_without_head_by_hand(templates: str, expected: tuple[float | None, ...], at_once: int) -> None:
-    """Client 1 has class 1 at (0.8, 0) and class 3 at (0, 1): (1, 0.2) is class 1, right; (0.2, 1) is class 3, wrong."""
+    """Client 1 has class 1 at (0.8, 0), class 3 at (0, 1): (1, 0.2) is of class 1, right; (0.2, 1) of 3, wrong."""
     found = measured(["without_head"], at_once, measure={"templates": templates})["without_head"]
     assert found.clients == expected
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from torso import Config
+from torso.data import Federation, build
 from torso.measure import Accuracy
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
@@ -30,6 +32,13 @@ TINY = (
 def tiny(method: str = "fedavg", *sets: str) -> Config:
     """Ten clients of scikit-learn's digits, four short rounds."""
     return Config.load(None, [f"method.name={method}", *TINY, *sets])
+
+
+@cache
+def digits() -> Federation:
+    """The data of every tiny run with seed 0, loaded once."""
+    config = tiny()
+    return build(config.data, config.run.seed, torch.device("cpu"))
 
 
 def bits(state: State) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 class StopAfter(Listener):
-    """Asks for a stop when a round has ended: the next one is the last."""
+    """Asks for a stop in the middle of round 1 (0) or right after another round."""
 
     def __init__(self, round: int) -> None:
         self.at, self.stop, self.note = round, Stop(), ""

@@ -185,6 +185,6 @@ def test_what_only_the_network_or_the_machine_can_tell_is_refused_before_a_folde
 
 def test_a_method_that_begins_at_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(methods, "snake", replace(methods["fedavg"], name="snake", start=Finished("snake")))
-    with pytest.raises(RequestError, match="method.start.method = 'snake' begins at itself: snake → snake"):
+    with pytest.raises(RequestError, match=r"method.start.method = 'snake' begins at itself: snake → snake"):
         run(tiny("snake"), tmp_path / "out")
     assert not (tmp_path / "out").exists()

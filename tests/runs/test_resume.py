@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from torso import Config, RequestError, run
+from torso import RequestError, run
 from torso.runs.folder import RunFolder
 from torso.runs.run import Stopped
 
-from .samples import TINY, StopAfter, files, history_of, last_tensors, result_of, same_tensors, tiny
+from .samples import TINY, StopAfter, digits, files, history_of, last_tensors, result_of, same_tensors, tiny
 
 METHODS = ("fedper", "lg-fedavg")  # one keeps heads with clients; the other has two stages and keeps bodies
 
@@ -52,7 +52,7 @@ def test_stopped_after_any_round_and_resumed_it_is_the_same_run(
     rounds = len(history_of(whole[method]))
     for last in range(1, rounds):
         folder = tmp_path / str(last)
-        listener = StopAfter(last - 1)
+        listener = StopAfter(last)
         with pytest.raises(Stopped, match=f"stopped after round {last} of {rounds}, with a checkpoint"):
             run(tiny(method, "run.checkpoint_every=0"), folder, listener=listener, stop=listener.stop)
         assert not (folder / "result.json").exists()
@@ -129,12 +129,12 @@ def test_dead_at_any_change_on_disk_and_resumed_it_is_the_same_run(
         with monkeypatch.context() as patch:
             Mortal(patch, moment)
             try:
-                run(tiny("fedper", f"run.checkpoint_every={every}"), folder)
+                run(tiny("fedper", f"run.checkpoint_every={every}"), folder, federation=digits())
             except Death:
                 deaths += 1
             else:
                 break  # it outlived its moment
-        run(tiny("fedper", f"run.checkpoint_every={every}"), folder, resume=True)
+        run(tiny("fedper", f"run.checkpoint_every={every}"), folder, resume=True, federation=digits())
         assert result_of(folder) == result_of(whole["fedper"]), moment
         assert history_of(folder) == history_of(whole["fedper"]), moment
         assert same_tensors(last_tensors(folder), last_tensors(whole["fedper"])), moment
@@ -214,7 +214,7 @@ def test_ctrl_c_ends_after_the_round_and_names_a_command_that_works(tmp_path: Pa
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that stopped after round 3, with checkpoints of rounds 2 and 3."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    listener = StopAfter(2)
+    listener = StopAfter(3)
     with pytest.raises(Stopped):
         run(tiny("fedper"), folder, listener=listener, stop=listener.stop)
     return folder
@@ -234,12 +234,13 @@ def garbage(path: Path) -> None:
     path.write_bytes(b'{"round": \xff')
 
 
-DAMAGES = [
-    *((damage, kind) for damage in (flip, truncate, garbage, Path.unlink) for kind in ("safetensors", "json")),
-]
-
-
-@pytest.mark.parametrize(("damage", "kind"), [d for d in DAMAGES if d != (Path.unlink, "json")])
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        *((damage, kind) for damage in (flip, truncate, garbage) for kind in ("safetensors", "json")),
+        (Path.unlink, "safetensors"),
+    ],
+)
 def test_a_damaged_checkpoint_is_passed_over_aloud(
     damage: Callable[[Path], None], kind: str, stopped: Path, whole: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -318,7 +319,7 @@ def test_the_last_two_checkpoints_are_kept_and_tensors_are_not_pickled(whole: di
     ]
     with safe_open(folder / "round-000004.safetensors", "pt") as tensors:
         names = set(tensors.keys())
-    assert "model/head.weight" in names or any(name.startswith("model/head.") for name in names)
+    assert any(name.startswith("model/body.") for name in names)
     clients = {int(name.split("/")[1]) for name in names if name.startswith("private/")}
     met = json.loads((folder / "round-000004.json").read_text())["met"]
     assert clients == set(met)  # a client that never trained has no state
@@ -329,7 +330,3 @@ def test_checkpoints_come_as_often_as_asked_and_at_the_end(every: int, rounds: l
     run(tiny("fedavg", f"run.checkpoint_every={every}"), tmp_path / "run")
     found = sorted((tmp_path / "run" / "checkpoints").glob("*.json"))
     assert [p.name for p in found] == [f"round-{r:06d}.json" for r in rounds]
-
-
-def test_config_is_what_the_samples_say() -> None:
-    assert tiny("fedper") == Config.load(None, ["method.name=fedper", *TINY])

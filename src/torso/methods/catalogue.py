@@ -55,8 +55,8 @@ class _Methods(Registry[Method]):
     def register(self, name: str) -> Callable[[Callable[[], Method]], Callable[[], Method]]:  # type: ignore[override]
         def keep(make: Callable[[], Method]) -> Callable[[], Method]:
             made = make()
-            about = made.about if made.about != fedavg.about else ""
-            super(_Methods, self).register(name)(replace(made, name=name, about=about or (make.__doc__ or "").strip()))
+            about = " ".join((make.__doc__ or made.about).split())
+            super(_Methods, self).register(name)(replace(made, name=name, about=about))
             return make
 
         return keep

@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def save(folder: Path, state: State, fingerprint: str) -> Path:
-    """Write the state of a finished round, then drop all but the newest checkpoints."""
+    """Write the state of a finished round, then tidy up."""
     folder.mkdir(exist_ok=True)
     path = folder / f"round-{state.round:06d}.json"
     tensors = path.with_suffix(".safetensors")
@@ -51,11 +51,16 @@ def save(folder: Path, state: State, fingerprint: str) -> Path:
     }
     text = json.dumps({**note, "sha256": _seal(note)})
     _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    tidy(folder)
+    return path
+
+
+def tidy(folder: Path) -> None:
+    """Keep the newest checkpoints; drop older ones and what a killed run left half-written."""
     kept = {whole.stem for whole in _newest_first(folder)[:KEPT]}
-    for old in (*folder.glob("round-*.json"), *folder.glob("round-*.safetensors")):  # also tensors without a note
+    for old in (*folder.glob(".*"), *folder.glob("round-*.json"), *folder.glob("round-*.safetensors")):
         if old.stem not in kept:
             old.unlink()
-    return path
 
 
 def load_newest(folder: Path, model: Tensors, fingerprint: str | None) -> Checkpoint | None:

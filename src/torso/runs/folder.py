@@ -95,6 +95,7 @@ class RunFolder:
         return checkpoint.save(self.path / "checkpoints", state, fingerprint(self.config))
 
     def finish(self, result: Result) -> None:
+        checkpoint.tidy(self.path / "checkpoints")
         write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
 
 

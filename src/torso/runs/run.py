@@ -231,7 +231,7 @@ class _Run:
             }
         self.folder.append(line)
         every = self.config.run.checkpoint_every
-        if last or self.stop.asked or (every and played.round % every == 0):
+        if last or (every and played.round % every == 0):
             self.folder.save(self.state)
 
     def _stop(self, round: int) -> None:
@@ -239,6 +239,7 @@ class _Run:
             raise Stopped(
                 f"stopped after round {round} of {self.job.rounds}; without a folder there is nothing to resume"
             )
+        self.folder.save(self.state)
         where, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
         raise Stopped(
             f"stopped after round {round} of {self.job.rounds}, with a checkpoint. "

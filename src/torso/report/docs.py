@@ -1,0 +1,56 @@
+"""The generated parts of the documentation: `python -m torso.report.docs` rewrites them; a test compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torso.config import describe_keys
+from torso.data import augmentations, partitions, sources
+from torso.learn.schedule import schedules
+from torso.measure import measures
+from torso.nets import head_inits
+from torso.registry import plain
+from torso.report.lists import list_methods, list_models, list_registry
+
+BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """Rows of one shape as a Markdown table."""
+    heads = [str(name).replace("_", " ") for name in rows[0]]
+    lines = [heads, ["---"] * len(heads), *([str(v).replace("|", "\\|") for v in row.values()] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def sections() -> dict[str, str]:
+    """Every generated section by its name."""
+    return {
+        "methods": table(list_methods()),
+        "models": table(list_models()),
+        "sources": table(list_registry(sources)),
+        "partitions": table(list_registry(partitions)),
+        "schedules": table(list_registry(schedules)),
+        "head_inits": table(list_registry(head_inits)),
+        "augmentations": table([{"name": n, "about": plain(a.about)} for n, a in augmentations.items()]),
+        "measures": table([{"name": n, "of": m.of, "about": plain(m.about)} for n, m in measures.items()]),
+        "keys": table([{"key": f"`{key}`", "meaning": plain(meaning)} for key, meaning in describe_keys().items()]),
+    }
+
+
+def fill(text: str) -> str:
+    """The text with what stands between its markers made anew."""
+    for name, made in sections().items():
+        begin = BEGIN.format(name)
+        if begin in text:
+            before, _, rest = text.partition(begin)
+            text = f"{before}{begin}\n{made}\n{END}{rest.partition(END)[2]}"
+    return text
+
+
+def main(root: Path = Path()) -> None:
+    for path in (root / "README.md", root / "docs" / "reference.md"):
+        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

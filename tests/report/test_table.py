@@ -1,0 +1,140 @@
+"""The table of results: clients pooled over seeds, failed runs in sight, names printed as they are."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from torso.measure import Accuracy
+from torso.methods import methods
+from torso.nets import bodies
+from torso.report.lists import axes_in_words, list_methods, list_models
+from torso.report.progress import LiveBars, PlainLines
+from torso.report.table import rows, table
+from torso.runs.events import Begin
+from torso.runs.result import Result
+from torso.runs.rounds import Round
+from torso.runs.state import Cost
+
+
+def made(method: str, seed: int, *clients: float, generic: float = 50.0, status: str = "ok") -> Result:
+    accuracy = {
+        "initial": Accuracy.over(clients),
+        "generic": Accuracy.over([generic], per_client=False),
+    }
+    return Result(
+        method=method,
+        dataset="digits",
+        model="mlp",
+        seed=seed,
+        rounds=3,
+        status=status,
+        accuracy=accuracy if status == "ok" else {},
+        cost=Cost(3_000_000, 1_000_000 * (seed + 1), 7),
+        seconds={"train": 1.0, "measure": 1.0, "total": 2.0 + seed},
+    )
+
+
+def shown(view: Table | str, width: int = 120) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(view)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_clients_of_all_seeds_are_pooled_and_costs_averaged() -> None:
+    """Unequal numbers of clients, so that the mean of means (37.5) would be another number."""
+    (row,) = rows([made("fedavg", 0, 10, 20, 30), made("fedavg", 1, 50, generic=70)])
+    assert row.seeds == 2
+    assert row.accuracy["initial"].mean == 27.5
+    assert row.accuracy["initial"].std == pytest.approx(np.std([10, 20, 30, 50]))
+    assert row.accuracy["initial"].n == 4
+    assert (row.accuracy["generic"].mean, row.accuracy["generic"].std) == (60, 10)  # over seeds: it has no clients
+    assert (row.megabytes, row.seconds) == (4.5, 2.5)
+
+
+def test_methods_come_in_order_of_appearance_with_mean_and_std() -> None:
+    text = shown(table([made("fedper", 0, 10, 20), made("fedavg", 0, 30, 50)]))
+    assert text.index("fedper") < text.index("fedavg")
+    assert "15.0 ± 5.0" in text
+    assert "40.0 ± 10.0" in text
+    assert "4.0" in text  # megabytes in both directions
+
+
+def test_a_client_without_test_data_is_not_counted() -> None:
+    (row,) = rows([made("fedavg", 0, 10, float("nan"), 30)])
+    assert (row.accuracy["initial"].mean, row.accuracy["initial"].n) == (20, 2)
+
+
+def test_a_failed_run_keeps_its_row_and_does_not_spoil_the_others() -> None:
+    failure = "failed: non-finite loss in round 1, client 2"
+    results = [made("bomb", 0, status=failure), made("fedavg", 0, 30, 50), made("fedavg", 1, status=failure)]
+    bomb, fedavg = rows(results)
+    assert bomb.failed == (f"seed 0 {failure}",)
+    assert fedavg.failed == (f"seed 1 {failure}",)
+    assert fedavg.accuracy["initial"].mean == 40
+    line = next(line for line in shown(table(results)).splitlines() if "bomb" in line)
+    assert line.split()[1:3] == ["–", "–"]
+
+
+def test_when_every_run_failed_there_is_still_a_table() -> None:
+    assert "bomb" in shown(table([made("bomb", 0, status="failed: x")]))
+
+
+@pytest.mark.parametrize("name", ["my[bold]method[/bold]", "[/]", "[red]"])
+def test_names_are_not_markup(name: str) -> None:
+    assert name in shown(table([made(name, 0, 10)]))
+
+
+@pytest.mark.parametrize("display", [PlainLines, LiveBars])
+def test_progress_prints_names_notes_and_failures_as_they_are(display: type[PlainLines] | type[LiveBars]) -> None:
+    console = Console(file=StringIO(), width=200, force_terminal=display is LiveBars, color_system=None)
+    watcher = display(console)
+    for name in ("[/]", "a[red]b"):
+        if isinstance(watcher, LiveBars):
+            with watcher:
+                tell(watcher, name)
+        else:
+            tell(watcher, name)
+        assert name in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def tell(watcher: PlainLines | LiveBars, name: str) -> None:
+    watcher.begin(Begin(name, 0, 10, 3, 0, Path("runs") / name, f"continuing from {name}"))
+    watcher.round(Round(1, name, 0.1, (1, 2), 0.5, Cost()), 0.1, {"initial": Accuracy.over([10.0, 20.0])})
+    watcher.measuring(10)
+    watcher.end(made(name, 0, status=f"failed: {name}"))
+
+
+def test_plain_lines_say_round_participants_loss_accuracy_and_time_left() -> None:
+    console = Console(file=StringIO(), width=200)
+    lines = PlainLines(console)
+    lines.begin(Begin("fedavg", 1, 10, 3, 1, Path("out"), "continuing after round 1"))
+    lines.round(Round(2, "fedavg", 0.1, (1, 2), 0.5, Cost()), 0.1, {"initial": Accuracy.over([10.0, 20.0])})
+    lines.round(Round(3, "fedavg", 0.1, (1, 2, 3), 0.25, Cost()), 0.1, {})
+    said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said[0] == "fedavg seed 1: 3 rounds, 10 clients, folder out"
+    assert said[1] == "fedavg seed 1: continuing after round 1"
+    assert said[2].startswith("fedavg seed 1: round 2/3  2 clients  loss 0.5000  0.10 s  ")
+    assert said[2].endswith("s left  initial 15.0 ± 5.0")
+    assert said[3].endswith("0 s left  initial 15.0 ± 5.0")  # the last measured ones stay in sight
+    assert "3 clients  loss 0.2500" in said[3]
+
+
+def test_the_lists_name_everything_that_is_registered() -> None:
+    assert [row["name"] for row in list_methods()] == sorted(methods)
+    assert all(row["about"] for row in list_methods())
+    assert [row["name"] for row in list_models()] == sorted(bodies)
+    sizes = {row["name"]: row["body_parameters"] for row in list_models()}
+    assert sizes["resnet18"] == 11_168_832  # spec 11: 11,173,962 with a head of 512 × 10 + 10
+
+
+def test_a_method_is_described_by_what_it_changes() -> None:
+    assert axes_in_words(methods["fedavg"]) == "–"
+    assert axes_in_words(methods["fedbabu"]) == "train=body share=body"
+    assert axes_in_words(methods["fedper-reset"]) == "share=body rest=reset"
+    assert axes_in_words(methods["fedprox"]) == "drift=proximal"

@@ -1,0 +1,60 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torso.report.docs import fill
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/reference.md"])
+def test_generated_sections_are_up_to_date(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert fill(text) == text, "run: python -m torso.report.docs"
+
+
+def test_the_readmes_method_works_as_written(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    plugin = next(block for block in blocks if "@methods.register" in block)
+    code = [line for line in plugin.splitlines() if line.strip()]
+    assert len(code) <= 20
+    (tmp_path / "mine.py").write_text(plugin, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "torso",
+        "compare",
+        "fedbabu",
+        "l1-babu",
+        "--plugin",
+        "mine",
+        "--set",
+        "train.rounds=2",
+    ]
+    done = subprocess.run([*command, "--json", "--quiet"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert '"method": "l1-babu"' in done.stdout
+
+
+def test_the_readmes_library_example_works_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(next(block for block in blocks if "torso.run" in block), {})
+    assert "(" in capsys.readouterr().out
+
+
+def test_every_file_that_the_documents_link_to_exists() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "bench" / "README.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_nothing_shipped_refers_to_what_is_not_shipped() -> None:
+    for path in [*(ROOT / "src").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        assert "../shared" not in path.read_text(encoding="utf-8"), path
