@@ -91,11 +91,10 @@ def test_the_number_of_workers_changes_no_bit(workers: int, ragged: Result) -> N
 
 @pytest.mark.parametrize("stack", [3, 7])
 def test_stacking_clients_changes_weights_only_by_rounding(stack: int, ragged: Result) -> None:
-    other = run(tiny("fedavg", *RAGGED, f"run.clients_at_once={stack}"))
+    """Usually 1e-6 to 1e-5; 1e-4 where rounding tips one ReLU of one client (float64 agrees to 1e-15)."""
+    other = weights(run(tiny("fedavg", *RAGGED, f"run.clients_at_once={stack}")))
     for name, tensor in weights(ragged).items():
-        torch.testing.assert_close(
-            weights(other)[name], tensor, rtol=1e-4, atol=1e-5
-        )  # scales: BatchNorm 1, others 0.1
+        assert (other[name] - tensor).norm() < 1e-3 * max(tensor.norm().item(), 1.0), name
 
 
 def test_the_ragged_federation_is_ragged() -> None:

@@ -27,6 +27,10 @@ def short(accuracy: Mapping[str, Accuracy]) -> str:
     return "  ".join(f"{name} {found.mean:.1f} ± {found.std:.1f}" for name, found in accuracy.items())
 
 
+def means(accuracy: Mapping[str, Accuracy]) -> str:
+    return "  ".join(f"{name} {found.mean:.1f}" for name, found in accuracy.items())
+
+
 class PlainLines(Listener):
     """For logs and pipes."""
 
@@ -70,7 +74,7 @@ class LiveBars(Listener):
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
+            SpinnerColumn(finished_text="[green]✓[/green]"),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=18),
             MofNCompleteColumn(),
@@ -90,13 +94,12 @@ class LiveBars(Listener):
 
     def begin(self, begin: Begin) -> None:
         self.last = ""
-        # one more step than rounds: the final measurement is work too
         self.task = self.progress.add_task(
-            f"{begin.method} seed {begin.seed}", total=begin.rounds + 1, completed=begin.done, news=escape(begin.note)
+            f"{begin.method} seed {begin.seed}", total=begin.rounds, completed=begin.done, news=escape(begin.note)
         )
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-        self.last = short(accuracy) or self.last
+        self.last = means(accuracy) or self.last
         news = f"{len(round.participants)} clients  loss {round.loss:.3f}  {self.last}"
         self.progress.update(self.task, completed=round.round, news=news)
 
@@ -104,6 +107,5 @@ class LiveBars(Listener):
         self.progress.update(self.task, news=f"measuring {clients} clients")
 
     def end(self, result: Result) -> None:
-        news = short(result.accuracy) if result.ok else f"[red]{escape(result.status)}"
-        done = None if not result.ok else self.progress.tasks[self.task].total
-        self.progress.update(self.task, completed=done, news=news)
+        news = means(result.accuracy) if result.ok else f"[red]{escape(result.status)}"
+        self.progress.update(self.task, news=news)
