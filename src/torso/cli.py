@@ -59,7 +59,7 @@ def run(
     folder = out or _free_folder(f"{experiment.method.name}-{experiment.data.source}")
     with _watching(quiet) as (listener, stop):
         result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
-    _print_results([result], as_json, [result.as_json()])
+    _print_results([result], as_json, result.as_json())
     raise typer.Exit(0 if result.ok else 1)
 
 
@@ -169,10 +169,11 @@ def _load(plugins: list[str]) -> None:
     for name in plugins:
         try:
             importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise RequestError(
-                f"--plugin {name}: {error}. Give a module name (not a file) that Python can import."
-            ) from None
+        except TorsoError:
+            raise
+        except Exception as error:  # whatever the user's module raises, say it in one line
+            what = f"{type(error).__name__}: {error}"
+            raise RequestError(f"--plugin {name!r}: {what}. Give a module (not a file) that can be imported.") from None
 
 
 def _free_folder(name: str) -> Path:
@@ -209,11 +210,11 @@ def _watching(quiet: bool) -> Iterator[tuple[Listener, Stop]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _print_results(results: list[Any], as_json: bool, data: list[dict[str, Any]]) -> None:
+def _print_results(results: list[Any], as_json: bool, data: Any) -> None:
     from torso.report.table import table
 
     if as_json:
-        print(json.dumps(data[0] if len(data) == 1 else data))
+        print(json.dumps(data))
         return
     console = Console()
     if not console.is_terminal:

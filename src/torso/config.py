@@ -16,18 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic_core import core_schema
 
 from torso.errors import RequestError, did_you_mean
+from torso.kinds import Count, Fraction, NotNegative, OrNone, Positive
 from torso.methods import Method, method_from_config, method_to_config
 from torso.registry import Registry
 
-Part = Literal["body", "head", "full"]
-Count = Annotated[int, Field(ge=1)]
-OrNone = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class SyntheticConfig(_Section):
@@ -84,9 +79,7 @@ class TrainConfig(_Section):
 
     rounds: Count = Field(50, description="communication rounds")
     local_epochs: Count = Field(2, description="epochs of a participant in a round")
-    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.2, description="share of the clients that take part in a round"
-    )
+    fraction: Fraction = Field(0.2, description="share of the clients that take part in a round")
     batch_size: Count = Field(50, description="local batch; the last one of an epoch may be short")
     lr: Positive = Field(0.1, description="local learning rate of the first round")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD; begins anew in every round")
@@ -103,16 +96,20 @@ class PersonalizeConfig(_Section):
     part: Literal["method", "body", "head", "full"] = Field("method", description="method: as method.personal says")
     epochs: OrNone = Field(5, description="epochs of fine-tuning")
     lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum and batch are the run's")
-    sweep: tuple[OrNone, ...] = Field((), description="further numbers of epochs, measured in the same pass")
+    sweep: tuple[OrNone, ...] = Field(
+        (), strict=False, description="further numbers of epochs, measured in the same pass"
+    )
 
 
 class MeasureConfig(_Section):
     """What is measured and when (spec 9)."""
 
     every: OrNone = Field(0, description="measure every so many rounds; 0: only at the end")
-    during: tuple[str, ...] = Field(("initial",), description="what is measured while training goes on")
+    during: tuple[str, ...] = Field(("initial",), strict=False, description="what is measured while training goes on")
     names: tuple[str, ...] = Field(
-        ("initial", "personalized", "without_head", "generic"), description="what is measured at the end; see Measures"
+        ("initial", "personalized", "without_head", "generic"),
+        strict=False,
+        description="what is measured at the end; see Measures",
     )
     clients: OrNone = Field(0, description="at most this many clients, drawn once; 0: all of them")
     batch_size: Count = Field(
@@ -167,18 +164,20 @@ class Config(_Section):
         from torso.measure import measures
         from torso.nets import bodies, head_inits
 
-        named: tuple[tuple[Registry[Any], str], ...] = (
-            (sources, self.data.source),
-            (partitions, self.data.partition),
-            (augmentations, self.data.augment),
-            (bodies, self.model.body),
-            (head_inits, self.model.head_init),
-            (schedules, self.train.schedule),
-            (engines, self.run.engine),
-            *((measures, name) for name in (*self.measure.names, *self.measure.during)),
+        names, during = self.measure.names, self.measure.during
+        named: tuple[tuple[Registry[Any], str, str], ...] = (
+            (sources, self.data.source, "data.source"),
+            (partitions, self.data.partition, "data.partition"),
+            (augmentations, self.data.augment, "data.augment"),
+            (bodies, self.model.body, "model.body"),
+            (head_inits, self.model.head_init, "model.head_init"),
+            (schedules, self.train.schedule, "train.schedule"),
+            (engines, self.run.engine, "run.engine"),
+            *((measures, name, "measure.names") for name in names),
+            *((measures, name, "measure.during") for name in during),
         )
-        for registry, name in named:
-            registry[name]  # raises RequestError with the nearest name
+        for registry, name, key in named:
+            registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
 
     @classmethod

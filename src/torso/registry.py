@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from torso.errors import RequestError, did_you_mean
 
@@ -32,9 +32,15 @@ class Registry(dict[str, T], Generic[T]):
 
         return keep
 
-    def __missing__(self, name: str) -> NoReturn:
+    def look_up(self, name: str, key: str) -> T:
+        """As `self[name]`, for a name that the user has given under another key."""
+        if name in self:
+            return self[name]
         hint = did_you_mean(name, self)
-        raise RequestError(f"{self.key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}")
+        raise RequestError(f"{key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}")
+
+    def __missing__(self, name: str) -> T:
+        return self.look_up(name, self.key)
 
 
 def summary(thing: object) -> str:

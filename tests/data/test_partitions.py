@@ -128,6 +128,11 @@ def test_balance_deals_what_does_not_divide() -> None:
 
 def test_an_empty_training_client_is_named() -> None:
     with pytest.raises(RequestError, match=r"leaves client \d+ without training samples"):
+        deal(toy([0] * 3 + [c for c in range(1, 10) for _ in range(20)]), options(clients=50, shards=1), 0)
+
+
+def test_more_shards_than_samples_are_refused() -> None:
+    with pytest.raises(RequestError, match="100 × 2 shards are more than 100 training samples"):
         deal(toy(even(10, 10)), options(clients=100, shards=2), 0)
 
 

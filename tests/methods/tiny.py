@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -37,20 +38,25 @@ class Scale(nn.Module):
         return x * self.weight.reshape(1, -1, 1, 2)  # x [B, G, 1, 2]
 
 
-if "scale" not in bodies:
+def scale(channels: int, height: int, width: int) -> Body:
+    """Two pixels, each times a number."""
+    return Body([Scale()], features=2)
 
-    @bodies.register("scale")
-    def scale(channels: int, height: int, width: int) -> Body:
-        """Two pixels, each times a number."""
-        return Body([Scale()], features=2)
 
-    @head_inits.register("zeros")
-    def zeros(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
-        weight.zero_()
+def zeros(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
+    weight.zero_()
 
-    @head_inits.register("eye")
-    def eye(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
-        nn.init.eye_(weight)
+
+def eye(weight: Tensor, bias: Tensor | None, generator: torch.Generator) -> None:
+    nn.init.eye_(weight)
+
+
+@pytest.fixture(autouse=True)
+def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body `scale` and the heads `zeros` and `eye`, known while a test runs and unknown to other tests."""
+    monkeypatch.setitem(bodies, "scale", scale)
+    monkeypatch.setitem(head_inits, "zeros", zeros)
+    monkeypatch.setitem(head_inits, "eye", eye)
 
 
 def _split() -> Split:

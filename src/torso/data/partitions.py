@@ -110,6 +110,7 @@ def pieces(samples: int, count: int) -> Ints:
 def shards(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     """`data.shards` pieces of one class each per client, the same classes in train and test (FedBABU, spec 10.1)."""
     clients, classes = clients_of(dataset, options), dataset.classes
+    check_enough(clients, options.shards, len(dataset.train))
     rng = numpy_generator(seed, "partition", "shards")
     slots = shard_slots(clients, classes, options.shards, rng, balance=options.balance)
     return Partition(
@@ -118,16 +119,21 @@ def shards(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     )
 
 
+def check_enough(clients: int, shards: int, samples: int) -> None:
+    """Every shard needs a training sample."""
+    if clients * shards > samples:
+        raise RequestError(
+            f"data.shards = {shards}: {clients} × {shards} shards are more than {samples} training "
+            f"samples. Accepted: 1 to {samples // clients}"
+        )
+
+
 @partitions.register("shards-sorted")
 def shards_sorted(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     """Sorted by label, cut into clients × `data.shards` equal pieces, dealt at random (McMahan et al., spec 10.1)."""
     clients, samples = clients_of(dataset, options), len(dataset.train)
+    check_enough(clients, options.shards, samples)
     count = clients * options.shards
-    if count > samples:
-        raise RequestError(
-            f"data.shards = {options.shards}: {clients} × {options.shards} shards are more than {samples} training "
-            f"samples. Accepted: 1 to {samples // clients}"
-        )
     holders = numpy_generator(seed, "partition", "shards-sorted").permutation(count) // options.shards
 
     def cut(split: Images) -> Rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from torso.kinds import NotNegative
 from torso.nets import Tensors
 from torso.registry import Registry
 
@@ -43,7 +44,7 @@ class NoDrift:
 class Proximal:
     """(μ/2)·‖θ − θ_G‖² is added to the loss, θ_G the model received (FedProx, spec 3.5)."""
 
-    mu: float = 0.01
+    mu: NotNegative = 0.01
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
         return {n: g + self.mu * (at.params[n] - at.start[n]) for n, g in grads.items()}

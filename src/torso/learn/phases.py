@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torso.kinds import NotNegative, OrNone
 from torso.nets import Network, learnable, part_names
 
 
@@ -13,8 +14,8 @@ class Phase:
     """Train `part` at `lr` times the rate for `epochs` (0: as many as the run, or the personalisation, has)."""
 
     part: str = "all"
-    epochs: int = 0
-    lr: float = 1.0
+    epochs: OrNone = 0
+    lr: NotNegative = 1.0
 
 
 def phases(what: str | Phase | Sequence[Phase]) -> tuple[Phase, ...]:

@@ -61,9 +61,6 @@ class Method:
         object.__setattr__(self, "train", phases(self.train))
         if isinstance(self.share, str):
             object.__setattr__(self, "share", Share(self.share))
-        for phase in self.train:
-            if phase.epochs < 0 or phase.lr < 0:
-                raise RequestError(f"method.train: {phase} has a negative number. Accepted: epochs >= 0, lr >= 0")
         if not self.train or all(phase.part == "none" for phase in self.train):
             raise RequestError(
                 "method.train names nothing to train. Accepted: all, body, head, blocks:J, or a list of phases"

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +17,8 @@ from torso.methods.catalogue import methods
 from torso.methods.method import AXES, Method, Share
 from torso.registry import Registry
 
+T = TypeVar("T")
+_CUSTOM = "custom"  # a Method made in Python that no preset names
 _KEYS = ("name", "train", "share", *AXES, "server_data", "shared_momentum")
 
 
@@ -27,28 +29,26 @@ def method_from_config(value: Any) -> Method:
     tree = {"name": value} if isinstance(value, str) else value
     if not isinstance(tree, Mapping):
         raise RequestError(f"method = {value!r} is neither a name nor a table. Example: method.name = 'fedbabu'")
-    preset = methods[_text("method.name", tree.get("name", "fedavg"))]
+    _check_keys("method", tree, _KEYS)
+    name = _typed("method.name", str, tree.get("name", "fedavg"))
+    preset = Method() if name == _CUSTOM else methods[name]
     axes: dict[str, Any] = {}
     for key, choice in tree.items():
-        if key not in _KEYS:
-            raise RequestError(f"method.{key} is not a key{did_you_mean(key, _KEYS)} Keys here: {', '.join(_KEYS)}")
         if key in AXES:
             axes[key] = _axis(f"method.{key}", AXES[key], choice, getattr(preset, key))
         elif key == "train":
             axes[key] = _phases("method.train", choice)
         elif key == "share":
             axes[key] = _share(choice, preset.share)
-        elif key == "server_data":
-            axes[key] = _text("method.server_data", choice)
-        elif key == "shared_momentum":
-            axes[key] = _typed("method.shared_momentum", bool, choice)
+        elif key != "name":
+            axes[key] = _typed(f"method.{key}", type(getattr(preset, key)), choice)
     return replace(preset, **axes)
 
 
 def method_to_config(method: Method) -> dict[str, Any]:
     """The complete table: what `method_from_config` reads back as the same method."""
     tree: dict[str, Any] = {
-        "name": method.name if method.name in methods else "fedavg",
+        "name": method.name if method.name in methods else _CUSTOM,
         "train": [asdict(phase) for phase in method.train],
         "share": asdict(method.share),
         "server_data": method.server_data,
@@ -75,26 +75,9 @@ def _axis(key: str, registry: Registry[Any], choice: Any, current: Any) -> Any:
     if not isinstance(choice, Mapping):
         raise RequestError(f"{key} = {choice!r} is neither a name nor a table. Accepted: {', '.join(sorted(registry))}")
     options = dict(choice)
-    if "name" in options:
-        cls = registry[_text(f"{key}.name", options.pop("name"))]
-    else:
-        cls, options = type(current), {**asdict(current), **options}
-    known = [f.name for f in fields(cls)] if is_dataclass(cls) else []
-    for name in options:
-        if name not in known:
-            keys = f"Keys here: {', '.join(known)}" if known else "It has no options."
-            raise RequestError(f"{key}.{name} is not a key{did_you_mean(name, known)} {keys}")
-    if "phases" in options:
-        options["phases"] = _phases(f"{key}.phases", options["phases"])
-    return _typed(key, cls, options)
-
-
-def _phases(key: str, choice: Any) -> tuple[Phase, ...]:
-    if isinstance(choice, Mapping) and set(choice) == {"name"}:
-        choice = choice["name"]
-    if isinstance(choice, str):
-        return (Phase(choice),)
-    return tuple(_typed(key, tuple[Phase, ...], choice))
+    if "name" not in options:
+        return _build(key, type(current), {**vars(current), **options})
+    return _build(key, registry[_typed(f"{key}.name", str, options.pop("name"))], options)
 
 
 def _share(choice: Any, current: Share) -> Share:
@@ -102,28 +85,46 @@ def _share(choice: Any, current: Share) -> Share:
         return Share(choice)
     options = dict(_typed("method.share", dict[str, Any], choice))
     if "name" in options:  # --set method.share=body --set method.share.rest=reset
-        options["part"] = options.pop("name")
-    known = [f.name for f in fields(Share)]
+        return _build("method.share", Share, {"part": options.pop("name"), **options})
+    return _build("method.share", Share, {**vars(current), **options})
+
+
+def _phases(key: str, choice: Any) -> tuple[Phase, ...]:
+    if isinstance(choice, Mapping) and set(choice) == {"name"}:
+        choice = choice["name"]
+    if isinstance(choice, str):
+        return (Phase(choice),)
+    if not isinstance(choice, list | tuple):
+        raise RequestError(
+            f"{key} = {choice!r} is neither a part nor a list of phases. Example: all, body, head, blocks:2"
+        )
+    return tuple(p if isinstance(p, Phase) else _build(f"{key}.{i}", Phase, p) for i, p in enumerate(choice))
+
+
+def _build(key: str, cls: type[T], options: Any) -> T:
+    """A frozen dataclass from a table: every key known, every value of its type and within its limits."""
+    if not isinstance(options, Mapping):
+        raise RequestError(f"{key} = {options!r} is not a table of options.")
+    kinds = get_type_hints(cls, include_extras=True) if is_dataclass(cls) else {}
+    _check_keys(key, options, [f.name for f in fields(cls)] if is_dataclass(cls) else [])
+    return cls(
+        **{
+            name: _phases(f"{key}.phases", value) if name == "phases" else _typed(f"{key}.{name}", kinds[name], value)
+            for name, value in options.items()
+        }
+    )
+
+
+def _check_keys(key: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in options:
         if name not in known:
-            raise RequestError(
-                f"method.share.{name} is not a key{did_you_mean(name, known)} Keys here: {', '.join(known)}"
-            )
-    shared: Share = _typed("method.share", Share, {**asdict(current), **options})
-    return shared
-
-
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise RequestError(f"{key} = {value!r} is not a name.")
-    return value
+            keys = f"Keys here: {', '.join(known)}" if known else "It has no options."
+            raise RequestError(f"{key}.{name} is not a key{did_you_mean(name, known)} {keys}")
 
 
 def _typed(key: str, kind: Any, value: Any) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join([key, *(str(step) for step in first["loc"])])
-        message = first["msg"][:1].lower() + first["msg"][1:]
-        raise RequestError(f"{where} = {first.get('input')!r} is not accepted: {message}.") from None
+        message = error.errors()[0]["msg"]
+        raise RequestError(f"{key} = {value!r} is not accepted: {message[:1].lower()}{message[1:]}.") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from torso.errors import RequestError
+from torso.kinds import Fraction, Positive
 from torso.registry import Registry
 
 
@@ -32,14 +32,6 @@ class Finished:
 
     method: str = "fedavg"
     run: str = ""
-    rounds: float = 0.25
-    lr: float = 0.001
+    rounds: Fraction = 0.25
+    lr: Positive = 0.001
     schedule: str = "const"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rounds <= 1:
-            raise RequestError(
-                f"method.start.rounds = {self.rounds} is not a share of train.rounds. Accepted: 0 < x <= 1"
-            )
-        if not self.lr > 0:
-            raise RequestError(f"method.start.lr = {self.lr} is not a learning rate. Accepted: x > 0")

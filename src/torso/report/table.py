@@ -21,7 +21,7 @@ class Row:
 
     method: str
     seeds: int
-    failed: tuple[str, ...]
+    failed: int
     accuracy: dict[str, Accuracy]
     megabytes: float
     seconds: float
@@ -37,12 +37,11 @@ def rows(results: Sequence[Result]) -> list[Row]:
 
 def _row(method: str, group: Sequence[Result]) -> Row:
     good = [result for result in group if result.ok]
-    failed = tuple(f"seed {result.seed} {result.status}" for result in group if not result.ok)
     names = list(dict.fromkeys(name for result in good for name in result.accuracy))
     pooled = {name: _pool([result.accuracy[name] for result in good if name in result.accuracy]) for name in names}
     moved = [(r.cost.bytes_up + r.cost.bytes_down) / 1e6 for r in group]
     taken = [r.seconds["total"] for r in group]
-    return Row(method, len(group), failed, pooled, sum(moved) / len(moved), sum(taken) / len(taken))
+    return Row(method, len(group), len(group) - len(good), pooled, sum(moved) / len(moved), sum(taken) / len(taken))
 
 
 def _pool(found: Sequence[Accuracy]) -> Accuracy:
@@ -61,7 +60,8 @@ def table(results: Sequence[Result]) -> Table:
         view.add_column(title, justify="right", no_wrap=True)
     for row in made:
         cells = [_cell(row.accuracy.get(name)) for name in names]
-        view.add_row(escape(row.method), *cells, f"{row.megabytes:.1f}", f"{row.seconds:.1f}")
+        failed = f" [red]({row.failed} of {row.seeds} failed)[/red]" if row.failed else ""
+        view.add_row(escape(row.method) + failed, *cells, f"{row.megabytes:.1f}", f"{row.seconds:.1f}")
     return view
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from torso import data
 from torso.config import Config
 from torso.data import Federation
+from torso.errors import RequestError
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.result import Result
-from torso.runs.run import device_of, prepare, run
+from torso.runs.run import Stopped, device_of, prepare, run
 
 
 def compare(
@@ -30,6 +31,10 @@ def compare(
     Every request is checked before the first run begins. With `resume`, finished runs are read and others continued.
     """
     methods = list(dict.fromkeys(methods))  # named twice, run once
+    if any(assignment.partition("=")[0].strip() == "method.name" for assignment in sets):
+        raise RequestError("compare takes its methods as arguments, not from --set method.name.")
+    if out is not None and (Path(out) / "config.toml").exists():
+        raise RequestError(f"--out {str(out)!r} holds a run. Give a folder of its own for the comparison.")
     first = Config.load(config, sets).run.seed
     plans = [
         (Config.load(config, [f"method.name={method}", *sets, f"run.seed={seed}"]), method, seed)
@@ -49,7 +54,13 @@ def compare(
         if number == 0:
             for other, _, _ in plans[: len(methods)]:
                 prepare(other, federations[seed])
-        results.append(
-            run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=federations[seed])
-        )
+        try:
+            result = run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=federations[seed])
+        except Stopped as stopped:
+            raise Stopped(f"{chosen.method.name} seed {seed}: {stopped}{_again(out)}") from None
+        results.append(result)
     return results
+
+
+def _again(out: str | Path | None) -> str:
+    return "" if out is None else f", or the whole comparison with the same command and --out {out} --resume"

@@ -40,7 +40,8 @@ class RunFolder:
         found = path / "config.toml"
         if path.exists() and not path.is_dir():
             raise RequestError(f"--out {str(path)!r} is a file. Give a folder that is empty or not there yet.")
-        if not resume and path.is_dir() and any(path.iterdir()):
+        in_use = path.is_dir() and any(not child.name.startswith(".") for child in path.iterdir())
+        if not resume and in_use:
             what = "already holds a run" if found.exists() else "is not empty"
             raise RequestError(
                 f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there."
@@ -59,7 +60,8 @@ class RunFolder:
     def create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text(self.path / "config.toml", self.config.as_toml())
+            write_text(self.path / "history.jsonl", "")
+            write_text(self.path / "config.toml", self.config.as_toml())  # last: it says that a run is here
         except OSError as error:
             raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
 

@@ -90,7 +90,8 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
         raise RequestError(
             f"method.start.method = {start.method!r} begins at itself: {' → '.join((*chain, start.method))}"
         )
-    before = () if start.run else _stages(methods[start.method], train, net, (*chain, start.method))
+    other = methods.look_up(start.method, "method.start.method")
+    before = () if start.run else _stages(other, train, net, (*chain, start.method))
     first = before[-1].last + 1 if before else 1
     rounds = max(int(train.rounds * start.rounds + 1e-9), 1)
     return (*before, _stage(method, train, net, first, rounds, start.lr, start.schedule))
@@ -99,7 +100,7 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
 def _stage(
     method: Method, train: TrainConfig, net: Network, first: int, rounds: int, lr: float, schedule: str
 ) -> Stage:
-    schedules[schedule]  # raises RequestError with the nearest name
+    schedules.look_up(schedule, "method.start.schedule")  # raises RequestError with the nearest name
     check_parts(method, net)
     stage = Stage(method, net, train, first, rounds, lr, schedule)
     if not stage.plan(first):
