@@ -1,14 +1,14 @@
 """Speed and memory on this machine, as ratios within one run: `make bench`.
 
 Each comparison alternates between the two sides and takes medians, so that a machine that is busy for a while is busy
-for both. The bare loop is what one would write by hand: one nn.Module in channels_last, torch.optim.SGD, all cores in
-every operation, batches ready in memory. Torso does the same steps with clients in parallel threads, and makes its batches.
+for both; the range is our slowest against their fastest to our fastest against their slowest. The bare loop is what one
+would write by hand: a plain nn.Module in channels_last, torch.optim.SGD, all cores in every operation, batches ready in
+memory. Torso does the same steps with clients in parallel threads, batches included.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import platform
@@ -23,12 +23,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from plain import NETWORKS
 from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
-from torso.runs.rounds import sample, weights_of
+from torso.runs.rounds import sample, visit_of, weights_of
 from torso.runs.run import Job, prepare, run
-from torso.runs.visit import Visit
+from torso.runs.state import State
 
 Figures = dict[str, Any]
 
@@ -60,7 +61,7 @@ def bare_loop(job: Job, clients: tuple[int, ...]) -> float:
         for client in clients
         for batch in desk.train_deck([client]).shuffled(50, room.lens, Shuffle(0, "train", 1), 0, room.change)
     ]
-    net = copy.deepcopy(job.net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = NETWORKS[job.config.model.body]().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     torch.set_num_threads(os.cpu_count() or 1)
     net.train()
@@ -74,17 +75,7 @@ def bare_loop(job: Job, clients: tuple[int, ...]) -> float:
 
 def torso_loop(job: Job, clients: tuple[int, ...]) -> float:
     """Images per second of a round's visits: the same steps, batches and augmentation made on the way."""
-    stage = job.plan[0]
-    visit = Visit(
-        model=job.model,
-        private={},
-        weights=weights_of(job.federation, clients, "samples"),
-        plan=stage.plan(1),
-        habits=stage.habits(),
-        shuffle=Shuffle(0, "train", 1),
-        travels=stage.travels,
-        keeps=stage.keeps,
-    )
+    visit = visit_of(job.plan[0], State(job.model), 1, weights_of(job.federation, clients, "samples"), seed=0)
     with OneByOne(job.net, job.federation) as engine:
         began = time.perf_counter()
         for _ in engine.map(visit, clients):
@@ -93,7 +84,7 @@ def torso_loop(job: Job, clients: tuple[int, ...]) -> float:
     return int(job.federation.train.sizes_of(clients).sum()) / seconds
 
 
-def whole_run(job: Job) -> float:
+def whole_run(job: Job, clients: tuple[int, ...]) -> float:
     """Training images per second of a whole run: sampling, augmentation, aggregation, evaluation every ten rounds."""
     began = time.perf_counter()
     result = run(job.config, federation=job.federation)
@@ -101,27 +92,38 @@ def whole_run(job: Job) -> float:
     return result.cost.forward_passes / 3 / seconds
 
 
-def training(body: str, samples: int, repeats: int) -> list[Figures]:
+SIDES = {"bare": bare_loop, "local training": torso_loop, "whole run": whole_run}
+
+
+def one_side(side: str, body: str, samples: int) -> float:
+    """What a process of its own prints: the rate after a pass to warm up."""
     job = prepare(settings(body, samples))
     clients = sample(job.federation, 0.1, 0, 1)
-    bare_loop(job, clients[:1]), torso_loop(job, clients[:2])  # warm up
-    sides: dict[str, list[float]] = {"bare": [], "local": [], "whole": []}
+    if side != "whole run":
+        SIDES[side](job, clients)
+    return SIDES[side](job, clients)
+
+
+def training(body: str, samples: int, repeats: int) -> list[Figures]:
+    """Each side in fresh processes, in turn: Torso tunes its process's allocator, which is not to help the other."""
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(repeats):
-        sides["bare"].append(bare_loop(job, clients))
-        sides["local"].append(torso_loop(job, clients))
-        sides["whole"].append(whole_run(job))
-    bare = median(sides["bare"])
+        for side, found in rates.items():
+            command = [sys.executable, __file__, "--side", side, "--body", body, "--samples", str(samples)]
+            found.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    bare = rates.pop("bare")
     return [
         {
-            "what": f"{body}: {title}",
-            "ours": median(sides[side]),
-            "bare": bare,
+            "what": f"{body}: {side}",
+            "ours": median(found),
+            "bare": median(bare),
             "unit": "images/s",
-            "ratio": median(a / b for a, b in zip(sides[side], sides["bare"], strict=True)),
-            "low": min(a / b for a, b in zip(sides[side], sides["bare"], strict=True)),
+            "ratio": median(found) / median(bare),
+            "low": min(found) / max(bare),
+            "high": max(found) / min(bare),
             "n": repeats,
         }
-        for side, title in (("local", "local training"), ("whole", "whole run"))
+        for side, found in rates.items()
     ]
 
 
@@ -192,8 +194,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--side", choices=SIDES, help="measure one side in this process and print its rate")
+    parser.add_argument("--body", default="conv4")
+    parser.add_argument("--samples", type=int, default=500)
     parser.add_argument("--out", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
+    if options.side:
+        print(one_side(options.side, options.body, options.samples))
+        return
     figures = starts() + crowd() + training("conv4", 500, options.repeats) + training("mobilenet", 250, options.repeats)
     machine = {
         "cpu": platform.processor() or platform.machine(),
@@ -211,7 +219,7 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     for row in figures:
         ratio = f"ratio {row['ratio']:.2f}" if "ratio" in row else ""
-        ratio += f" (lowest {row['low']:.2f})" if "low" in row else ""
+        ratio += f" ({row['low']:.2f} to {row['high']:.2f})" if "low" in row else ""
         sides = f"{row['ours']:9.2f} against {row['bare']:9.2f} {row['unit']:9}"
         print(f"{row['what']:58} {sides} n={row['n']} {ratio}")
 

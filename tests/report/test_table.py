@@ -74,8 +74,8 @@ def test_a_failed_run_keeps_its_row_and_does_not_spoil_the_others() -> None:
     failure = "failed: non-finite loss in round 1, client 2"
     results = [made("bomb", 0, status=failure), made("fedavg", 0, 30, 50), made("fedavg", 1, status=failure)]
     bomb, fedavg = rows(results)
-    assert bomb.failed == (f"seed 0 {failure}",)
-    assert fedavg.failed == (f"seed 1 {failure}",)
+    assert (bomb.failed, bomb.seeds) == (1, 1)
+    assert (fedavg.failed, fedavg.seeds) == (1, 2)
     assert fedavg.accuracy["initial"].mean == 40
     line = next(line for line in shown(table(results)).splitlines() if "bomb" in line)
     assert line.split()[1:3] == ["–", "–"]

@@ -43,8 +43,12 @@ def digits() -> Federation:
 
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
-    tensors = {f"model/{n}": t for n, t in state.model.items()} | {f"server/{n}": t for n, t in state.server.items()}
-    tensors |= {f"private/{k}/{n}": t for k, own in state.private.items() for n, t in own.items()}
+    by_name = {"model": state.model, "shown": state.shown, "rule": state.rule, "drift": state.drift}
+    by_client = {"private": state.private, "memory": state.memory}
+    tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
+    tensors |= {
+        f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()
+    }
     named = {name: (t.dtype, tuple(t.shape), t.numpy().tobytes()) for name, t in tensors.items()}
     return {**named, "round": state.round, "met": state.met, "cost": state.cost}
 

@@ -17,6 +17,7 @@ import torch
 
 from torso.data import Federation
 from torso.engine.base import Desk, Work, engines
+from torso.engine.memory import keep_freed_memory
 from torso.nets import Network
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class OneByOne:
         self._threads_before = 0
 
     def __enter__(self) -> Self:
+        keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="torso")

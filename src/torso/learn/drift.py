@@ -1,30 +1,59 @@
 """What holds a client near the others? A correction of the gradient, applied before momentum.
 
-G clients, * a parameter's shape. A correction sees only the parameters that travel and learn.
+G clients, * a parameter's shape. A correction sees only the parameters that travel and learn. It may remember a tensor
+per client (`own`) whose mean over all N clients the server keeps (`shared`): SCAFFOLD's c_k and c, FedDyn's λ_k and h.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
-from torso.kinds import NotNegative
+import torch
+from torch import Tensor
+
+from torso.kinds import NotNegative, Positive
 from torso.nets import Tensors
 from torso.registry import Registry
 
 
 @dataclass(frozen=True)
 class Local:
-    """Where G clients stand in their visit: `start` [*] as received, `params` [G, *] now."""
+    """Where G clients stand in a visit: `start` [*] as received, `params` [G, *] now; `own` [G, *], `shared` [*]."""
 
     start: Tensors
     params: Tensors
+    own: Tensors = field(default_factory=dict)
+    shared: Tensors = field(default_factory=dict)
 
 
-class Drift(Protocol):
+class Drift:
+    """The base of corrections; a subclass overrides what it changes."""
+
+    remembers: ClassVar[bool] = False  # a tensor per client and parameter, zero at first
+    sends: ClassVar[bool] = False  # that tensor's change travels too, and the server's mean comes back
+
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
         """Corrected gradients [G, *], in new tensors or the same ones."""
-        ...
+        return grads
+
+    def effective(self, steps: int, momentum: float) -> float:
+        """By how many plain steps of the same gradient the parameters have moved after `steps`."""
+        return float(steps)
+
+    def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
+        """What the clients remember after the visit [G, *]; pace [G] is the sum of lr × effective steps."""
+        return at.own
+
+    def settle(self, mean: Tensors, shared: Tensors) -> Tensors:
+        """What is broadcast next, from what the server rule gave and the server's mean of memories."""
+        return mean
+
+    @property
+    def shows_mean(self) -> bool:
+        """Whether accuracy is reported on what the server rule gave, not on what is broadcast."""
+        return False
 
 
 drifts: Registry[type[Drift]] = Registry("method.drift")
@@ -32,19 +61,86 @@ drifts: Registry[type[Drift]] = Registry("method.drift")
 
 @drifts.register("none")
 @dataclass(frozen=True)
-class NoDrift:
+class NoDrift(Drift):
     """Nothing: the client follows its own loss."""
-
-    def gradient(self, grads: Tensors, at: Local) -> Tensors:
-        return grads
 
 
 @drifts.register("proximal")
 @dataclass(frozen=True)
-class Proximal:
+class Proximal(Drift):
     """(μ/2)·‖θ − θ_G‖² is added to the loss, θ_G the model received (FedProx, spec 3.5)."""
 
     mu: NotNegative = 0.01
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
         return {n: g + self.mu * (at.params[n] - at.start[n]) for n, g in grads.items()}
+
+
+@drifts.register("scaffold")
+@dataclass(frozen=True)
+class Scaffold(Drift):
+    """Control variates: g − c_k + c; c_k becomes the mean gradient met (SCAFFOLD, option II, spec 3.7).
+
+    `divisor = "momentum"` counts the steps that momentum adds; with plain K and momentum 0.9 the variates are about
+    nine times too large."""
+
+    divisor: Literal["steps", "momentum"] = "steps"
+    remembers: ClassVar[bool] = True
+    sends: ClassVar[bool] = True
+
+    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+        return {n: g - at.own[n] + at.shared[n] for n, g in grads.items()}
+
+    def effective(self, steps: int, momentum: float) -> float:
+        if self.divisor == "steps" or momentum == 0:
+            return float(steps)
+        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+    def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
+        return {n: at.own[n] - at.shared[n] + self._met(at, n, _per_client(pace[n], p)) for n, p in at.params.items()}
+
+    def _met(self, at: Local, name: str, pace: Tensor) -> Tensor:
+        """The mean gradient of the visit; a client without a step keeps its variate."""
+        mean = (at.start[name] - at.params[name]) / pace.clamp(min=torch.finfo(pace.dtype).tiny)
+        return torch.where(pace > 0, mean, at.shared[name])
+
+
+@drifts.register("dynamic")
+@dataclass(frozen=True)
+class Dynamic(Drift):
+    """−⟨λ_k, θ⟩ + (α/2)·‖θ − θ_G‖² is added to the loss; λ_k follows the local gradient (FedDyn, spec 3.8).
+
+    `clip` bounds the norm of a client's gradient (0: no bound). `report = "mean"` measures the participants' mean, as
+    the authors' code does; `"cloud"` measures what is broadcast."""
+
+    alpha: Positive = 0.01
+    clip: NotNegative = 10.0
+    report: Literal["mean", "cloud"] = "mean"
+    remembers: ClassVar[bool] = True
+
+    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+        pulled = {n: g - at.own[n] + self.alpha * (at.params[n] - at.start[n]) for n, g in grads.items()}
+        return clip_norm(pulled, self.clip) if self.clip else pulled
+
+    def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
+        return {n: at.own[n] - self.alpha * (p - at.start[n]) for n, p in at.params.items()}
+
+    def settle(self, mean: Tensors, shared: Tensors) -> Tensors:
+        return {n: t - shared[n] / self.alpha if n in shared else t for n, t in mean.items()}
+
+    @property
+    def shows_mean(self) -> bool:
+        return self.report == "mean"
+
+
+def clip_norm(grads: Tensors, limit: float) -> Tensors:
+    """Scale each client's gradient, all tensors together, to a norm of at most `limit`."""
+    if not grads:
+        return grads
+    squares = torch.stack([g.flatten(1).square().sum(dim=1) for g in grads.values()])
+    scale = (limit / (squares.sum(dim=0).sqrt() + 1e-6)).clamp(max=1.0)  # [G]; as torch's clip_grad_norm_
+    return {n: g * _per_client(scale, g) for n, g in grads.items()}
+
+
+def _per_client(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.ndim - 1))

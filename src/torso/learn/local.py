@@ -7,7 +7,7 @@ G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -60,10 +60,10 @@ def learn(
     plan: Sequence[Lesson],
     habits: Habits,
     shuffle: Shuffle,
-    received: Tensors | None = None,
+    anchor: Local | None = None,
 ) -> Learned:
-    """Train copies of `tensors` [G, *] through the lessons. `received` [*] is what drift corrections hold on to."""
-    *_, last = learn_by_epoch(room, deck, tensors, plan, habits, shuffle, received)
+    """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
+    *_, last = learn_by_epoch(room, deck, tensors, plan, habits, shuffle, anchor)
     return last
 
 
@@ -74,7 +74,7 @@ def learn_by_epoch(
     plan: Sequence[Lesson],
     habits: Habits,
     shuffle: Shuffle,
-    received: Tensors | None = None,
+    anchor: Local | None = None,
 ) -> Iterator[Learned]:
     """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
     moving = moved_by(plan)
@@ -94,7 +94,7 @@ def learn_by_epoch(
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
             for batch in deck.shuffled(habits.batch_size, room.lens, shuffle, epoch, room.change, room.skip_single):
                 grads, total = _gradients(room.net, tensors, names, batch, habits.objective)
-                grads = _correct(grads, tensors, received, habits.drift)
+                grads = _correct(grads, tensors, anchor, habits.drift)
                 sgd.step(tensors, grads, lesson.rates, batch.active)
                 loss += total
             epoch += 1
@@ -119,9 +119,20 @@ def _gradients(
     return dict(zip(names, grads, strict=True)), total
 
 
-def _correct(grads: Tensors, params: Tensors, received: Tensors | None, drift: Drift) -> Tensors:
+def _correct(grads: Tensors, params: Tensors, anchor: Local | None, drift: Drift) -> Tensors:
     """Let the drift correction see what travels and learns; the rest keeps its own gradient."""
-    if received is None:
+    if anchor is None:
         return grads
-    held = {n: g for n, g in grads.items() if n in received}
-    return {**grads, **drift.gradient(held, Local(received, {n: params[n] for n in held}))}
+    held = {n: g for n, g in grads.items() if n in anchor.start}
+    return {**grads, **drift.gradient(held, replace(anchor, params={n: params[n] for n in held}))}
+
+
+def paces(plan: Sequence[Lesson], steps: Sequence[int], habits: Habits, device: torch.device) -> Tensors:
+    """lr × effective steps of a visit, per tensor [G]; `steps` are those of one epoch, per client."""
+    pace: Tensors = {}
+    for lesson in plan:
+        count = [habits.drift.effective(lesson.epochs * each, habits.momentum) for each in steps]
+        moved = torch.tensor(count, device=device)
+        for name, rate in lesson.rates.items():
+            pace[name] = pace.get(name, 0.0) + rate * moved
+    return pace

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from torso.learn.drift import Proximal
+from torso.learn.drift import Dynamic, Proximal, Scaffold
 from torso.learn.phases import Phase
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import Finished
 from torso.personal import FineTune
 from torso.registry import Registry
+from torso.server.rules import Adaptive, FedExp, Momentum, TorchAdam
 
 fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).")
 fedbabu = method(
@@ -35,6 +36,18 @@ lg_fedavg = method(
 local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).")
 fedprox = fedavg.but(drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).")
 fedprox_babu = fedbabu.but(drift=Proximal(0.01), about="FedBABU held near the received body (spec 3.6).")
+scaffold = method(drift=Scaffold(), about="FedAvg with control variates against drift (spec 3.7).")
+scaffold_babu = fedbabu.but(drift=Scaffold(), about="FedBABU with control variates on the body (spec 3.11).")
+feddyn = method(drift=Dynamic(), about="FedAvg with a dynamic regulariser on every client (spec 3.8).")
+feddyn_babu = fedbabu.but(drift=Dynamic(), about="FedBABU with a dynamic regulariser on the body (spec 3.11).")
+fedavgm = method(server=Momentum(), about="FedAvg with momentum on the server (spec 3.9).")
+fedadam = method(server=Adaptive(), about="FedAvg with Adam on the server, as Reddi et al. define it (spec 3.9).")
+fedadam_torch = method(server=TorchAdam(), about="FedAvg with torch's Adam on the server, as FedNCM's code (spec 3.9).")
+fedadam_babu = fedbabu.but(server=Adaptive(), about="FedBABU with Adam on the server (spec 3.11).")
+fedyogi = method(server=Adaptive("yogi"), about="FedAvg with Yogi on the server (spec 3.9).")
+fedadagrad = method(server=Adaptive("adagrad", beta1=0.0), about="FedAvg with Adagrad on the server (spec 3.9).")
+fedexp = method(server=FedExp(), about="FedAvg with a server step that grows when clients disagree (spec 3.10).")
+fedexp_babu = fedbabu.but(server=FedExp(), about="FedBABU with FedEXP's server step on the body (spec 3.11).")
 partial_update = fedavg.but(
     train=(Phase("blocks:1"),), about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4)."
 )

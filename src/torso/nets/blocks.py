@@ -50,9 +50,9 @@ class Unit(nn.Module):
         x = self.conv(x)
         if self.norm is not None:
             x = self.norm(x, real)
-        if self.relu:
-            x = F.relu_(x)
-        return x if self.pool is None else self.pool(x)
+        if self.pool is not None:  # before ReLU: the same maximum, and a quarter of the map to go over
+            x = self.pool(x)
+        return F.relu_(x) if self.relu else x
 
 
 class Dense(nn.Module):

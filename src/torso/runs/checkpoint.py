@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from torso.runs.state import Cost, State
 
 KEPT = 2
 _FORMAT = 1
+_SERVER = ("model", "shown", "rule", "drift")  # the fields of State that are tensors by name …
+_CLIENTS = ("private", "memory")  # … and those by client and name
 
 
 @dataclass(frozen=True)
@@ -98,31 +100,35 @@ def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:
 
 
 def _flatten(state: State) -> Tensors:
-    named = {f"model/{n}": t for n, t in state.model.items()} | {f"server/{n}": t for n, t in state.server.items()}
-    named |= {f"private/{client}/{n}": t for client, own in state.private.items() for n, t in own.items()}
+    named = {f"{kind}/{n}": t for kind in _SERVER for n, t in getattr(state, kind).items()}
+    for kind in _CLIENTS:
+        held: Mapping[int, Tensors] = getattr(state, kind)
+        named |= {f"{kind}/{client}/{n}": t for client, own in held.items() for n, t in own.items()}
     return {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
 
 
 def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Path) -> State:
-    found: Tensors = {}
-    server: Tensors = {}
-    private: dict[int, Tensors] = {}
+    found: dict[str, Tensors] = {kind: {} for kind in _SERVER}
+    held: dict[str, dict[int, Tensors]] = {kind: {} for kind in _CLIENTS}
+    device = next(iter(model.values())).device
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
-        if kind == "server":
-            server[rest] = tensor
-            continue
-        client, _, rest = rest.partition("/") if kind == "private" else ("", "", rest)
-        check_fits(rest, tensor, model, path)
-        if kind == "private":
-            private.setdefault(int(client), {})[rest] = tensor.to(model[rest].device)
-        else:
-            found[rest] = tensor.to(model[rest].device)
-    missing = model.keys() - found.keys()
+        client, _, rest = rest.partition("/") if kind in _CLIENTS else ("", "", rest)
+        if kind != "rule":  # a server rule names its tensors as it likes
+            check_fits(rest, tensor, model, path)
+        place = held[kind].setdefault(int(client), {}) if kind in _CLIENTS else found[kind]
+        place[rest] = tensor.to(device)
+    missing = model.keys() - found["model"].keys()
     if missing:
         raise RequestError(f"{str(path)!r} lacks {', '.join(sorted(missing))}, which this network has.")
-    ordered = {name: found[name] for name in model}
-    return State(ordered, note["round"], server, private, frozenset(note["met"]), Cost(**note["cost"]))
+    found["model"] = {name: found["model"][name] for name in model}
+    return State(
+        **found,  # type: ignore[arg-type]
+        **held,  # type: ignore[arg-type]
+        round=note["round"],
+        met=frozenset(note["met"]),
+        cost=Cost(**note["cost"]),
+    )
 
 
 def check_fits(name: str, tensor: torch.Tensor, model: Tensors, path: Path) -> None:

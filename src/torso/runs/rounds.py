@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torso.data import Federation
 from torso.data.batches import Shuffle
@@ -62,71 +63,107 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     """The next state, and what happened. Raises RunFailed when a loss or the result is not finite."""
     number = state.round + 1
     chosen = participants(stage, federation, seed, number)
-    visit = Visit(
+    weights = weights_of(federation, chosen, stage.train.weighting)
+    came = _gather(engine.map(visit_of(stage, state, number, weights, seed), chosen), number)
+    state = _server_step(stage, state, came, federation)
+    if stage.method.server_data != "none":
+        state = _server_pass(stage, state, engine, seed, number)
+    if not all(torch.isfinite(state.model[name]).all() for name in stage.corrected):
+        raise RunFailed(f"non-finite weights after round {number}")
+    state = replace(
+        state,
+        round=number,
+        private={**state.private, **came.kept} if stage.keeps else state.private,
+        memory={**state.memory, **came.memory} if stage.method.drift.remembers else state.memory,
+        met=state.met.union(chosen),
+        cost=state.cost + _cost(stage, state, federation, chosen),
+    )
+    loss = sum(weights[k] * came.loss[k] for k in chosen)
+    return state, Round(number, stage.method.name, stage.rate(number), chosen, loss, state.cost)
+
+
+def visit_of(stage: Stage, state: State, number: int, weights: dict[int, float], seed: int) -> Visit:
+    return Visit(
         model=state.model,
         private=state.private,
-        weights=weights_of(federation, chosen, stage.train.weighting),
+        memory=state.memory,
+        drift=state.drift,
+        weights=weights,
         plan=stage.plan(number),
         habits=stage.habits(),
         shuffle=Shuffle(seed, "train", number),
         travels=stage.travels,
+        corrected=stage.corrected,
         keeps=stage.keeps,
     )
-    kept: dict[int, Tensors] = {}
-    losses: dict[int, float] = {}
-    mean = add(sent.total for sent in _noting(engine.map(visit, chosen), number, kept, losses))
-    old = {name: state.model[name] for name in mean}
-    server, shared = stage.method.server.step(state.server, old, mean) if mean else (state.server, {})
-    model = {**state.model, **shared}
-    if stage.method.server_data != "none":
-        model = _server_pass(stage, model, engine, seed, number)
-    if not all(torch.isfinite(model[name]).all() for name in stage.moving if model[name].is_floating_point()):
-        raise RunFailed(f"non-finite weights after round {number}")
-    spent = _cost(stage, state, federation, chosen)
-    state = replace(
-        state,
-        round=number,
-        model=model,
-        server=server,
-        private={**state.private, **kept} if stage.keeps else state.private,
-        met=state.met.union(chosen),
-        cost=state.cost + spent,
-    )
-    loss = sum(visit.weights[k] * losses[k] for k in chosen)
-    return state, Round(number, stage.method.name, stage.rate(number), chosen, loss, state.cost)
 
 
-def _noting(
-    arriving: Iterator[Sent], number: int, kept: dict[int, Tensors], losses: dict[int, float]
-) -> Iterator[Sent]:
-    """Pass the results on, keeping what stays with the clients; a non-finite loss ends the run (spec 3.7)."""
+@dataclass
+class _Came:
+    """What came back in a round, summed over the participants in their order."""
+
+    mean: Tensors = field(default_factory=dict)
+    squares: Tensor = field(default_factory=lambda: torch.zeros(()))
+    change: Tensors = field(default_factory=dict)
+    kept: dict[int, Tensors] = field(default_factory=dict)
+    memory: dict[int, Tensors] = field(default_factory=dict)
+    loss: dict[int, float] = field(default_factory=dict)
+
+
+def _gather(arriving: Iterator[Sent], number: int) -> _Came:
+    """Sum up as results arrive, so that memory does not grow with m; a non-finite loss ends the run (spec 3.7)."""
+    came = _Came()
     for sent in arriving:
         for client, loss in zip(sent.clients, sent.loss, strict=True):
             if not math.isfinite(loss):
                 raise RunFailed(f"non-finite loss in round {number}, client {client}")
-            losses[client] = loss
-        kept.update(sent.kept)
-        yield sent
+            came.loss[client] = loss
+        add(came.mean, sent.total)
+        add(came.change, sent.change)
+        came.squares = came.squares.to(sent.squares.device) + sent.squares
+        came.kept.update(sent.kept)
+        came.memory.update(sent.memory)
+    return came
 
 
-def _server_pass(stage: Stage, model: Tensors, engine: Engine, seed: int, number: int) -> Tensors:
+def _server_step(stage: Stage, state: State, came: _Came, federation: Federation) -> State:
+    """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
+    if not came.mean:
+        return state
+    drift, clients = stage.method.drift, federation.clients - len(federation.newcomers)
+    old = {name: state.model[name] for name in stage.corrected}
+    moved = stage.method.server.step(state.rule, old, {name: came.mean[name] for name in old}, came.squares)
+    reported = {**came.mean, **moved.shared}
+    memory = {name: state.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
+    return replace(
+        state,
+        model={**state.model, **drift.settle(reported, memory)},
+        shown=moved.shown or (reported if drift.shows_mean else {}),
+        rule=moved.state,
+        drift=memory,
+    )
+
+
+def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: int) -> State:
     """One epoch on the server's own data, with the round's rate (spec 3.3): the server visits itself."""
     plan = stage.server_plan(number)
-    visit = Visit(
-        model=model,
+    visit = replace(
+        visit_of(stage, state, number, {SERVER: 1.0}, seed),
         private={},
-        weights={SERVER: 1.0},
         plan=plan,
         habits=replace(stage.habits(), drift=NoDrift()),
         shuffle=Shuffle(seed, "server", number),
         travels=moved_by(plan),
         keeps=frozenset(),
     )
-    return {**model, **add(sent.total for sent in engine.map(visit, [SERVER]))}
+    (sent,) = engine.map(visit, [SERVER])
+    return replace(state, model={**state.model, **sent.total}, shown={})
 
 
 def _cost(stage: Stage, state: State, federation: Federation, chosen: Sequence[int]) -> Cost:
     each = bytes_of(state.model, stage.travels)
+    if stage.method.drift.sends:
+        each += bytes_of(state.model, stage.corrected)
     down = each * len(chosen)
     if stage.method.share.frozen == "once" and stage.travels:
         down += bytes_of(state.model, state.model.keys() - stage.moving) * len(set(chosen) - state.met)

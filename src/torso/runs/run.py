@@ -141,7 +141,7 @@ def _finished_model(folder: Path, model: Tensors) -> Tensors:
         raise RequestError(
             f"method.start.run = {str(folder)!r} holds no checkpoint. Give the folder of a finished run."
         )
-    return found.state.model
+    return {**found.state.model, **found.state.shown}
 
 
 def device_of(name: str) -> torch.device:
@@ -210,7 +210,7 @@ class _Run:
         began = time.perf_counter()
         stage = self.job.stage(self.state.round + 1)
         if self.state.round + 1 == stage.first:  # a new stage begins at the model alone
-            self.state = replace(self.state, server={}, private={}, met=frozenset())
+            self.state = self.state.at_new_stage()
         self.state, played = play_round(stage, self.state, self.job.federation, engine, self.config.run.seed)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
@@ -253,7 +253,8 @@ class _Run:
         job, state = self.job, self.state
         stage = job.stage(max(state.round, 1))
         how = job.evaluation(stage, state.round)
-        found = evaluate(engine, job.federation, names, state.model, state.private, how, job.measured_clients())
+        model = {**state.model, **state.shown}
+        found = evaluate(engine, job.federation, names, model, state.private, how, job.measured_clients())
         self.seconds["measure"] += time.perf_counter() - began
         return found
 

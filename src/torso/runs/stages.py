@@ -15,7 +15,7 @@ from torso.learn.local import Habits
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
 from torso.methods import Finished, Method, methods
-from torso.nets import Network, part_names
+from torso.nets import Network, learnable, part_names
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Stage:
     def travels(self) -> frozenset[str]:
         """The shared part, without what nobody trains (spec 4.1: the frozen head is known to everybody)."""
         return self.moving & frozenset(part_names(self.net, self.method.share.part))
+
+    @cached_property
+    def corrected(self) -> tuple[str, ...]:
+        """The parameters that travel: what drift corrections and server rules see (running statistics are averaged)."""
+        return learnable(self.net, sorted(self.travels))
 
     @cached_property
     def keeps(self) -> frozenset[str]:

@@ -26,17 +26,25 @@ class Cost:
 
 @dataclass(frozen=True)
 class State:
-    """`model` [*]: the shared part as the server has it, everything else as it was at the start.
+    """`model` [*]: the shared part as it is broadcast next, everything else as it was at the start.
 
-    `private`: what a client keeps, present only for clients that have trained (spec 1.5); `met`: those that took part.
+    What clients have is there only for those that have trained (spec 1.5): `private`, the parts of the model that a
+    client keeps; `memory`, what its drift correction remembers.
     """
 
     model: Tensors
     round: int = 0
-    server: Tensors = field(default_factory=dict)
+    shown: Tensors = field(default_factory=dict)  # what accuracy is reported on, where it is not what is broadcast
+    rule: Tensors = field(default_factory=dict)  # state of the server rule
+    drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
     private: Mapping[int, Tensors] = field(default_factory=dict)
-    met: frozenset[int] = frozenset()
+    memory: Mapping[int, Tensors] = field(default_factory=dict)
+    met: frozenset[int] = frozenset()  # clients that have taken part
     cost: Cost = Cost()
+
+    def at_new_stage(self) -> State:
+        """Another method goes on from the model alone; rounds and costs are counted on."""
+        return State({**self.model, **self.shown}, self.round, cost=self.cost)
 
 
 def bytes_of(model: Tensors, names: Iterable[str]) -> int:

@@ -1,5 +1,5 @@
 """How does the server move? Pure functions of (state, what the clients sent)."""
 
-from torso.server.rules import Mean, ServerRule, servers
+from torso.server.rules import Mean, Moved, ServerRule, servers
 
-__all__ = ["Mean", "ServerRule", "servers"]
+__all__ = ["Mean", "Moved", "ServerRule", "servers"]

@@ -1,17 +1,32 @@
-"""Server rules: the weighted mean of what the participants sent becomes the next shared part."""
+"""Server rules: from the shared part before the round and the weighted mean of what came back to the next shared part.
+
+Δ = mean − old is the pseudo-gradient. Rules see parameters only; running statistics are averaged (spec 3.9).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
+import torch
+from torch import Tensor
+
+from torso.kinds import Fraction, NotNegative, Positive
 from torso.nets import Tensors
 from torso.registry import Registry
 
 
+class Moved(NamedTuple):
+    """The rule's own state, the next shared part, and what accuracy is reported on where that is something else."""
+
+    state: Tensors
+    shared: Tensors
+    shown: Tensors = {}  # noqa: RUF012  never mutated
+
+
 class ServerRule(Protocol):
-    def step(self, state: Tensors, old: Tensors, mean: Tensors) -> tuple[Tensors, Tensors]:
-        """(own state, shared part before the round, mean of the clients') → (own state, shared part after it)."""
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        """`state` is empty in the first round; `squares` is Σ_k w_k ‖Δ_k‖² over the participants."""
         ...
 
 
@@ -23,5 +38,93 @@ servers: Registry[type[ServerRule]] = Registry("method.server")
 class Mean:
     """The weighted mean of the participants' models (spec 1.2, step 5)."""
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors) -> tuple[Tensors, Tensors]:
-        return state, mean
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        return Moved(state, mean)
+
+
+@servers.register("momentum")
+@dataclass(frozen=True)
+class Momentum:
+    """m ← β m + Δ; θ ← θ + η m (FedAvgM, spec 3.9)."""
+
+    lr: Positive = 1.0
+    beta: Fraction = 0.9
+
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        m = {n: self.beta * state.get(f"m.{n}", torch.zeros_like(t)) + mean[n] - t for n, t in old.items()}
+        return Moved({f"m.{n}": t for n, t in m.items()}, {n: t + self.lr * m[n] for n, t in old.items()})
+
+
+@servers.register("adaptive")
+@dataclass(frozen=True)
+class Adaptive:
+    """m ← β₁ m + (1 − β₁)Δ; θ ← θ + η m / (√v + τ); v by FedAdam, FedYogi or FedAdagrad (Reddi et al., spec 3.9)."""
+
+    second: Literal["adam", "yogi", "adagrad"] = "adam"
+    lr: Positive = 0.01
+    beta1: NotNegative = 0.9
+    beta2: NotNegative = 0.99
+    tau: Positive = 1e-3
+
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        new_state: Tensors = {}
+        shared: Tensors = {}
+        for name, tensor in old.items():
+            delta = mean[name] - tensor
+            m = self.beta1 * state.get(f"m.{name}", torch.zeros_like(tensor)) + (1 - self.beta1) * delta
+            v = self._second(state.get(f"v.{name}", torch.full_like(tensor, self.tau**2)), delta.square())
+            new_state |= {f"m.{name}": m, f"v.{name}": v}
+            shared[name] = tensor + self.lr * m / (v.sqrt() + self.tau)
+        return Moved(new_state, shared)
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        if self.second == "adagrad":
+            return v + square
+        if self.second == "yogi":
+            return v - (1 - self.beta2) * square * torch.sign(v - square)
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+@servers.register("torch-adam")
+@dataclass(frozen=True)
+class TorchAdam:
+    """torch.optim.Adam on −Δ: bias correction, weight decay 1e-5 (FedAdam as FedNCM's code has it, spec 3.9)."""
+
+    lr: Positive = 0.01
+    beta1: NotNegative = 0.9
+    beta2: NotNegative = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 1e-5
+
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        count = state.get("count", torch.zeros((), dtype=torch.int64)) + 1
+        steps = int(count)
+        new_state: Tensors = {"count": count}
+        shared: Tensors = {}
+        for name, tensor in old.items():
+            grad = tensor - mean[name] + self.weight_decay * tensor
+            m = self.beta1 * state.get(f"m.{name}", torch.zeros_like(tensor)) + (1 - self.beta1) * grad
+            v = self.beta2 * state.get(f"v.{name}", torch.zeros_like(tensor)) + (1 - self.beta2) * grad.square()
+            new_state |= {f"m.{name}": m, f"v.{name}": v}
+            root = v.sqrt() / (1 - self.beta2**steps) ** 0.5 + self.eps
+            shared[name] = tensor - self.lr / (1 - self.beta1**steps) * m / root
+        return Moved(new_state, shared)
+
+
+@servers.register("fedexp")
+@dataclass(frozen=True)
+class FedExp:
+    """θ ← θ + η_g Δ̄ with η_g = max(1, Σ_k w_k‖Δ_k‖² / 2(‖Δ̄‖² + ε)), all tensors together (FedEXP, spec 3.10).
+
+    `last_two` reports accuracy on the average of the last two iterates, as the authors' code does."""
+
+    eps: NotNegative = 1e-3
+    last_two: bool = False
+
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        delta = {n: mean[n] - t for n, t in old.items()}
+        norm = torch.stack([d.square().sum() for d in delta.values()]).sum()
+        pace = (0.5 * squares / (norm + self.eps)).clamp(min=1.0)
+        shared = {n: t + pace * delta[n] for n, t in old.items()}
+        shown = {n: (t + shared[n]) / 2 for n, t in old.items()} if self.last_two else {}
+        return Moved(state, shared, shown)

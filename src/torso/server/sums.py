@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -15,19 +13,15 @@ def weighted_sum(stacked: Tensors, weights: Tensor) -> Tensors:
     return {n: _sum_one(t, weights) for n, t in stacked.items()}
 
 
-def add(parts: Iterable[Tensors]) -> Tensors:
-    """Partial sums of disjoint groups of clients, added from first to last."""
-    total: Tensors = {}
-    for part in parts:
-        if not total:
-            total = {n: t.clone() for n, t in part.items()}
-            continue
-        for name, tensor in part.items():
-            if tensor.is_floating_point():
-                total[name] += tensor
-            else:
-                total[name] = torch.maximum(total[name], tensor)
-    return total
+def add(total: Tensors, part: Tensors) -> None:
+    """Add the partial sum of a further group of clients to the total, in place; an empty total becomes a copy."""
+    for name, tensor in part.items():
+        if name not in total:
+            total[name] = tensor.clone()
+        elif tensor.is_floating_point():
+            total[name] += tensor
+        else:
+            total[name] = torch.maximum(total[name], tensor)
 
 
 def _sum_one(tensor: Tensor, weights: Tensor) -> Tensor:

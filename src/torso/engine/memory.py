@@ -1,0 +1,27 @@
+"""Keep freed memory in the process.
+
+Every training step allocates and frees the same activations. By default glibc hands blocks of some megabytes back to
+the kernel, which gives them out again page by page, zeroed: with conv4 that is a tenth of the time on CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+# from glibc's malloc.h
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Once per process, where the C library is glibc; elsewhere nothing happens."""
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    # one heap for all threads: the others are limited to 64 MB each and are unmapped whenever they run empty
+    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20))
+    return all(mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings)
