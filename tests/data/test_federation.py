@@ -96,3 +96,14 @@ def test_statistics_are_those_of_the_training_images() -> None:
     pixels = dataset.train.images.astype(np.float64) / 255
     np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-12)
     np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-12)
+
+
+def test_test_data_are_met_in_a_mixed_order_that_is_the_same_every_time() -> None:
+    """Files are often sorted by class, and a batch of one class would skew BatchNorm's statistics (spec 9.9)."""
+    made = [build(options(clients=5, shards=2), seed, torch.device("cpu")) for seed in (0, 0, 1)]
+    assert torch.equal(made[0].test_order, made[2].test_order)
+    assert sorted(made[0].test_order.tolist()) == list(range(len(made[0].test.labels)))
+    assert torch.equal(made[0].test.order, made[1].test.order)
+    for client in range(5):
+        labels = made[0].test.labels[made[0].test.rows(client)]
+        assert len(labels.unique()) == 1 or (labels.diff() != 0).sum() > len(labels.unique())

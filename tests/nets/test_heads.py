@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torso.errors import RequestError
-from torso.nets import LinearHead, bodies, build, head_inits, heads
+from torso.nets import LinearHead, apply, bodies, build, head_inits, heads
 from torso.nets.layers import BatchNorm2d
 from torso.registry import summary
 
@@ -118,3 +118,48 @@ def test_unknown_names() -> None:
     assert heads["linear"]() == LinearHead()
     with pytest.raises(RequestError, match=r"model.head_init = 'zeros' is unknown"):
         build("mlp", 3, (1, 4, 4), LinearHead(), head_init="zeros")
+
+
+def test_normalised_head_by_hand_and_blind_to_the_length_of_features() -> None:
+    """Features (3, 4) have length 5: logits W·(0.6, 0.8); no bias unless asked for; f = 0 gives 0, not NaN."""
+    head = heads["normalized"]().build(2, 2, True)
+    assert [name for name, _ in head.named_parameters()] == ["weight"]
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 10.0]]))
+    features = torch.tensor([[3.0, 4.0]])
+    assert head(features).tolist() == [[pytest.approx(0.6), pytest.approx(8.0)]]
+    torch.testing.assert_close(head(7 * features), head(features))
+    assert head(torch.zeros(1, 2)).tolist() == [[0.0, 0.0]]
+
+
+def test_sphere_head_gives_cosines_times_tau_to_orthonormal_rows() -> None:
+    net = build("mlp", 10, (1, 8, 8), heads["sphere"](tau=15.0), head_init="default")
+    weight = net.head.get_parameter("weight")
+    torch.testing.assert_close(weight @ weight.T, torch.eye(10), atol=1e-5, rtol=0)
+    logits = net.classify(100 * torch.randn(50, net.body.features))
+    assert logits.abs().max() <= 15.0
+    torch.testing.assert_close(net.classify(3 * weight[:1].detach()), 15.0 * torch.eye(10)[:1], atol=1e-4, rtol=0)
+
+
+def test_sphere_head_needs_as_many_features_as_classes() -> None:
+    with pytest.raises(RequestError, match="300"):
+        build("mlp", 300, (1, 8, 8), heads["sphere"]())
+
+
+def test_mlp_head_has_three_layers_and_starts_the_last_by_the_init() -> None:
+    net = build("mlp", 10, (1, 8, 8), heads["mlp"](), head_init="similar")
+    shapes = [tuple(p.shape) for name, p in net.head.named_parameters() if name.endswith("weight")]
+    assert shapes == [(200, 200), (200, 200), (10, 200)]
+    rows = net.head.get_parameter("2.weight")
+    assert cosines(rows.detach()).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", sorted(heads))
+def test_stacked_heads_are_separate_heads(name: str) -> None:
+    net = build("mlp", 5, (1, 8, 8), heads[name]()).double()
+    stacked = {n: torch.stack([t, 2 * t + 0.1, t - 0.3]) for n, t in net.state_dict().items()}
+    images = torch.randn(3, 4, 1, 8, 8, dtype=torch.float64)
+    _, logits, _ = apply(net, stacked, images)
+    for g in range(3):
+        net.load_state_dict({n: t[g] for n, t in stacked.items()})
+        torch.testing.assert_close(logits[g], net(images[g]))

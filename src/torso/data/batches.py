@@ -53,6 +53,13 @@ class Deck:
         index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         return cls(images, labels, index, tuple(len(row) for row in rows), tuple(clients))
 
+    def class_counts(self, classes: int) -> Tensor:
+        """How many samples each client has of each class [G, C]."""
+        sizes = torch.tensor(self.sizes, device=self.index.device).unsqueeze(-1)
+        real = torch.arange(self.index.shape[1], device=self.index.device) < sizes
+        counts = torch.zeros(len(self.sizes), classes, dtype=torch.int64, device=self.index.device)
+        return counts.scatter_add_(1, self.labels[self.index], real.to(torch.int64))
+
     def steps(self, batch_size: int, skip_single: bool = False) -> tuple[int, ...]:
         """Optimiser steps of an epoch, per client."""
         return tuple(-(-size // batch_size) for size in self.used(batch_size, skip_single))

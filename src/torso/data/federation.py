@@ -67,6 +67,12 @@ class Federation:
     server_rows: Tensor  # int64, indices into train.images; empty: the server has no data (spec 3.3)
 
     @cached_property
+    def test_order(self) -> Tensor:
+        """The whole test set in a fixed random order, the same for every run: files are often sorted by class."""
+        order = numpy_generator(0, "test order").permutation(len(self.test.labels))
+        return torch.from_numpy(order).to(self.test.labels.device)
+
+    @cached_property
     def class_counts(self) -> Tensor:
         """Training images per client and class, int64 [N, C], on the data's device; made when first asked for."""
         split = self.train
@@ -74,6 +80,13 @@ class Federation:
         client = torch.repeat_interleave(torch.arange(self.clients, device=sizes.device), sizes)
         cells = torch.bincount(client * self.classes + split.labels[split.order], minlength=self.clients * self.classes)
         return cells.view(self.clients, self.classes)
+
+
+def mixed(rows: Rows, seed: int) -> Rows:
+    """Each client's rows in a random order: class by class, batches would skew BatchNorm's statistics (spec 9.9)."""
+    owner = np.repeat(np.arange(len(rows)), rows.sizes)
+    key = numpy_generator(seed, "partition", "test order").random(len(rows.order))
+    return Rows(rows.order[np.lexsort((key, owner))], rows.offsets)
 
 
 def build(options: DataConfig, seed: int, device: torch.device) -> Federation:
@@ -84,7 +97,7 @@ def build(options: DataConfig, seed: int, device: torch.device) -> Federation:
     return Federation(
         name=dataset.name,
         train=_split(dataset.train, dealt.train, device),
-        test=_split(dataset.test, dealt.test, device),
+        test=_split(dataset.test, mixed(dealt.test, seed), device),
         classes=dataset.classes,
         mean=dataset.mean,
         std=dataset.std,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
-import torch
-
-from torso.data import Federation, Split
+from torso.data import Federation
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
 from torso.learn.local import Classroom
-from torso.nets import Network, skeleton, smallest_map
+from torso.nets import Network, Tensors, skeleton, smallest_map
+from torso.nets.dual import DualHead
+from torso.personal.models import models_of
 from torso.registry import Registry
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Desk:
         _, height, width, channels = federation.train.images.shape
         room = Classroom(
             net=skeleton(net),
+            classes=federation.classes,
             lens=Lens.of(federation.mean, federation.std, device),
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, (channels, height, width)) == 1,
@@ -46,15 +47,21 @@ class Desk:
         rows = [self.federation.server_rows if k == SERVER else split.rows(k) for k in clients]
         return Deck.of(split.images, split.labels, rows, clients)
 
+    def models(self, model: Tensors, private: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
+        """The models that G clients hold, stacked [G, *], with what their heads must know of them."""
+        models = models_of(model, private, clients)
+        if isinstance(self.room.net.head, DualHead):
+            models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes))
+        return models
+
     def test_deck(self, clients: Sequence[int]) -> Deck:
         split = self.federation.test
         return Deck.of(split.images, split.labels, [split.rows(k) for k in clients], clients)
 
     def whole_test(self, start: int, stop: int) -> Deck:
-        """A stretch of the whole test set, as the deck of nobody in particular."""
-        split: Split = self.federation.test
-        rows = torch.arange(start, min(stop, len(split.labels)), device=split.images.device)
-        return Deck.of(split.images, split.labels, [rows], [SERVER])
+        """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
+        split = self.federation.test
+        return Deck.of(split.images, split.labels, [self.federation.test_order[start:stop]], [SERVER])
 
 
 class Work(Protocol[T_co]):

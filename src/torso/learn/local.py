@@ -15,7 +15,7 @@ from torch import Tensor
 from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Drift, Local, NoDrift
-from torso.learn.objectives import CrossEntropy, Objective
+from torso.learn.objectives import CrossEntropy, Objective, cross_entropy
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors, apply, set_modes
@@ -38,6 +38,7 @@ class Classroom:
     """What a worker needs for any client: a network without weights, the lens on the images, the augmentation."""
 
     net: Network
+    classes: int
     lens: Lens
     change: Augmentation
     skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
@@ -82,6 +83,7 @@ def learn_by_epoch(
     every_name = tuple(dict.fromkeys(n for lesson in plan for n in lesson.rates))
     steps = deck.steps(habits.batch_size, room.skip_single)
     samples = torch.tensor(deck.used(habits.batch_size, room.skip_single), device=deck.index.device).clamp(min=1)
+    counts = deck.class_counts(room.classes)
     loss = torch.zeros(len(deck.clients), device=deck.index.device)
     sgd = Sgd(habits.momentum, habits.weight_decay)
     epoch = 0
@@ -93,7 +95,7 @@ def learn_by_epoch(
         for _ in range(lesson.epochs):
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
             for batch in deck.shuffled(habits.batch_size, room.lens, shuffle, epoch, room.change, room.skip_single):
-                grads, total = _gradients(room.net, tensors, names, batch, habits.objective)
+                grads, total = _gradients(room.net, tensors, names, batch, habits.objective, counts)
                 grads = _correct(grads, tensors, anchor, habits.drift)
                 sgd.step(tensors, grads, lesson.rates, batch.active)
                 loss += total
@@ -102,17 +104,20 @@ def learn_by_epoch(
 
 
 def _gradients(
-    net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective
+    net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
     """Gradients [G, *] of each client's mean loss, and the sum over samples [G]. Clients do not interact."""
     leaves = [tensors[n].detach().requires_grad_() for n in names]  # same memory, no history
-    features, logits = apply(net, {**tensors, **dict(zip(names, leaves, strict=True))}, batch.images, batch.real)
-    losses = objective.per_sample(features, logits, batch.labels)
+    said = apply(net, {**tensors, **dict(zip(names, leaves, strict=True))}, batch.images, batch.real)
+    losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
+    if said.personal is not None:  # one loss for both branches: nothing of the second reaches the first (spec 6.2)
+        losses = losses + cross_entropy(said.personal, batch.labels)
     if batch.real is None:
         mean = losses.mean(dim=1)
         total = mean.detach() * losses.shape[1]
     else:
-        total_with_graph = (losses * batch.real).sum(dim=1)
+        # where, not a product: a padded sample may have a label that the client lacks, and an infinite loss with it
+        total_with_graph = torch.where(batch.real > 0, losses, 0.0).sum(dim=1)
         mean = total_with_graph / batch.real.sum(dim=1).clamp(min=1)
         total = total_with_graph.detach()
     grads = torch.autograd.grad(mean.sum(), leaves)

@@ -1,23 +1,38 @@
-"""What is a good prediction? One loss per sample; the local loop takes the mean over each client's batch."""
+"""What is a good prediction? One loss per sample; the local loop takes the mean over each client's batch.
+
+G clients, B samples, C classes, d features. `counts` [G, C] are the training samples that a client has of each class,
+fixed before training: what the balanced losses of spec 6.1 weigh by.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torso.kinds import NotNegative, Positive
 from torso.registry import Registry
 
 
 class Objective(Protocol):
-    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-        """Features [G, B, d], logits [G, B, C], labels [G, B] → losses [G, B]."""
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        """Features [G, B, d], logits [G, B, C], labels [G, B], counts [G, C] → losses [G, B]."""
         ...
 
 
 objectives: Registry[type[Objective]] = Registry("method.objective")
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+
+
+def at_label(values: Tensor, labels: Tensor) -> Tensor:
+    """Values [G, C] at labels [G, B]."""
+    return values.gather(1, labels)
 
 
 @objectives.register("cross-entropy")
@@ -25,5 +40,88 @@ objectives: Registry[type[Objective]] = Registry("method.objective")
 class CrossEntropy:
     """−log softmax(logits) at the label."""
 
-    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        return cross_entropy(logits, labels)
+
+
+@objectives.register("mse")
+@dataclass(frozen=True)
+class SquaredError:
+    """The mean over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        return (logits - F.one_hot(labels, logits.shape[-1])).square().mean(dim=-1)
+
+
+@objectives.register("feature-norm")
+@dataclass(frozen=True)
+class FeatureNorm:
+    """Cross-entropy + μ·‖features‖, the norm not squared, its gradient 0 at 0 (FedFR, spec 8.2)."""
+
+    mu: NotNegative = 0.005
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(features, dim=-1)
+        return cross_entropy(logits, labels) + self.mu * length
+
+
+@objectives.register("reweighted")
+@dataclass(frozen=True)
+class Reweighted:
+    """Cross-entropy times Σ_c N_c / N_y; `normalize` divides by the number of classes present (IR, spec 6.1)."""
+
+    normalize: bool = True
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        share = counts.sum(dim=1, keepdim=True) / counts.clamp(min=1)
+        if self.normalize:
+            share = share / (counts > 0).sum(dim=1, keepdim=True).clamp(min=1)
+        return at_label(share, labels) * cross_entropy(logits, labels)
+
+
+@objectives.register("ldam")
+@dataclass(frozen=True)
+class Margin:
+    """Cross-entropy after Δ = γ·N_y^(−1/4) is taken off the label's logit (LDAM, spec 6.1).
+
+    `form = "original"` scales a client's margins so that the largest is `gamma` and multiplies logits by `scale`."""
+
+    gamma: Positive = 0.5
+    form: Literal["paper", "original"] = "paper"
+    scale: Positive = 30.0
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        margins = self.gamma * counts.clamp(min=1).to(logits.dtype) ** -0.25
+        if self.form == "original":
+            present = torch.where(counts > 0, margins, 0.0).amax(dim=1, keepdim=True)
+            margins = margins * (self.gamma / present)
+        one_hot = F.one_hot(labels, logits.shape[-1])
+        shifted = logits - at_label(margins, labels).unsqueeze(-1) * one_hot
+        return cross_entropy(shifted * self.scale if self.form == "original" else shifted, labels)
+
+
+@objectives.register("cdt")
+@dataclass(frozen=True)
+class ClassTemperature:
+    """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1)."""
+
+    gamma: NotNegative = 0.3
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        share = counts / counts.amax(dim=1, keepdim=True).clamp(min=1)
+        return cross_entropy(logits * (share**self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
+
+
+@objectives.register("balanced-softmax")
+@dataclass(frozen=True)
+class BalancedSoftmax:
+    """Cross-entropy of logit + γ·log N_c; an absent class leaves the soft-max unless γ = 0 (BSM, spec 6.1)."""
+
+    gamma: NotNegative = 1.0
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        if self.gamma == 0:
+            return cross_entropy(logits, labels)
+        offset = self.gamma * counts.clamp(min=1).to(logits.dtype).log()
+        absent = (counts == 0).unsqueeze(1)
+        return cross_entropy((logits + offset.unsqueeze(1)).masked_fill(absent, -torch.inf), labels)

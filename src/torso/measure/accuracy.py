@@ -12,7 +12,16 @@ from torso.data.batches import Batch, Deck, Shuffle
 from torso.engine import Desk
 from torso.learn.local import Classroom, learn, learn_by_epoch
 from torso.measure.base import Evaluation, measure
-from torso.nets import Tensors, apply, set_modes
+from torso.nets import Output, Tensors, apply, set_modes
+
+
+def own_answer(said: Output) -> Tensor:
+    """What the client says: its personal logits where the head is dual."""
+    return said.own.argmax(dim=-1)
+
+
+def generic_answer(said: Output) -> Tensor:
+    return said.logits.argmax(dim=-1)
 
 
 @torch.no_grad()
@@ -21,23 +30,21 @@ def percent_correct(
     deck: Deck,
     tensors: Tensors,
     batch_size: int,
-    answer: Callable[[Tensor, Tensor], Tensor] | None = None,
+    answer: Callable[[Output], Tensor] = own_answer,
 ) -> Tensor:
-    """Accuracy [G] on a deck. `answer` turns features [G, B, d] and logits [G, B, C] into classes; default argmax."""
+    """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
     right = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, features, logits in _look(room, deck.in_order(batch_size, room.lens), tensors):
-        said = logits.argmax(dim=-1) if answer is None else answer(features, logits)
-        hit = (said == batch.labels).float()
+    for batch, said in _look(room, deck.in_order(batch_size, room.lens), tensors):
+        hit = (answer(said) == batch.labels).float()
         right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
     return 100 * right / torch.tensor(deck.sizes, device=right.device)  # 0 / 0 is NaN: nothing to measure on
 
 
-def _look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-    """Features and logits in evaluation mode."""
+def _look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
+    """What the network says in evaluation mode."""
     set_modes(room.net, frozenset())
     for batch in batches:
-        features, logits = apply(room.net, tensors, batch.images, batch.real)
-        yield batch, features, logits
+        yield batch, apply(room.net, tensors, batch.images, batch.real)
 
 
 @measure("initial", of="clients")
@@ -72,7 +79,8 @@ def without_head(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
     """The nearest of the client's own class means in feature space instead of the head (spec 9.3)."""
     templates, known = class_means(desk, clients, tensors, how)
 
-    def nearest(features: Tensor, logits: Tensor) -> Tensor:
+    def nearest(said: Output) -> Tensor:
+        features = said.features
         if how.templates == "cosine":
             close = F.normalize(features, dim=-1) @ F.normalize(templates, dim=-1).transpose(1, 2)
         else:
@@ -96,11 +104,11 @@ def class_means(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalu
     classes = desk.federation.classes
     total: Tensor | float = 0.0
     count = torch.zeros(len(clients), classes, device=deck.index.device)
-    for batch, features, _ in _look(room, batches, tensors):
-        member = F.one_hot(batch.labels, classes).to(features.dtype)  # [G, B, C]
+    for batch, said in _look(room, batches, tensors):
+        member = F.one_hot(batch.labels, classes).to(said.features.dtype)  # [G, B, C]
         if batch.real is not None:
             member = member * batch.real.unsqueeze(-1)
-        total = total + member.transpose(1, 2) @ features
+        total = total + member.transpose(1, 2) @ said.features
         count += member.sum(dim=1)
     means = total / count.clamp(min=1).unsqueeze(-1)
     return means, count > 0
@@ -111,5 +119,5 @@ def generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluatio
     """The generic model on the whole test set (spec 9.8)."""
     one = {name: tensor[:1] for name, tensor in tensors.items()}
     stretches = [desk.whole_test(number * how.batch_size, (number + 1) * how.batch_size) for number in clients]
-    right = [percent_correct(desk.room, deck, one, how.batch_size) * deck.sizes[0] / 100 for deck in stretches]
-    return {"generic": torch.cat(right)}
+    shares = [percent_correct(desk.room, deck, one, how.batch_size, generic_answer) for deck in stretches]
+    return {"generic": torch.cat([share * deck.sizes[0] / 100 for share, deck in zip(shares, stretches, strict=True)])}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torso.data import Federation
-from torso.engine import Desk, Engine
+from torso.engine import SERVER, Desk, Engine
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure.base import Accuracy, Evaluation, Measure, measures
 from torso.nets import Tensors
-from torso.personal.models import generic_model, models_of
+from torso.personal.models import generic_model
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,14 @@ class Exam:
     """Work: take the measures of a group of clients, each with the model it holds."""
 
     takes: tuple[Measure, ...]
+    of: Literal["clients", "server"]
     model: Tensors
     private: Mapping[int, Tensors]
     how: Evaluation
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> dict[str, list[float]]:
-        tensors = models_of(self.model, self.private, clients)
+        holders = clients if self.of == "clients" else [SERVER] * len(clients)
+        tensors = desk.models(self.model, self.private, holders)
         return {name: v.tolist() for take in self.takes for name, v in take(desk, clients, tensors, self.how).items()}
 
 
@@ -42,12 +45,12 @@ def evaluate(
     of_clients = tuple(measures[name].take for name in names if measures[name].of == "clients")
     of_server = tuple(measures[name].take for name in names if measures[name].of == "server")
     if of_clients:
-        values = _collect(engine, Exam(of_clients, model, private, how), clients)
+        values = _collect(engine, Exam(of_clients, "clients", model, private, how), clients)
         found |= {name: Accuracy.over(per_client) for name, per_client in values.items()}
     if of_server:
         samples = len(federation.test.labels)
         batches = range(-(-samples // how.batch_size))
-        exam = Exam(of_server, generic_model(model, private, federation), {}, how)
+        exam = Exam(of_server, "server", generic_model(model, private, federation), {}, how)
         rights = _collect(engine, exam, batches)
         found |= {name: Accuracy.over([100 * sum(right) / samples], per_client=False) for name, right in rights.items()}
     return found

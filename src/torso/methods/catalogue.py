@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torso.learn.drift import Dynamic, Proximal, Scaffold
+from torso.learn.objectives import BalancedSoftmax, FeatureNorm, SquaredError
 from torso.learn.phases import Phase
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import Finished
+from torso.nets.heads import Dual, Normalized, Sphere
 from torso.personal import FineTune
 from torso.registry import Registry
 from torso.server.rules import Adaptive, FedExp, Momentum, TorchAdam
@@ -48,6 +50,36 @@ fedyogi = method(server=Adaptive("yogi"), about="FedAvg with Yogi on the server 
 fedadagrad = method(server=Adaptive("adagrad", beta1=0.0), about="FedAvg with Adagrad on the server (spec 3.9).")
 fedexp = method(server=FedExp(), about="FedAvg with a server step that grows when clients disagree (spec 3.10).")
 fedexp_babu = fedbabu.but(server=FedExp(), about="FedBABU with FedEXP's server step on the body (spec 3.11).")
+fedfn = method(head=Normalized(), about="FedAvg with features of length one (spec 8.1).")
+scaffold_fn = scaffold.but(head=Normalized(), about="SCAFFOLD with features of length one (spec 3.11).")
+fedexp_fn = fedexp.but(head=Normalized(), about="FedEXP with features of length one (spec 3.11).")
+fedprox_fn = fedprox.but(head=Normalized(), about="FedProx with features of length one (spec 3.11).")
+feddyn_fn = feddyn.but(head=Normalized(), about="FedDyn with features of length one (spec 3.11).")
+fedadam_fn = fedadam.but(head=Normalized(), about="FedAdam with features of length one (spec 3.11).")
+fedfr = method(objective=FeatureNorm(), about="FedAvg with a penalty on the length of features (spec 8.2).")
+spherefed_ce = fedbabu.but(head=Sphere(), about="A frozen orthonormal head, cosines, cross-entropy (spec 8.3).")
+spherefed_mse = spherefed_ce.but(
+    objective=SquaredError(), about="A frozen orthonormal head, cosines, squares (spec 8.3)."
+)
+fedavg_brm = method(objective=BalancedSoftmax(), about="FedAvg with the balanced soft-max (spec 6.6).")
+fedrod_linear = method(
+    head=Dual(),
+    objective=BalancedSoftmax(),
+    share="body+head",
+    about="A generic and a personal head (Fed-RoD, spec 6.2).",
+)
+fedrod_hyper = fedrod_linear.but(
+    head=Dual("hyper"), share=Share("all"), about="A personal head made from class proportions (Fed-RoD, spec 6.3)."
+)
+fedrod_hyper_feddyn = fedrod_hyper.but(
+    drift=Dynamic(), about="Fed-RoD (hyper) with FedDyn on the generic branch (spec 6.4)."
+)
+fedrod_hyper_fedprox = fedrod_hyper.but(
+    drift=Proximal(0.01), about="Fed-RoD (hyper) with FedProx on the generic branch (spec 6.4)."
+)
+fedrod_hyper_scaffold = fedrod_hyper.but(
+    drift=Scaffold(), about="Fed-RoD (hyper) with SCAFFOLD on the generic branch (spec 6.4)."
+)
 partial_update = fedavg.but(
     train=(Phase("blocks:1"),), about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4)."
 )

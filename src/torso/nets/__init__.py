@@ -6,6 +6,7 @@ from torso.nets.heads import Head, LinearHead, head_inits, heads
 from torso.nets.network import (
     Body,
     Network,
+    Output,
     Tensors,
     apply,
     learnable,
@@ -21,6 +22,7 @@ __all__ = [
     "Head",
     "LinearHead",
     "Network",
+    "Output",
     "Tensors",
     "apply",
     "bodies",

@@ -6,11 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from torso.errors import RequestError
+from torso.kinds import Count, OrNone, Positive
+from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import Linear
 from torso.registry import Registry
 
@@ -103,8 +107,8 @@ class Head(ABC):
         """A module from [G, B, features] to [G, B, classes], with or without a client dimension."""
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
-        """Draw the starting weights: by `model.head_init` for the first linear layer; the others stay as built."""
-        linear = next(m for m in module.modules() if isinstance(m, Linear))
+        """Draw the starting weights: by `model.head_init` for the last linear layer; the others stay as built."""
+        *_, linear = (m for m in module.modules() if isinstance(m, Linear))
         init(linear.weight, linear.bias, generator)
 
 
@@ -118,3 +122,95 @@ class LinearHead(Head):
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
         return Linear(features, classes, bias=bias)
+
+
+class NormalizedLinear(Linear):
+    """W·f/‖f‖."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.normalize(x, dim=-1))  # by max(‖f‖, 1e-12)
+
+
+@heads.register("normalized")
+@dataclass(frozen=True)
+class Normalized(Head):
+    """A linear layer on features of length one, without a bias unless `bias` (FedFN, spec 8.1)."""
+
+    bias: bool = False
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return NormalizedLinear(features, classes, bias=self.bias)
+
+
+class CosineLinear(Linear):
+    """τ·cos(W_c, f)."""
+
+    def __init__(self, features: int, classes: int, tau: float) -> None:
+        super().__init__(features, classes, bias=False)
+        self.tau = tau
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = F.normalize(self.weight, dim=-1)
+        return self.tau * (F.normalize(x, dim=-1) @ rows.mT)
+
+
+@heads.register("sphere")
+@dataclass(frozen=True)
+class Sphere(Head):
+    """Logits are cosines to orthonormal rows, times τ; needs no more classes than features (SphereFed, spec 8.3)."""
+
+    tau: Positive = 1.0
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return CosineLinear(features, classes, self.tau)
+
+    def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
+        super().start(module, orthonormal, generator)
+
+
+class Layers(nn.Sequential):
+    """Linear layers with ReLU between them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self
+        for layer in hidden:
+            x = F.relu_(layer(x))
+        return last(x)  # type: ignore[no-any-return]
+
+
+@heads.register("mlp")
+@dataclass(frozen=True)
+class MlpHead(Head):
+    """Three linear layers with ReLU between them, of `hidden` units (0: as many as there are features; spec 7.5)."""
+
+    hidden: OrNone = 0
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        hidden = self.hidden or features
+        return Layers(Linear(features, hidden), Linear(hidden, hidden), Linear(hidden, classes, bias=bias))
+
+
+@heads.register("dual")
+@dataclass(frozen=True)
+class Dual(Head):
+    """A generic head and a personal one whose logits are added to it (Fed-RoD, spec 6.2 and 6.3).
+
+    `personal = "linear"`: a layer of the client's own, which starts at `origin`. `"hyper"`: generated from the client's
+    class proportions by a network with `hidden` units that everybody shares."""
+
+    personal: Literal["linear", "hyper"] = "linear"
+    origin: Literal["zeros", "generic", "default"] = "zeros"
+    hidden: Count = 16
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        own: nn.Module = Linear(features, classes, bias=bias)
+        if self.personal == "hyper":
+            own = HyperLinear(features, classes, self.hidden)
+        return DualHead(Linear(features, classes, bias=bias), own)
+
+    def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
+        generic, own = module.get_submodule("generic"), module.get_submodule("personal")
+        super().start(generic, init, generator)
+        if self.personal == "linear" and self.origin != "default":
+            for mine, theirs in zip(own.parameters(), generic.parameters(), strict=True):
+                mine.copy_(theirs if self.origin == "generic" else torch.zeros_like(theirs))

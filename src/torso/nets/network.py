@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
+from torso.nets.dual import DualHead
 from torso.nets.layers import fold, unfold
 
 Tensors = dict[str, Tensor]
+
+
+class Output(NamedTuple):
+    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], and personal logits of a dual head."""
+
+    features: Tensor
+    logits: Tensor
+    personal: Tensor | None = None
+
+    @property
+    def own(self) -> Tensor:
+        """What the client itself goes by."""
+        return self.logits if self.personal is None else self.personal
 
 
 class Body(nn.Module):
@@ -51,13 +66,13 @@ class Network(nn.Module):
         self.body = body
         self.head = head
 
-    def forward(
-        self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits of images [B, C, H, W] or [G, B, C, H, W]; `stacked`: (features, logits) of any [G, B, …]."""
+    def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
+        """Logits of images [B, C, H, W] or [G, B, C, H, W]; `stacked`: the whole output for any [G, B, …]."""
         features = self.body(x, real) if stacked else self.features(x, real)
         logits = self.classify(features)
-        return (features, logits) if stacked else logits
+        if not stacked:
+            return logits
+        return Output(features, logits, self.head.own(features, logits) if isinstance(self.head, DualHead) else None)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """[B, d] of images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, C, H, W]."""
@@ -72,12 +87,23 @@ class Network(nn.Module):
     def parts(self) -> Mapping[str, tuple[str, ...]]:
         """Which tensors (parameters and buffers, in state_dict order) each part holds."""
         body = tuple(f"body.{name}" for name in self.body.state_dict())
-        head = tuple(f"head.{name}" for name in self.head.state_dict())
-        return {"all": body + head, "full": body + head, "body": body, "head": head, "none": ()}
+        both = tuple(f"head.{name}" for name in self.head.state_dict())
+        own = self.head.personal.state_dict() if isinstance(self.head, DualHead) else {}
+        personal = tuple(f"head.personal.{name}" for name in own)
+        head = tuple(name for name in both if name not in personal)
+        every = body + both
+        return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": ()}
+
+    def facts(self, counts: Tensor) -> Tensors:
+        """What the head must know of G clients beside their weights, from their samples per class [G, C]."""
+        return {f"head.{n}": t for n, t in self.head.facts(counts).items()} if isinstance(self.head, DualHead) else {}
 
 
 def part_names(net: Network, part: str) -> tuple[str, ...]:
-    """The tensors of a part: all (or full), body, head, none, or blocks:J, the body's first J blocks (spec 3.4)."""
+    """The tensors of a part: all (or full), body, head, personal, none, or blocks:J, the body's first J blocks
+    (spec 3.4); or of several parts, joined by +."""
+    if "+" in part:
+        return tuple(dict.fromkeys(name for piece in part.split("+") for name in part_names(net, piece)))
     depth = len(net.body.blocks)
     if part in net.parts:
         return net.parts[part]
@@ -98,25 +124,25 @@ def learnable(net: Network, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in parameters)
 
 
-def apply(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def apply(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None) -> Output:
     """Features [G, B, d] and logits [G, B, classes] of x [G, B, …] under stacked tensors [G, …].
 
     The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread.
     """
     if net.body.native:
-        features, logits = functional_call(net, tensors, (x, real), {"stacked": True}, tie_weights=False)
-        return features, logits
+        said: Output = functional_call(net, tensors, (x, real), {"stacked": True}, tie_weights=False)
+        return said
     if real is not None:
         _refuse_padding(net)
 
     def one(tensors: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
-        features, logits = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
-        return features[0], logits[0]
+        said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
+        return said.features[0], said.logits[0]
 
     if x.shape[0] > 1:
-        return vmap(one, randomness="different")(tensors, x)
+        return Output(*vmap(one, randomness="different")(tensors, x))
     features, logits = one({name: t[0] for name, t in tensors.items()}, x[0])
-    return features[None], logits[None]
+    return Output(features[None], logits[None])
 
 
 def _refuse_padding(net: Network) -> None:

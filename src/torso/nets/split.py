@@ -81,7 +81,7 @@ def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
     original = copy.deepcopy(module).eval()
     net = copy.deepcopy(net).eval()
     with torch.no_grad():
-        wanted, (_, found) = original(example), net(example[None], stacked=True)
+        wanted, found = original(example), net(example[None], stacked=True).logits
     if wanted.shape != found[0].shape or not torch.allclose(wanted, found[0], rtol=1e-4, atol=1e-5):
         raise RequestError(
             f"cannot split {type(module).__name__}: body and head ({name}) do not give what the module gives. Let "

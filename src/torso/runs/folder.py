@@ -60,8 +60,8 @@ class RunFolder:
     def create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.path / "config.toml", self.config.as_toml())  # first: it says that a run is here
             write_text(self.path / "history.jsonl", "")
-            write_text(self.path / "config.toml", self.config.as_toml())  # last: it says that a run is here
         except OSError as error:
             raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
 

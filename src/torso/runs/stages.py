@@ -61,8 +61,10 @@ class Stage:
 
     @cached_property
     def corrected(self) -> tuple[str, ...]:
-        """The parameters that travel: what drift corrections and server rules see (running statistics are averaged)."""
-        return learnable(self.net, sorted(self.travels))
+        """The parameters that travel: what drift corrections and server rules see.
+
+        Running statistics are averaged, and so is a personal branch that travels (spec 6.4)."""
+        return learnable(self.net, sorted(self.travels - frozenset(part_names(self.net, "personal"))))
 
     @cached_property
     def keeps(self) -> frozenset[str]:

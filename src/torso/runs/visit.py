@@ -48,7 +48,7 @@ class Visit:
     keeps: frozenset[str]
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
-        tensors = models_of(self.model, self.private, clients)
+        tensors = desk.models(self.model, self.private, clients)
         anchor = self._anchor(clients)
         deck = desk.train_deck(clients)
         learned = learn(desk.room, deck, tensors, self.plan, self.habits, self.shuffle, anchor)

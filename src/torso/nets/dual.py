@@ -1,0 +1,53 @@
+"""Two heads in one: what the server has learned, and what a client adds to it (Fed-RoD, spec 6.2 and 6.3).
+
+G clients, B samples, d features, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torso.nets.layers import Linear
+
+
+class HyperLinear(nn.Module):
+    """A linear layer whose weight is V₂·relu(V₁·a), a the client's class proportions; no biases."""
+
+    mix: Tensor
+
+    def __init__(self, features: int, classes: int, hidden: int) -> None:
+        super().__init__()
+        self.features, self.classes = features, classes
+        self.first = Linear(classes, hidden, bias=False)
+        self.second = Linear(hidden, classes * features, bias=False)
+        # a fact about the client, not a weight: it is given with every call, and neither travels nor is saved
+        self.register_buffer("mix", torch.full((classes,), 1 / classes), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mix = self.mix if self.mix.ndim == 2 else self.mix.unsqueeze(0)  # [G, C]
+        made: Tensor = self.second(F.relu(self.first(mix.unsqueeze(1))))  # [G, 1, C·d]
+        weight = made.view(-1, self.classes, self.features)
+        return x @ (weight if x.ndim == 3 else weight[0]).mT
+
+
+class DualHead(nn.Module):
+    """Generic logits; `own` adds the personal ones. The personal loss reaches the personal head only (spec 6.2)."""
+
+    def __init__(self, generic: Linear, personal: nn.Module) -> None:
+        super().__init__()
+        self.generic = generic
+        self.personal = personal
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.generic(x)  # type: ignore[no-any-return]
+
+    def own(self, features: Tensor, logits: Tensor) -> Tensor:
+        return logits.detach() + self.personal(features.detach())  # type: ignore[no-any-return]
+
+    def facts(self, counts: Tensor) -> dict[str, Tensor]:
+        """The class proportions of G clients [G, C], where the personal head is made from them."""
+        if not isinstance(self.personal, HyperLinear):
+            return {}
+        return {"personal.mix": counts / counts.sum(dim=1, keepdim=True).clamp(min=1)}

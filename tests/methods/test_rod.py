@@ -1,0 +1,108 @@
+"""Fed-RoD on the federation of tiny.py, by hand, and the invariants of spec 18, points 5 and 6."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torso import Config, run
+from torso.learn.objectives import cross_entropy
+from torso.nets import Output, apply, build
+from torso.nets.heads import Dual
+
+from .tiny import SIGMA, job, play
+
+LINEAR = {"name": "fedrod-linear", "objective": {"name": "balanced-softmax", "gamma": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("features", "classes", "hidden", "count"), [(50, 10, 16, 8_160), (64, 10, 32, 20_800), (64, 100, 16, 104_000)]
+)
+def test_hypernetwork_has_the_papers_count(features: int, classes: int, hidden: int, count: int) -> None:
+    head = Dual("hyper", hidden=hidden).build(features, classes, False)
+    assert sum(p.numel() for p in head.get_submodule("personal").parameters()) == count
+
+
+@pytest.mark.parametrize("kind", ["linear", "hyper"])
+def test_the_personal_loss_reaches_the_personal_head_only(kind: str) -> None:
+    net = build("mlp", 3, (1, 8, 8), Dual(kind, origin="default"))
+    tensors = {n: t.detach()[None].clone().requires_grad_() for n, t in net.state_dict().items()}
+    counts = torch.tensor([[3, 1, 0]])
+    said: Output = apply(net, {**tensors, **net.facts(counts)}, torch.randn(1, 4, 1, 8, 8))
+    assert said.personal is not None
+    grads = torch.autograd.grad(
+        cross_entropy(said.personal, torch.tensor([[0, 1, 0, 0]])).sum(), list(tensors.values()), allow_unused=True
+    )
+    reached = {name for name, grad in zip(tensors, grads, strict=True) if grad is not None and grad.abs().sum() > 0}
+    assert reached == set(net.parts["personal"])
+
+
+def test_one_round_of_fedrod_linear_by_hand() -> None:
+    """γ = 0: the generic branch is FedAvg's. The personal head starts at 0 with logits 0: the same first step."""
+    state, fedavg = play(job(LINEAR)), play(job("fedavg"))
+    assert torch.equal(state.model["head.generic.weight"], fedavg.model["head.weight"])
+    own = state.private[0]["head.personal.weight"]
+    assert_close(own, torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
+    assert set(state.private[0]) == {"head.personal.weight"}
+    assert torch.equal(state.model["head.personal.weight"], torch.zeros(2, 2))  # it never leaves the client
+
+
+def test_personal_logits_are_added_to_the_generic_ones() -> None:
+    """Two local epochs: generic column (½, −½) after one, so its gap is 1; the personal one is the same: gap 2 in all.
+
+    Personal second step: p₁ = 1/(1 + e²) at the sum, so the personal column becomes ½ + p₁."""
+    state = play(job(LINEAR, local_epochs=2))
+    p1 = 1 / (1 + torch.exp(torch.tensor(2.0)))
+    assert_close(state.private[0]["head.personal.weight"][0, 0], 0.5 + p1)
+    assert_close(state.model["head.generic.weight"][0, 0], torch.tensor(0.25 * (0.5 + SIGMA)))
+
+
+def test_balanced_softmax_sees_the_clients_own_counts() -> None:
+    """Each tiny client has one class: the others leave the soft-max, its loss is 0 and the generic branch stays."""
+    state = play(job("fedrod-linear"))
+    assert torch.equal(state.model["head.generic.weight"], torch.zeros(2, 2))
+    assert_close(state.private[0]["head.personal.weight"][0, 0], torch.tensor(0.5))
+
+
+def test_hyper_head_is_made_from_class_proportions() -> None:
+    """φ = V₂ relu(V₁ a): with a = (1, 0) the first column of V₁ counts."""
+    head = Dual("hyper", hidden=2).build(2, 2, False)
+    with torch.no_grad():
+        head.get_parameter("personal.first.weight").copy_(torch.tensor([[1.0, 5.0], [-1.0, 5.0]]))
+        head.get_parameter("personal.second.weight").copy_(torch.arange(8.0).view(4, 2))
+        head.get_buffer("personal.mix").copy_(torch.tensor([1.0, 0.0]))
+    made = head.get_submodule("personal")(torch.eye(2))  # relu(V₁a) = (1, 0): V₂'s first column 0, 2, 4, 6 as 2 × 2
+    assert made.tolist() == [[0.0, 4.0], [2.0, 6.0]]
+
+
+def test_the_hypernetwork_travels_and_is_averaged_whatever_the_server_rule() -> None:
+    plain = play(job("fedrod-hyper", head="eye"))
+    assert not plain.private
+    ruled = play(job({"name": "fedrod-hyper", "server": {"name": "momentum", "lr": 7.0}}, head="eye"))
+    for name in plain.model:
+        if name.startswith("head.personal."):
+            assert torch.equal(plain.model[name], ruled.model[name])
+    parameters = sum(t.numel() for t in plain.model.values())
+    assert plain.cost.bytes_up == 2 * 4 * parameters
+
+
+def test_scaffold_on_the_generic_branch_only() -> None:
+    state = play(job("fedrod-hyper-scaffold", head="eye"))
+    assert set(state.memory[0]) == {"body.blocks.0.weight", "head.generic.weight"}
+    plain = play(job("fedrod-hyper", head="eye")).cost.bytes_up
+    assert state.cost.bytes_up - plain == 2 * 4 * (2 + 4)  # the control variates of body and generic head
+
+
+@pytest.mark.parametrize("method", ["fedrod-linear", "fedrod-hyper", "fedrod-hyper-feddyn"])
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_personal_logits_beat_the_generic_ones_on_the_clients_own_data(method: str, at_once: int) -> None:
+    result = run(
+        Config(
+            method=method,
+            data={"clients": 10, "shards": 2},
+            train={"rounds": 8, "fraction": 0.5, "batch_size": 10, "lr": 0.05},
+            run={"clients_at_once": at_once},
+        )
+    )
+    assert result.accuracy["initial"].mean > result.accuracy["generic"].mean + 5
