@@ -123,3 +123,9 @@ def test_clients_do_not_mix_and_gradients_are_finite(name: str) -> None:
         assert_close(together[one], alone)
     (grad,) = torch.autograd.grad(together.sum(), logits)
     assert grad.isfinite().all()
+
+
+def test_a_client_on_its_own_does_not_balance() -> None:
+    kept = {name for name, cls in objectives.items() if type(cls().for_itself()) is cls}
+    assert kept == {"cross-entropy", "mse", "feature-norm"}
+    assert BalancedSoftmax().for_itself() == CrossEntropy()

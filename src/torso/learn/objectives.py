@@ -6,8 +6,9 @@ fixed before training: what the balanced losses of spec 6.1 weigh by.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +18,17 @@ from torso.kinds import NotNegative, Positive
 from torso.registry import Registry
 
 
-class Objective(Protocol):
+class Objective(ABC):
+    """The base of losses."""
+
+    @abstractmethod
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         """Features [G, B, d], logits [G, B, C], labels [G, B], counts [G, C] → losses [G, B]."""
-        ...
+
+    def for_itself(self) -> Objective:
+        """What a client minimises when it fine-tunes its own copy: a loss that balances classes for the sake of the
+        others gives way to cross-entropy (spec 6.6)."""
+        return self
 
 
 objectives: Registry[type[Objective]] = Registry("method.objective")
@@ -37,7 +45,7 @@ def at_label(values: Tensor, labels: Tensor) -> Tensor:
 
 @objectives.register("cross-entropy")
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Objective):
     """−log softmax(logits) at the label."""
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
@@ -46,7 +54,7 @@ class CrossEntropy:
 
 @objectives.register("mse")
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(Objective):
     """The mean over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
@@ -55,7 +63,7 @@ class SquaredError:
 
 @objectives.register("feature-norm")
 @dataclass(frozen=True)
-class FeatureNorm:
+class FeatureNorm(Objective):
     """Cross-entropy + μ·‖features‖, the norm not squared, its gradient 0 at 0 (FedFR, spec 8.2)."""
 
     mu: NotNegative = 0.005
@@ -65,9 +73,14 @@ class FeatureNorm:
         return cross_entropy(logits, labels) + self.mu * length
 
 
+class _Balanced(Objective):
+    def for_itself(self) -> Objective:
+        return CrossEntropy()
+
+
 @objectives.register("reweighted")
 @dataclass(frozen=True)
-class Reweighted:
+class Reweighted(_Balanced):
     """Cross-entropy times Σ_c N_c / N_y; `normalize` divides by the number of classes present (IR, spec 6.1)."""
 
     normalize: bool = True
@@ -81,7 +94,7 @@ class Reweighted:
 
 @objectives.register("ldam")
 @dataclass(frozen=True)
-class Margin:
+class Margin(_Balanced):
     """Cross-entropy after Δ = γ·N_y^(−1/4) is taken off the label's logit (LDAM, spec 6.1).
 
     `form = "original"` scales a client's margins so that the largest is `gamma` and multiplies logits by `scale`."""
@@ -102,7 +115,7 @@ class Margin:
 
 @objectives.register("cdt")
 @dataclass(frozen=True)
-class ClassTemperature:
+class ClassTemperature(_Balanced):
     """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1)."""
 
     gamma: NotNegative = 0.3
@@ -114,7 +127,7 @@ class ClassTemperature:
 
 @objectives.register("balanced-softmax")
 @dataclass(frozen=True)
-class BalancedSoftmax:
+class BalancedSoftmax(_Balanced):
     """Cross-entropy of logit + γ·log N_c; an absent class leaves the soft-max unless γ = 0 (BSM, spec 6.1)."""
 
     gamma: NotNegative = 1.0

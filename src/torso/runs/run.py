@@ -93,7 +93,9 @@ class Job:
             finetune=lambda epochs: lessons(self.net, phases, epochs, config.personalize.lr) if epochs else (),
             epochs=config.personalize.epochs,
             sweep=config.personalize.sweep,
-            habits=replace(stage.habits(), weight_decay=0.0, drift=NoDrift()),
+            habits=replace(
+                stage.habits(), weight_decay=0.0, drift=NoDrift(), objective=stage.method.objective.for_itself()
+            ),
             shuffle=Shuffle(config.run.seed, "personalize", round),
         )
 
