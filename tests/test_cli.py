@@ -380,7 +380,7 @@ def test_a_resumption_of_something_else(tiny: Torso, torso: Torso) -> None:
     assert_refused(said, "no whole checkpoint in 'here/checkpoints': round-000002.json is damaged")
     assert not Path("here/result.json").exists()
     assert_refused(torso("run", "--resume"), "--resume needs --out")
-    assert_refused(torso("run", "--resume", "--out", "nowhere"), "nowhere/config.toml", "does not exist")
+    assert_refused(torso("run", "--resume", "--out", "nowhere"), "--resume: 'nowhere' holds no run")
 
 
 def test_config_files_and_methods_that_are_not_there(tiny: Torso, torso: Torso) -> None:

@@ -55,10 +55,17 @@ def run(
         raise RequestError("--resume needs --out, the folder of the run to continue.")
     if resume and config is None and out is not None:
         config = out / "config.toml"
+        if not config.exists():
+            raise RequestError(
+                f"--resume: {str(out)!r} holds no run (no config.toml). Leave --resume out to start one."
+            )
     experiment = Config.load(config, sets)
     folder = out or _free_folder(f"{experiment.method.name}-{experiment.data.source}")
     with _watching(quiet) as (listener, stop):
-        result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
+        try:
+            result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
+        except runs.Stopped as stopped:
+            raise runs.Stopped(" ".join([str(stopped), *(f"--plugin {name}" for name in plugin)])) from None
     _print_results([result], as_json, result.as_json())
     raise typer.Exit(0 if result.ok else 1)
 
@@ -165,7 +172,8 @@ def main() -> None:
 
 
 def _load(plugins: list[str]) -> None:
-    sys.path.insert(0, "")  # a plugin may lie in the current folder
+    if plugins and "" not in sys.path:
+        sys.path.append("")  # a plugin may lie in the current folder
     for name in plugins:
         try:
             importlib.import_module(name)

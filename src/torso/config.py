@@ -6,19 +6,35 @@ adjusted (`method.drift.mu=0.1`).
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import core_schema
 
 from torso.errors import RequestError, did_you_mean
-from torso.kinds import Count, Fraction, NotNegative, OrNone, Positive
+from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive
 from torso.methods import Method, method_from_config, method_to_config
 from torso.registry import Registry
+
+
+def _split(value: Any) -> Any:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 
 
 class _Section(BaseModel):
@@ -41,16 +57,16 @@ class DataConfig(_Section):
 
     source: str = Field("digits", description="see Data sources")
     root: str = Field("", description="file or folder of the data; empty: the source's usual place")
-    clients: OrNone = Field(50, description="0: one client per writer (partition = writers)")
+    clients: CountOrZero = Field(50, description="0: one client per writer (partition = writers)")
     partition: str = Field("shards", description="see Partitions")
     shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
     alpha: Positive = Field(0.3, description="concentration of the Dirichlet partitions; small: unequal")
-    test_shards: OrNone = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
+    test_shards: CountOrZero = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
     balance: bool = Field(False, description="deal what does not divide (shards) or even out sizes (dirichlet-class)")
     min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
-    new_clients: OrNone = Field(0, description="this many clients, drawn at random, never train")
+    new_clients: CountOrZero = Field(0, description="this many clients, drawn at random, never train")
     server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of the training set on the server"
     )
@@ -94,9 +110,9 @@ class PersonalizeConfig(_Section):
     """How a client's copy is fine-tuned before it is measured (spec 9.2)."""
 
     part: Literal["method", "body", "head", "full"] = Field("method", description="method: as method.personal says")
-    epochs: OrNone = Field(5, description="epochs of fine-tuning")
+    epochs: CountOrZero = Field(5, description="epochs of fine-tuning")
     lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum and batch are the run's")
-    sweep: tuple[OrNone, ...] = Field(
+    sweep: tuple[CountOrZero, ...] = Field(
         (), strict=False, description="further numbers of epochs, measured in the same pass"
     )
 
@@ -104,14 +120,14 @@ class PersonalizeConfig(_Section):
 class MeasureConfig(_Section):
     """What is measured and when (spec 9)."""
 
-    every: OrNone = Field(0, description="measure every so many rounds; 0: only at the end")
-    during: tuple[str, ...] = Field(("initial",), strict=False, description="what is measured while training goes on")
-    names: tuple[str, ...] = Field(
+    every: CountOrZero = Field(0, description="measure every so many rounds; 0: only at the end")
+    during: Names = Field(("initial",), strict=False, description="what is measured while training goes on")
+    names: Names = Field(
         ("initial", "personalized", "without_head", "generic"),
         strict=False,
         description="what is measured at the end; see Measures",
     )
-    clients: OrNone = Field(0, description="at most this many clients, drawn once; 0: all of them")
+    clients: CountOrZero = Field(0, description="at most this many clients, drawn once; 0: all of them")
     batch_size: Count = Field(
         128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)"
     )
@@ -122,12 +138,14 @@ class MeasureConfig(_Section):
 class RunConfig(_Section):
     """Seed, device and bookkeeping."""
 
-    seed: OrNone = Field(0, description="of everything random: partition, weights, participants, batches")
+    seed: CountOrZero = Field(0, description="of everything random: partition, weights, participants, batches")
     device: str = Field("auto", description="auto: cuda where there is one, else cpu")
     engine: str = Field("auto", description="where clients run: auto, one-by-one")
-    workers: OrNone = Field(0, description="threads that train clients side by side on CPU; 0: one per core")
+    workers: CountOrZero = Field(0, description="threads that train clients side by side on CPU; 0: one per core")
     clients_at_once: Count = Field(1, description="clients stacked into one batched step")
-    checkpoint_every: OrNone = Field(10, description="rounds between checkpoints; 0: only when stopped and at the end")
+    checkpoint_every: CountOrZero = Field(
+        10, description="rounds between checkpoints; 0: only when stopped and at the end"
+    )
 
 
 class _MethodField:
@@ -184,16 +202,11 @@ class Config(_Section):
     def load(cls, path: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
         """Read a TOML file (or nothing) and apply `KEY=VALUE` overrides in order."""
         tree = read_toml(Path(path)) if path is not None else {}
-        for assignment in sets:
-            assign(tree, assignment)
-        return cls(**tree)
+        return cls(**assign_all(tree, sets))
 
     def but(self, *sets: str) -> Config:
         """The same experiment with some keys changed: `config.but("method.name=fedbabu", "run.seed=1")`."""
-        tree = self.as_tree()
-        for assignment in sets:
-            assign(tree, assignment)
-        return type(self)(**tree)
+        return type(self)(**assign_all(self.as_tree(), sets))
 
     def as_tree(self) -> dict[str, Any]:
         """Plain nested data, complete: what `config.toml` holds."""
@@ -218,6 +231,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RequestError(f"config {str(path)!r} cannot be read as TOML: {error}") from None
 
 
+def assign_all(tree: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
+    """Apply overrides in order, `method.name` before the rest: a preset is where the other method keys start from."""
+    for assignment in sorted(sets, key=lambda text: text.partition("=")[0].strip() != "method.name"):
+        assign(tree, assignment)
+    return tree
+
+
 def assign(tree: dict[str, Any], assignment: str) -> None:
     """Apply one `KEY=VALUE` to a nested tree; `method.drift.mu=1` after `method.drift=proximal` extends the choice."""
     path, equals, text = assignment.partition("=")
@@ -231,7 +251,7 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
     node = tree
     for level, name in enumerate(keys[:-1]):
         child = node.get(name, {})
-        if isinstance(child, str) and level >= 0:
+        if isinstance(child, str):
             child = {"name": child}
         if not isinstance(child, dict):
             raise RequestError(
@@ -244,10 +264,15 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
 
 def parse_value(text: str) -> Any:
     """A TOML value where it parses as one (numbers, booleans, lists), otherwise the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    spellings = [text, text.lower()]  # True and .5 are no TOML, and clear enough
+    if re.fullmatch(r"\s*\.\d.*", text):
+        spellings.append(f"0{text.strip()}")
+    for spelling in spellings:
+        try:
+            return tomllib.loads(f"value = {spelling}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
 
 
 def explain(error: ValidationError) -> str:
@@ -259,7 +284,7 @@ def explain(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown_key(first["loc"]) + more
     found = first.get("input")
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list, such as [1, 2]")
     return f"{where} = {found!r} is not accepted: {message[:1].lower()}{message[1:]}.{more}"
 
 

@@ -50,5 +50,5 @@ def summary(thing: object) -> str:
 
 def plain(text: str) -> str:
     """On one line and without the section numbers that are meant for readers of the code."""
-    text = re.sub(r"\s*\(spec [\d.,: ]+\)", "", " ".join(text.split()))
-    return re.sub(r",? spec [\d., ]+\)", ")", text)
+    text = re.sub(r"\s*\(spec [^)]*\)", "", " ".join(text.split()))
+    return re.sub(r"[,;:]? ?spec [^)]*\)", ")", text)

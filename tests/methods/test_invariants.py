@@ -34,8 +34,8 @@ def same_bits(one: Result, other: Result) -> None:
 
 
 def head_start(result: Result) -> Tensors:
-    assert result.net is not None
-    return {f"head.{name}": tensor for name, tensor in result.net.head.state_dict().items()}
+    assert result.initial is not None
+    return {f"head.{name}": tensor for name, tensor in result.initial.head.state_dict().items()}
 
 
 def test_fedbabu_head_is_bit_identical_to_its_start() -> None:
@@ -59,8 +59,8 @@ def test_partial_update_of_all_blocks_is_fedbabu() -> None:
 
 def test_partial_update_leaves_later_blocks() -> None:
     result = go({"name": "partial-update", "train": "blocks:2"}, body="conv3")
-    assert result.net is not None
-    for name, tensor in result.net.state_dict().items():
+    assert result.initial is not None
+    for name, tensor in result.initial.state_dict().items():
         moved = not torch.equal(model(result)[name], tensor)
         assert moved == name.startswith(("body.blocks.0.", "body.blocks.1."))
 
@@ -83,7 +83,7 @@ def test_weightings_agree_when_sizes_are_equal() -> None:
 def test_every_method_sees_the_same_participants_and_start() -> None:
     results = [go(name) for name in ("fedavg", "fedbabu", "fedper")]
     assert len({frozenset(result.state.met) for result in results if result.state}) == 1
-    starts = [result.net.state_dict() for result in results if result.net]
+    starts = [result.initial.state_dict() for result in results if result.initial]
     assert all(torch.equal(starts[0][name], other[name]) for other in starts for name in other)
 
 
@@ -143,10 +143,29 @@ def test_forward_passes_follow_the_formula() -> None:
 
 def test_running_statistics_travel_with_the_body_and_stay_when_it_is_frozen() -> None:
     moved = go("fedbabu", body="resnet8", rounds=1, local_epochs=1)
-    assert moved.net is not None
-    start = moved.net.state_dict()
+    assert moved.initial is not None
+    start = moved.initial.state_dict()
     statistics = [name for name in start if "running_" in name or name.endswith("num_batches_tracked")]
     assert statistics
     assert all(not torch.equal(model(moved)[name], start[name]) for name in statistics)
     frozen = go({"name": "fedavg", "train": "head"}, body="resnet8", rounds=1, local_epochs=1)
     assert all(torch.equal(model(frozen)[name], start[name]) for name in statistics)
+
+
+def test_the_trained_networks_come_out_as_modules() -> None:
+    """The generic network gives the generic accuracy; a FedPer client's network has its own head."""
+    from torso.data import build
+    from torso.runs.run import prepare
+
+    config = Config(method="fedper", data={"clients": 10}, train={**SMALL, "fraction": 1.0})
+    job = prepare(config)
+    result = run(config, federation=job.federation)
+    federation = build(config.data, 0, job.model["head.weight"].device)
+    images = federation.test.images.movedim(-1, 1) / 255
+    images = (images - federation.mean[0]) / federation.std[0]
+    right = result.network()(images).argmax(dim=1) == federation.test.labels
+    assert right.float().mean().item() * 100 == pytest.approx(result.accuracy["generic"].mean, abs=1e-3)
+    for client in (0, 3):
+        rows = federation.test.rows(client)
+        hits = result.network(client)(images[rows]).argmax(dim=1) == federation.test.labels[rows]
+        assert hits.float().mean().item() * 100 == pytest.approx(result.accuracy["initial"].clients[client], abs=1e-3)

@@ -10,7 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torso.errors import RequestError
-from torso.nets import Body, LinearHead, apply, bodies, body_of, build, learnable, part_names, skeleton, split
+from torso.nets import (
+    Body,
+    LinearHead,
+    Network,
+    apply,
+    bodies,
+    body_of,
+    build,
+    heads,
+    learnable,
+    part_names,
+    set_modes,
+    skeleton,
+    split,
+)
 
 from .samples import images, spread
 
@@ -36,7 +50,7 @@ class Small(nn.Module):
 
 
 def plain() -> nn.Sequential:
-    return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3, bias=False))
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3, bias=False))
 
 
 @pytest.mark.parametrize("make", [plain, Small])
@@ -133,3 +147,29 @@ def test_a_plugin_registers_a_body() -> None:
     assert net(torch.randn(2, 2, 8, 8)).shape == (2, 7)
     assert not [name for name in net.state_dict() if "running" in name]
     assert body_of(nn.Flatten(), features=9)(torch.randn(1, 2, 9)).shape == (1, 2, 9)
+
+
+def test_dropout_is_refused_since_a_run_could_not_be_repeated() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    with pytest.raises(RequestError, match=r"2 \(Dropout\) of Sequential draws from torch's global random stream"):
+        split(module)
+    split(nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 2)))
+
+
+def test_a_foreign_body_takes_a_dual_head() -> None:
+    body = body_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 2)))
+    net = Network(body, heads["dual"]("hyper").build(body.features, 3, True))
+    for clients in (1, 3):
+        tensors = {n: t.expand(clients, *t.shape) for n, t in net.state_dict().items()}
+        tensors |= net.facts(torch.ones(clients, 3))
+        said = apply(net, tensors, torch.randn(clients, 5, 1, 2, 2))
+        assert said.personal is not None
+        assert said.personal.shape == (clients, 5, 3)
+
+
+def test_statistics_of_a_frozen_norm_without_weights_stay() -> None:
+    net = split(nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, affine=False), nn.Flatten(), nn.Linear(8, 2)))
+    set_modes(net, part_names(net, "blocks:1"))
+    assert not net.body.get_submodule("module.1").training
+    set_modes(net, part_names(net, "body"))
+    assert net.body.get_submodule("module.1").training

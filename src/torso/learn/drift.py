@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torso.kinds import NotNegative, Positive
+from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.registry import Registry
 
@@ -97,7 +98,7 @@ class Scaffold(Drift):
         return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
     def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
-        return {n: at.own[n] - at.shared[n] + self._met(at, n, _per_client(pace[n], p)) for n, p in at.params.items()}
+        return {n: at.own[n] - at.shared[n] + self._met(at, n, per_client(pace[n], p)) for n, p in at.params.items()}
 
     def _met(self, at: Local, name: str, pace: Tensor) -> Tensor:
         """The mean gradient of the visit; a client without a step keeps its variate."""
@@ -139,8 +140,4 @@ def clip_norm(grads: Tensors, limit: float) -> Tensors:
         return grads
     squares = torch.stack([g.flatten(1).square().sum(dim=1) for g in grads.values()])
     scale = (limit / (squares.sum(dim=0).sqrt() + 1e-6)).clamp(max=1.0)  # [G]; as torch's clip_grad_norm_
-    return {n: g * _per_client(scale, g) for n, g in grads.items()}
-
-
-def _per_client(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.ndim - 1))
+    return {n: g * per_client(scale, g) for n, g in grads.items()}

@@ -46,12 +46,11 @@ class Classroom:
 
 @dataclass(frozen=True)
 class Learned:
-    """Stacked tensors after so many epochs; mean loss over all samples met [G]; optimiser steps per client."""
+    """Stacked tensors after so many epochs; mean loss over all samples met [G]."""
 
     tensors: Tensors
     loss: Tensor
     epochs: int
-    steps: tuple[int, ...]
 
 
 def learn(
@@ -81,13 +80,12 @@ def learn_by_epoch(
     moving = moved_by(plan)
     tensors = {n: t.clone() if n in moving else t for n, t in tensors.items()}
     every_name = tuple(dict.fromkeys(n for lesson in plan for n in lesson.rates))
-    steps = deck.steps(habits.batch_size, room.skip_single)
     samples = torch.tensor(deck.used(habits.batch_size, room.skip_single), device=deck.index.device).clamp(min=1)
     counts = deck.class_counts(room.classes)
     loss = torch.zeros(len(deck.clients), device=deck.index.device)
     sgd = Sgd(habits.momentum, habits.weight_decay)
     epoch = 0
-    yield Learned(tensors, loss, epoch, steps=(0,) * len(steps))
+    yield Learned(tensors, loss, epoch)
     for lesson in plan:
         names = every_name if habits.shared_momentum else tuple(lesson.rates)
         if not habits.shared_momentum:
@@ -100,7 +98,7 @@ def learn_by_epoch(
                 sgd.step(tensors, grads, lesson.rates, batch.active)
                 loss += total
             epoch += 1
-            yield Learned(tensors, loss / (samples * epoch), epoch, tuple(epoch * each for each in steps))
+            yield Learned(tensors, loss / (samples * epoch), epoch)
 
 
 def _gradients(

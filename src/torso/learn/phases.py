@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torso.kinds import NotNegative, OrNone
+from torso.kinds import CountOrZero, NotNegative
 from torso.nets import Network, learnable, part_names
+
+_LARGEST = 3e38  # of float32: a rate beyond it diverges as one below it does, but torch would refuse it
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class Phase:
     """Train `part` at `lr` times the rate for `epochs` (0: as many as the run, or the personalisation, has)."""
 
     part: str = "all"
-    epochs: OrNone = 0
+    epochs: CountOrZero = 0
     lr: NotNegative = 1.0
 
 
@@ -41,7 +43,8 @@ def lessons(
     head = frozenset(part_names(net, "head"))
     plans = []
     for phase in plan:
-        rate = {n: lr * phase.lr * (head_factor if n in head else 1.0) for n in part_names(net, phase.part)}
+        scale = {n: head_factor if n in head else 1.0 for n in part_names(net, phase.part)}
+        rate = {n: min(lr * phase.lr * factor, _LARGEST) for n, factor in scale.items()}
         moving = frozenset(n for n, r in rate.items() if r > 0)
         params = learnable(net, tuple(n for n in rate if n in moving))
         if params:

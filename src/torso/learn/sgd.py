@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from torso.learn.stacked import per_client
 from torso.nets import Tensors
 
 
@@ -29,7 +30,7 @@ class Sgd:
         if self.momentum:
             moves = self._gather_speed(names, moves, active)
         if active is not None:
-            moves = [move * _per_client(active, move) for move in moves]
+            moves = [move * per_client(active, move) for move in moves]
         by_rate: dict[float, list[int]] = defaultdict(list)
         for place, name in enumerate(names):
             if name in rates:
@@ -47,9 +48,5 @@ class Sgd:
             torch._foreach_add_(speeds, moves)
         else:
             for speed, move in zip(speeds, moves, strict=True):
-                speed.copy_(torch.where(_per_client(active, speed), self.momentum * speed + move, speed))
+                speed.copy_(torch.where(per_client(active, speed), self.momentum * speed + move, speed))
         return speeds
-
-
-def _per_client(flags: Tensor, like: Tensor) -> Tensor:
-    return flags.view(-1, *[1] * (like.ndim - 1))

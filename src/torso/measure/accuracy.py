@@ -60,7 +60,9 @@ def personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
     wanted = sorted({how.epochs, *how.sweep})
     plans = {epochs: how.finetune(epochs) for epochs in wanted}
     found: dict[int, Tensor] = {}
-    if all(len(plan) <= 1 for plan in plans.values()):  # fewer epochs are a stop on the way to more: one pass
+    if all(
+        sum(lesson.epochs for lesson in plan) in (0, epochs) and len(plan) <= 1 for epochs, plan in plans.items()
+    ):  # fewer epochs are a stop on the way to more: one pass
         walk = learn_by_epoch(room, train, tensors, plans[wanted[-1]], how.habits, how.shuffle)
         now = next(walk)
         for epochs in wanted:

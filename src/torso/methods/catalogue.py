@@ -38,8 +38,10 @@ lg_fedavg = method(
 local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).")
 fedprox = fedavg.but(drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).")
 fedprox_babu = fedbabu.but(drift=Proximal(0.01), about="FedBABU held near the received body (spec 3.6).")
-scaffold = method(drift=Scaffold(), about="FedAvg with control variates against drift (spec 3.7).")
-scaffold_babu = fedbabu.but(drift=Scaffold(), about="FedBABU with control variates on the body (spec 3.11).")
+scaffold = method(
+    drift=Scaffold(), about="FedAvg with control variates; with momentum set method.drift.divisor=momentum (spec 3.7)."
+)
+scaffold_babu = fedbabu.but(drift=Scaffold("momentum"), about="FedBABU with control variates on the body (spec 3.11).")
 feddyn = method(drift=Dynamic(), about="FedAvg with a dynamic regulariser on every client (spec 3.8).")
 feddyn_babu = fedbabu.but(drift=Dynamic(), about="FedBABU with a dynamic regulariser on the body (spec 3.11).")
 fedavgm = method(server=Momentum(), about="FedAvg with momentum on the server (spec 3.9).")
@@ -51,7 +53,9 @@ fedadagrad = method(server=Adaptive("adagrad", beta1=0.0), about="FedAvg with Ad
 fedexp = method(server=FedExp(), about="FedAvg with a server step that grows when clients disagree (spec 3.10).")
 fedexp_babu = fedbabu.but(server=FedExp(), about="FedBABU with FedEXP's server step on the body (spec 3.11).")
 fedfn = method(head=Normalized(), about="FedAvg with features of length one (spec 8.1).")
-scaffold_fn = scaffold.but(head=Normalized(), about="SCAFFOLD with features of length one (spec 3.11).")
+scaffold_fn = scaffold.but(
+    head=Normalized(), drift=Scaffold("momentum"), about="SCAFFOLD with features of length one (spec 3.11)."
+)
 fedexp_fn = fedexp.but(head=Normalized(), about="FedEXP with features of length one (spec 3.11).")
 fedprox_fn = fedprox.but(head=Normalized(), about="FedProx with features of length one (spec 3.11).")
 feddyn_fn = feddyn.but(head=Normalized(), about="FedDyn with features of length one (spec 3.11).")

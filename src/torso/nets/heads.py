@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from torso.errors import RequestError
-from torso.kinds import Count, OrNone, Positive
+from torso.kinds import Count, CountOrZero, Positive
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import Linear
 from torso.registry import Registry
@@ -183,7 +183,7 @@ class Layers(nn.Sequential):
 class MlpHead(Head):
     """Three linear layers with ReLU between them, of `hidden` units (0: as many as there are features; spec 7.5)."""
 
-    hidden: OrNone = 0
+    hidden: CountOrZero = 0
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
         hidden = self.hidden or features

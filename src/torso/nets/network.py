@@ -112,8 +112,9 @@ def part_names(net: Network, part: str) -> tuple[str, ...]:
         where = {module: name for name, module in net.named_modules()}
         first = list(net.body.blocks)[: int(number)]
         return tuple(f"{where[block]}.{name}" for block in first for name in block.state_dict())
+    known = ", ".join(name for name, held in net.parts.items() if held or name == "none")
     raise RequestError(
-        f"part = {part!r} is unknown. Accepted: {', '.join(net.parts)}, or blocks:J with J from 1 to {depth}, "
+        f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
         "as many blocks as this body has"
     )
 
@@ -135,14 +136,13 @@ def apply(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None)
     if real is not None:
         _refuse_padding(net)
 
-    def one(tensors: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
+    def one(tensors: Tensors, x: Tensor) -> tuple[Tensor, ...]:
         said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
-        return said.features[0], said.logits[0]
+        return tuple(field[0] for field in said if field is not None)
 
     if x.shape[0] > 1:
         return Output(*vmap(one, randomness="different")(tensors, x))
-    features, logits = one({name: t[0] for name, t in tensors.items()}, x[0])
-    return Output(features[None], logits[None])
+    return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
 
 
 def _refuse_padding(net: Network) -> None:
@@ -151,6 +151,16 @@ def _refuse_padding(net: Network) -> None:
             raise RequestError(
                 f"{name} ({type(module).__name__}) of a network that is not Torso's own would count padded samples in "
                 "its statistics. Choose batches without padding (one client at a time), or a body of torso.nets.bodies"
+            )
+
+
+def check_stacking(net: Network, clients: int) -> None:
+    """Say before a run what `apply` would say in the middle of it, when ragged clients are padded."""
+    for name, module in net.named_modules():
+        if clients > 1 and not net.body.native and isinstance(module, _BatchNorm):
+            raise RequestError(
+                f"run.clients_at_once = {clients}: {name} ({type(module).__name__}) of a network that is not Torso's "
+                "own would count padded samples in its statistics. Accepted: 1"
             )
 
 
@@ -165,7 +175,7 @@ def skeleton(net: Network) -> Network:
 def set_modes(net: Network, learning: Collection[str]) -> None:
     """Train mode where something learns, eval mode elsewhere, so that frozen statistics stay (spec 7.2, 12.2).
 
-    A BatchNorm goes by its own parameters; anything else (Dropout, say) by its half of the network.
+    A BatchNorm goes by its own tensors; anything else by its half of the network.
     """
     names = {f"{half}.{n}": half for half in ("body", "head") for n, _ in net.get_submodule(half).named_parameters()}
     halves = {half for name, half in names.items() if name in learning}
@@ -173,8 +183,8 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
     net.body.train("body" in halves)
     net.head.train("head" in halves)
     for name, module in net.named_modules():
-        if isinstance(module, _BatchNorm) and module.affine:
-            module.train(any(f"{name}.{own}" in learning for own, _ in module.named_parameters()))
+        if isinstance(module, _BatchNorm) and (own := module.state_dict()):
+            module.train(any(f"{name}.{tensor}" in learning for tensor in own))
 
 
 def smallest_map(net: Network, image: tuple[int, int, int]) -> int:

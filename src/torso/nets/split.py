@@ -6,6 +6,7 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from torso.errors import RequestError
 from torso.nets.layers import Linear
@@ -19,6 +20,7 @@ class ForeignBody(Body):
 
     def __init__(self, module: nn.Module, features: int) -> None:
         nn.Module.__init__(self)
+        _refuse_dropout(module)
         self.features, self.module = features, module
         self.blocks = tuple(child for child in module.children() if any(True for _ in child.parameters()))
 
@@ -58,6 +60,15 @@ def body_of(module: nn.Module, features: int | None = None) -> Body:
             return body_of(torchvision.models.resnet34())
     """
     return split(module).body if features is None else ForeignBody(copy.deepcopy(module), features)
+
+
+def _refuse_dropout(module: nn.Module) -> None:
+    for name, layer in module.named_modules():
+        if isinstance(layer, _DropoutNd) and layer.p > 0:
+            raise RequestError(
+                f"{name} ({type(layer).__name__}) of {type(module).__name__} draws from torch's global random stream, "
+                "so a run could not be repeated or resumed. Set its p to 0, or leave it out"
+            )
 
 
 def _last_linear(module: nn.Module) -> tuple[str, nn.Linear]:

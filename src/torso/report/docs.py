@@ -10,7 +10,7 @@ from torso.learn.schedule import schedules
 from torso.measure import measures
 from torso.nets import head_inits
 from torso.registry import plain
-from torso.report.lists import list_methods, list_models, list_registry
+from torso.report.lists import list_axes, list_methods, list_models, list_registry
 
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
@@ -33,6 +33,7 @@ def sections() -> dict[str, str]:
         "head_inits": table(list_registry(head_inits)),
         "augmentations": table([{"name": n, "about": plain(a.about)} for n, a in augmentations.items()]),
         "measures": table([{"name": n, "of": m.of, "about": plain(m.about)} for n, m in measures.items()]),
+        "axes": table(list_axes()),
         "keys": table([{"key": f"`{key}`", "meaning": plain(meaning)} for key, meaning in describe_keys().items()]),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -35,12 +36,24 @@ def axes_in_words(method: Method) -> str:
         elif axis in AXES:
             options = axis_to_config(AXES[axis], value)
             name = options.pop("name")
-            plain = axis_to_config(AXES[axis], type(value)())
-            changed = {k: v for k, v in options.items() if v != plain.get(k)}
+            usual = axis_to_config(AXES[axis], type(value)())
+            changed = {k: v for k, v in options.items() if v != usual.get(k)}
             words.append(f"{axis}={name}" + (f"({', '.join(changed)})" if changed else ""))
         else:
             words.append(f"{axis}={value}")
     return " ".join(words) or "–"
+
+
+def list_axes() -> list[dict[str, Any]]:
+    """Every choice on every axis that is a registered class, with its options and their defaults."""
+    rows = []
+    for axis, registry in AXES.items():
+        for name, cls in sorted(registry.items()):
+            options = axis_to_config(registry, cls())
+            del options["name"]
+            said = ", ".join(f"`{key}` = {json.dumps(value)}" for key, value in options.items())
+            rows.append({"axis": f"`method.{axis}`", "choice": f"`{name}`", "options": said, "about": summary(cls)})
+    return rows
 
 
 def list_models() -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ def compare(
         raise RequestError("compare takes its methods as arguments, not from --set method.name.")
     if out is not None and (Path(out) / "config.toml").exists():
         raise RequestError(f"--out {str(out)!r} holds a run. Give a folder of its own for the comparison.")
-    first = Config.load(config, sets).run.seed
+    first = Config.load(config, [f"method.name={methods[0]}", *sets]).run.seed
     plans = [
         (Config.load(config, [f"method.name={method}", *sets, f"run.seed={seed}"]), method, seed)
         for seed in range(first, first + seeds)

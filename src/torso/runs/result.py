@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 from collections.abc import Mapping
@@ -10,14 +11,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from torso.errors import RequestError
 from torso.measure import Accuracy
-from torso.nets import Network
+from torso.nets import Network, Tensors
 from torso.runs.state import Cost, State
 
 
 @dataclass(frozen=True)
 class Result:
-    """Accuracies are percentages over clients. `net` and `state` are there when the run took place in this process."""
+    """Accuracies are percentages over clients.
+
+    When the run took place in this process, `network()` gives the trained models; `initial`, `generic` and `state` are
+    what they are made of."""
 
     method: str
     dataset: str
@@ -30,12 +35,24 @@ class Result:
     seconds: Mapping[str, float]
     versions: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = field(default=None, compare=False)
-    net: Network | None = field(default=None, compare=False, repr=False)
+    initial: Network | None = field(default=None, compare=False, repr=False)  # with the weights it started from
+    generic: Tensors = field(default_factory=dict, compare=False, repr=False)
     state: State | None = field(default=None, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    def network(self, client: int | None = None) -> Network:
+        """The generic model, or the model that a client holds before fine-tuning, as an ordinary nn.Module."""
+        if self.initial is None or self.state is None:
+            raise RequestError("this result was read from a folder; only a run in this process holds its models.")
+        net = copy.deepcopy(self.initial)
+        if client is None:
+            net.load_state_dict(self.generic)
+        else:
+            net.load_state_dict({**self.state.model, **self.state.shown, **self.state.private.get(client, {})})
+        return net
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,7 +68,7 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     state = _server_step(stage, state, came, federation)
     if stage.method.server_data != "none":
         state = _server_pass(stage, state, engine, seed, number)
-    if not all(torch.isfinite(state.model[name]).all() for name in stage.corrected):
+    if not _finite([state.model[name] for name in stage.moving]) or not _finite(_tensors(came.kept)):
         raise RunFailed(f"non-finite weights after round {number}")
     state = replace(
         state,
@@ -95,14 +95,15 @@ def visit_of(stage: Stage, state: State, number: int, weights: dict[int, float],
         travels=stage.travels,
         corrected=stage.corrected,
         keeps=stage.keeps,
+        squares=stage.method.server.uses_squares,
     )
 
 
 @dataclass
 class _Came:
-    """What came back in a round, summed over the participants in their order."""
+    """What came back in a round, summed over the participants in their order; their weights sum to 1."""
 
-    mean: Tensors = field(default_factory=dict)
+    total: Tensors = field(default_factory=dict)
     squares: Tensor = field(default_factory=lambda: torch.zeros(()))
     change: Tensors = field(default_factory=dict)
     kept: dict[int, Tensors] = field(default_factory=dict)
@@ -118,7 +119,7 @@ def _gather(arriving: Iterator[Sent], number: int) -> _Came:
             if not math.isfinite(loss):
                 raise RunFailed(f"non-finite loss in round {number}, client {client}")
             came.loss[client] = loss
-        add(came.mean, sent.total)
+        add(came.total, sent.total)
         add(came.change, sent.change)
         came.squares = came.squares.to(sent.squares.device) + sent.squares
         came.kept.update(sent.kept)
@@ -128,17 +129,17 @@ def _gather(arriving: Iterator[Sent], number: int) -> _Came:
 
 def _server_step(stage: Stage, state: State, came: _Came, federation: Federation) -> State:
     """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
-    if not came.mean:
+    if not came.total:
         return state
     drift, clients = stage.method.drift, federation.clients - len(federation.newcomers)
     old = {name: state.model[name] for name in stage.corrected}
-    moved = stage.method.server.step(state.rule, old, {name: came.mean[name] for name in old}, came.squares)
-    reported = {**came.mean, **moved.shared}
+    moved = stage.method.server.step(state.rule, old, {name: came.total[name] for name in old}, came.squares)
+    reported = {**came.total, **moved.shared}
     memory = {name: state.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
     return replace(
         state,
         model={**state.model, **drift.settle(reported, memory)},
-        shown=moved.shown or (reported if drift.shows_mean else {}),
+        shown=moved.shown or ({name: reported[name] for name in memory} if drift.shows_mean else {}),
         rule=moved.state,
         drift=memory,
     )
@@ -157,6 +158,8 @@ def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: 
         keeps=frozenset(),
     )
     (sent,) = engine.map(visit, [SERVER])
+    if not math.isfinite(sent.loss[0]):
+        raise RunFailed(f"non-finite loss on the server's data in round {number}")
     return replace(state, model={**state.model, **sent.total}, shown={})
 
 
@@ -167,11 +170,22 @@ def _cost(stage: Stage, state: State, federation: Federation, chosen: Sequence[i
     down = each * len(chosen)
     if stage.method.share.frozen == "once" and stage.travels:
         down += bytes_of(state.model, state.model.keys() - stage.moving) * len(set(chosen) - state.met)
+    up = each * len(chosen)
+    if stage.method.server_data != "none" and state.round + 1 == stage.first:  # the server's images, sent once (3.3)
+        up += len(federation.server_rows) * federation.train.images[0].numel()
     samples = int(federation.train.sizes_of(chosen).sum())
     passes = samples * _passes(stage, stage.plan(stage.first))
     if stage.method.server_data != "none":
         passes += len(federation.server_rows) * _passes(stage, stage.server_plan(stage.first))
-    return Cost(each * len(chosen), down, passes)
+    return Cost(up, down, passes)
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
+
+
+def _tensors(held: Mapping[int, Tensors]) -> Iterator[Tensor]:
+    return (tensor for own in held.values() for tensor in own.values())
 
 
 def _passes(stage: Stage, plan: Sequence[Lesson]) -> int:

@@ -22,7 +22,8 @@ from torso.learn.drift import NoDrift
 from torso.learn.phases import Phase, lessons
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.methods import Finished
-from torso.nets import Network, Tensors
+from torso.nets import Network, Tensors, check_stacking
+from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
 from torso.runs.checkpoint import load_newest
 from torso.runs.events import Begin, Listener, Stop
@@ -125,6 +126,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     )
     plan = stages(config, net)
     check_server_data(plan, federation)
+    check_stacking(net, config.run.clients_at_once)
     if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
@@ -138,10 +140,12 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
 
 
 def _finished_model(folder: Path, model: Tensors) -> Tensors:
-    found = load_newest(folder / "checkpoints", model, fingerprint=None)
+    finished = (folder / "result.json").is_file() and Result.read(folder).ok
+    found = load_newest(folder / "checkpoints", model, fingerprint=None) if finished else None
     if found is None:
         raise RequestError(
-            f"method.start.run = {str(folder)!r} holds no checkpoint. Give the folder of a finished run."
+            f"method.start.run = {str(folder)!r} is not the folder of a finished run "
+            "(result.json with status ok, and a checkpoint)."
         )
     return {**found.state.model, **found.state.shown}
 
@@ -274,7 +278,8 @@ class _Run:
             seconds={**seconds, "total": sum(seconds.values())},
             versions=versions(),
             folder=self.folder.path if self.folder else None,
-            net=self.job.net,
+            initial=self.job.net,
+            generic=generic_model({**self.state.model, **self.state.shown}, self.state.private, self.job.federation),
             state=self.state,
         )
         if self.folder:

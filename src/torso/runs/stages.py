@@ -11,11 +11,13 @@ from functools import cached_property
 from torso.config import Config, TrainConfig
 from torso.data import Federation
 from torso.errors import RequestError
+from torso.learn.drift import NoDrift
 from torso.learn.local import Habits
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
 from torso.methods import Finished, Method, methods
 from torso.nets import Network, learnable, part_names
+from torso.server import Mean
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
             f"method.start.method = {start.method!r} begins at itself: {' → '.join((*chain, start.method))}"
         )
     other = methods.look_up(start.method, "method.start.method")
+    if other.head != method.head:
+        raise RequestError(
+            f"method.start.method = {start.method!r} has another head ({other.head}) than {method.name!r} "
+            f"({method.head}), so its model does not fit. Choose a method with the same head."
+        )
     before = () if start.run else _stages(other, train, net, (*chain, start.method))
     first = before[-1].last + 1 if before else 1
     rounds = max(int(train.rounds * start.rounds + 1e-9), 1)
@@ -115,7 +122,24 @@ def _stage(
             f"method {method.name!r} trains nothing: method.train = {[p.part for p in method.train]} "
             f"with train.head_lr_factor = {train.head_lr_factor}"
         )
+    _check_sense(stage)
     return stage
+
+
+def _check_sense(stage: Stage) -> None:
+    """Refuse combinations that cannot mean anything, with the reason."""
+    method = stage.method
+    if not stage.corrected and (type(method.drift) is not NoDrift or type(method.server) is not Mean):
+        raise RequestError(
+            f"method.drift = {method.drift} and method.server = {method.server} act on what travels, and nothing does: "
+            f"method.share = {method.share.part!r}"
+        )
+    unshared = moved_by(stage.server_plan(stage.first)) - frozenset(part_names(stage.net, method.share.part))
+    if method.server_data != "none" and unshared:
+        raise RequestError(
+            f"method.server_data = {method.server_data!r} trains parts that do not travel (method.share = "
+            f"{method.share.part!r}), so no client would get them: {', '.join(sorted(unshared)[:3])}"
+        )
 
 
 def check_parts(method: Method, net: Network) -> None:

@@ -46,6 +46,7 @@ class Visit:
     travels: frozenset[str]
     corrected: tuple[str, ...]  # parameters that travel: what drift corrections and server rules see
     keeps: frozenset[str]
+    squares: bool  # whether the server rule wants to know how far the participants went
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
         tensors = desk.models(self.model, self.private, clients)
@@ -80,7 +81,7 @@ class Visit:
 
     def _squares(self, tensors: Tensors, weights: Tensor) -> Tensor:
         total = torch.zeros_like(weights)
-        for name in self.corrected:
+        for name in self.corrected if self.squares else ():
             total += (tensors[name] - self.model[name]).flatten(1).square().sum(dim=1)
         return (weights * total).sum()
 

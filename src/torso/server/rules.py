@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torso.kinds import Fraction, NotNegative, Positive
+from torso.kinds import Beta, NotNegative, Positive
 from torso.nets import Tensors
 from torso.registry import Registry
 
@@ -24,10 +25,14 @@ class Moved(NamedTuple):
     shown: Tensors = {}  # noqa: RUF012  never mutated
 
 
-class ServerRule(Protocol):
+class ServerRule(ABC):
+    """The base of server rules."""
+
+    uses_squares: ClassVar[bool] = False
+
+    @abstractmethod
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
-        """`state` is empty in the first round; `squares` is Σ_k w_k ‖Δ_k‖² over the participants."""
-        ...
+        """`state` is empty in the first round; `squares` is Σ_k w_k ‖Δ_k‖² over the participants, for who uses it."""
 
 
 servers: Registry[type[ServerRule]] = Registry("method.server")
@@ -35,7 +40,7 @@ servers: Registry[type[ServerRule]] = Registry("method.server")
 
 @servers.register("mean")
 @dataclass(frozen=True)
-class Mean:
+class Mean(ServerRule):
     """The weighted mean of the participants' models (spec 1.2, step 5)."""
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
@@ -44,11 +49,11 @@ class Mean:
 
 @servers.register("momentum")
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(ServerRule):
     """m ← β m + Δ; θ ← θ + η m (FedAvgM, spec 3.9)."""
 
     lr: Positive = 1.0
-    beta: Fraction = 0.9
+    beta: Beta = 0.9
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
         m = {n: self.beta * state.get(f"m.{n}", torch.zeros_like(t)) + mean[n] - t for n, t in old.items()}
@@ -57,13 +62,13 @@ class Momentum:
 
 @servers.register("adaptive")
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(ServerRule):
     """m ← β₁ m + (1 − β₁)Δ; θ ← θ + η m / (√v + τ); v by FedAdam, FedYogi or FedAdagrad (Reddi et al., spec 3.9)."""
 
     second: Literal["adam", "yogi", "adagrad"] = "adam"
     lr: Positive = 0.01
-    beta1: NotNegative = 0.9
-    beta2: NotNegative = 0.99
+    beta1: Beta = 0.9
+    beta2: Beta = 0.99
     tau: Positive = 1e-3
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
@@ -87,12 +92,12 @@ class Adaptive:
 
 @servers.register("torch-adam")
 @dataclass(frozen=True)
-class TorchAdam:
+class TorchAdam(ServerRule):
     """torch.optim.Adam on −Δ: bias correction, weight decay 1e-5 (FedAdam as FedNCM's code has it, spec 3.9)."""
 
     lr: Positive = 0.01
-    beta1: NotNegative = 0.9
-    beta2: NotNegative = 0.999
+    beta1: Beta = 0.9
+    beta2: Beta = 0.999
     eps: Positive = 1e-8
     weight_decay: NotNegative = 1e-5
 
@@ -113,13 +118,14 @@ class TorchAdam:
 
 @servers.register("fedexp")
 @dataclass(frozen=True)
-class FedExp:
+class FedExp(ServerRule):
     """θ ← θ + η_g Δ̄ with η_g = max(1, Σ_k w_k‖Δ_k‖² / 2(‖Δ̄‖² + ε)), all tensors together (FedEXP, spec 3.10).
 
     `last_two` reports accuracy on the average of the last two iterates, as the authors' code does."""
 
     eps: NotNegative = 1e-3
     last_two: bool = False
+    uses_squares: ClassVar[bool] = True
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
         delta = {n: mean[n] - t for n, t in old.items()}
