@@ -242,7 +242,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("method.train=[]", ["method.train", "nothing to train", "blocks:J"]),
         ("method.train=[{part='body', lr=-1}]", ["method.train.0.lr = -1", "greater than or equal to 0"]),
         ("method.start={name='finished', rounds=0}", ["method.start.rounds = 0", "greater than 0"]),
-        ("method.start={name='finished', lr=0}", ["method.start.lr = 0", "greater than 0"]),
+        ("method.start={name='finished', lr=-1}", ["method.start.lr = -1", "greater than or equal to 0"]),
         ("method.drift={name='proximal', mu=nan}", ["method.drift.mu = nan", "finite"]),
         ("train.rounds=true", ["train.rounds = True", "integer"]),
         ("data.clients=10.0", ["data.clients = 10.0", "integer"]),

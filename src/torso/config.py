@@ -84,6 +84,9 @@ class ModelConfig(_Section):
     body: str = Field("mlp", description="see Networks")
     head_init: str = Field("default", description="see Head initialisations")
     head_bias: bool = Field(True, description="whether the head has a bias")
+    weights: str = Field(
+        "", description="a body trained elsewhere: a run folder, or a safetensors file of this network"
+    )
     norm: Literal["default", "batch", "running"] = Field(
         "default",
         description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",

@@ -95,8 +95,12 @@ def test_every_method_resumes_bit_for_bit_with_running_statistics(name: str, tmp
     )
     whole = run(config)
     stop = Stop()
-    with pytest.raises(Stopped):
-        run(config, tmp_path / "run", listener=StopAfterOne(stop), stop=stop)
+    if prepare(config).rounds:
+        with pytest.raises(Stopped):
+            run(config, tmp_path / "run", listener=StopAfterOne(stop), stop=stop)
+    else:  # FedNCM: nothing to stop; the folder may have lost its result
+        run(config, tmp_path / "run")
+        (tmp_path / "run" / "result.json").unlink()
     resumed = run(config, tmp_path / "run", resume=True)
     assert resumed.status == whole.status == "ok"
     assert resumed.accuracy == whole.accuracy

@@ -34,4 +34,4 @@ def constant(round: int, rounds: int, decay: float) -> float:
 @schedules.register("cosine")
 def cosine(round: int, rounds: int, decay: float) -> float:
     """Half a cosine from 1 towards 0 over the rounds (SphereFed)."""
-    return 0.5 * (1 + math.cos(math.pi * (round - 1) / rounds))
+    return 0.5 * (1 + math.cos(math.pi * (round - 1) / max(rounds, 1)))

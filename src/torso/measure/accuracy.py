@@ -92,28 +92,34 @@ def without_head(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
     return {"without_head": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size, nearest)}
 
 
-@torch.no_grad()
 def class_means(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> tuple[Tensor, Tensor]:
     """Mean feature per class of the client's training samples [G, C, d], and which classes it has [G, C].
 
     Not augmented, and shuffled: in class order, batch statistics of BatchNorm would be skewed (spec 9.3)."""
+    order = Shuffle(how.shuffle.seed, "templates", 0) if how.template_order == "shuffled" else None
+    total, count = class_sums(desk, clients, tensors, how.batch_size, order)
+    return total / count.clamp(min=1).unsqueeze(-1), count > 0
+
+
+@torch.no_grad()
+def class_sums(
+    desk: Desk, clients: Sequence[int], tensors: Tensors, batch_size: int, order: Shuffle | None
+) -> tuple[Tensor, Tensor]:
+    """Features of the clients' training samples summed by class [G, C, d], and how many there are [G, C]."""
     deck, room = desk.train_deck(clients), desk.room
-    if how.template_order == "shuffled":
-        order = Shuffle(how.shuffle.seed, "templates", 0)
-        batches = deck.shuffled(how.batch_size, room.lens, order, 0, None)
-    else:
-        batches = deck.in_order(how.batch_size, room.lens)
-    classes = desk.federation.classes
-    total: Tensor | float = 0.0
-    count = torch.zeros(len(clients), classes, device=deck.index.device)
+    batches = deck.in_order(batch_size, room.lens)
+    if order is not None:
+        batches = deck.shuffled(batch_size, room.lens, order, 0, None)
+    features = room.net.body.features
+    total = torch.zeros(len(clients), room.classes, features, device=deck.index.device)
+    count = torch.zeros(len(clients), room.classes, device=deck.index.device)
     for batch, said in _look(room, batches, tensors):
-        member = F.one_hot(batch.labels, classes).to(said.features.dtype)  # [G, B, C]
+        member = F.one_hot(batch.labels, room.classes).to(said.features.dtype)  # [G, B, C]
         if batch.real is not None:
             member = member * batch.real.unsqueeze(-1)
-        total = total + member.transpose(1, 2) @ said.features
+        total += member.transpose(1, 2) @ said.features
         count += member.sum(dim=1)
-    means = total / count.clamp(min=1).unsqueeze(-1)
-    return means, count > 0
+    return total, count
 
 
 @measure("generic", of="server")

@@ -3,10 +3,11 @@
 from torso.methods.catalogue import methods
 from torso.methods.method import AXES, Method, Share
 from torso.methods.parse import method_from_config, method_to_config
-from torso.methods.starts import Finished, Fresh, starts
+from torso.methods.starts import ClassMeans, Finished, Fresh, starts
 
 __all__ = [
     "AXES",
+    "ClassMeans",
     "Finished",
     "Fresh",
     "Method",

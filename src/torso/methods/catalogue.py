@@ -9,8 +9,8 @@ from torso.learn.drift import Dynamic, Proximal, Scaffold
 from torso.learn.objectives import BalancedSoftmax, FeatureNorm, SquaredError
 from torso.learn.phases import Phase
 from torso.methods.method import Method, Share, method
-from torso.methods.starts import Finished
-from torso.nets.heads import Dual, Normalized, Sphere
+from torso.methods.starts import ClassMeans, Finished
+from torso.nets.heads import Dual, MlpHead, Normalized, Sphere
 from torso.personal import FineTune
 from torso.registry import Registry
 from torso.server.rules import Adaptive, FedExp, Momentum, TorchAdam
@@ -84,6 +84,14 @@ fedrod_hyper_fedprox = fedrod_hyper.but(
 fedrod_hyper_scaffold = fedrod_hyper.but(
     drift=Scaffold(), about="Fed-RoD (hyper) with SCAFFOLD on the generic branch (spec 6.4)."
 )
+lp = method(train="head", share="head", about="Linear probing: only the head learns and travels (spec 7.2).")
+mlp_head = lp.but(head=MlpHead(), about="Probing with a head of three layers (spec 7.5).")
+ft = fedavg.but(about="The whole network from a body trained elsewhere: set model.weights (spec 7.3).")
+lp_ft = method(
+    start=Finished("lp", first=10, rounds=1.0, lr=0.0, schedule=""), about="Ten rounds of probing, then FT (spec 7.4)."
+)
+fedncm = method(start=ClassMeans(), about="The head is made of class means, in one exchange and no round (spec 7.1).")
+fedncm_ft = method(start=ClassMeans(rounds=1.0), about="FT from FedNCM's head (spec 7.4).")
 partial_update = fedavg.but(
     train=(Phase("blocks:1"),), about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4)."
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
-from torso.kinds import Fraction, Positive
+from pydantic import Field
+
+from torso.kinds import CountOrZero, Fraction, NotNegative
 from torso.registry import Registry
 
 
@@ -25,13 +27,26 @@ class Fresh:
 @starts.register("finished")
 @dataclass(frozen=True)
 class Finished:
-    """Another method's finished model, then a share of the rounds at a rate of its own (LG-FedAvg, spec 4.3).
+    """Another method's finished model, then a share of the rounds at a rate of its own (LG-FedAvg, spec 4.3 and 7.4).
 
-    `run` names a finished run folder to begin from; without one the other `method` is trained first, in the same run.
+    `run` names a finished run folder to begin from; without one the other `method` is trained first, in the same run,
+    for `first` rounds. Where `first`, `lr` or `schedule` are not given (0 or ""), those of the run are used.
     """
 
     method: str = "fedavg"
     run: str = ""
+    first: CountOrZero = 0
     rounds: Fraction = 0.25
-    lr: Positive = 0.001
+    lr: NotNegative = 0.001
     schedule: str = "const"
+
+
+@starts.register("class-means")
+@dataclass(frozen=True)
+class ClassMeans:
+    """The head begins as the class means of everybody's features, each of length one (FedNCM, spec 7.1).
+
+    `rounds` is the share of train.rounds that follows: 0 for FedNCM, 1 for FedNCM+FT."""
+
+    rounds: Annotated[float, Field(ge=0, le=1)] = 0.0
+    metric: Literal["direction", "euclidean"] = "direction"

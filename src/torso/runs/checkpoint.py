@@ -83,6 +83,17 @@ def load_newest(folder: Path, model: Tensors, fingerprint: str | None) -> Checkp
 
 
 def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:
+    note, tensors = _verified(path)
+    if fingerprint is not None and note["config"] != fingerprint:
+        raise RequestError(
+            f"checkpoint {str(path)!r} comes from another config. "
+            "Resume with the config.toml of its run, or choose another --out."
+        )
+    return _unflatten(tensors, model, note, path)
+
+
+def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
+    """The note and the tensors of a checkpoint, after their checksums."""
     note = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(note, dict) or note.pop("sha256", None) != _seal(note):
         raise ValueError("its checksum does not match")
@@ -91,12 +102,32 @@ def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:
     tensors = path.with_suffix(".safetensors")
     if _sha256(tensors) != note["tensors_sha256"]:
         raise ValueError(f"the checksum of {tensors.name} does not match")
-    if fingerprint is not None and note["config"] != fingerprint:
+    return note, load_file(tensors)
+
+
+def load_body(path: Path, model: Tensors) -> Tensors:
+    """The tensors of a body trained elsewhere, from a run folder or a safetensors file; every one must fit."""
+    try:
+        if path.is_dir():
+            newest = _newest_first(path / "checkpoints")
+            if not newest:
+                raise RequestError(
+                    f"model.weights = {str(path)!r} holds no checkpoint. Give the folder of a finished run."
+                )
+            held = {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
+        else:
+            held = load_file(path)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise RequestError(f"model.weights = {str(path)!r} cannot be read: {error}") from None
+    found = {name: tensor for name, tensor in held.items() if name.startswith("body.")}
+    for name, tensor in found.items():
+        check_fits(name, tensor, model, path)
+    missing = [name for name in model if name.startswith("body.") and name not in found]
+    if missing:
         raise RequestError(
-            f"checkpoint {str(path)!r} comes from another config. "
-            "Resume with the config.toml of its run, or choose another --out."
+            f"model.weights = {str(path)!r} lacks {', '.join(missing[:5])}, which this network's body has."
         )
-    return _unflatten(load_file(tensors), model, note, path)
+    return {name: tensor.to(model[name].device) for name, tensor in found.items()}
 
 
 def _flatten(state: State) -> Tensors:

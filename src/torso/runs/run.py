@@ -21,13 +21,14 @@ from torso.errors import RequestError, RunFailed, TorsoError
 from torso.learn.drift import NoDrift
 from torso.learn.phases import Phase, lessons
 from torso.measure import Accuracy, Evaluation, evaluate
-from torso.methods import Finished
+from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
-from torso.runs.checkpoint import load_newest
+from torso.runs.checkpoint import load_body, load_newest
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.folder import RunFolder
+from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
 from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
@@ -80,7 +81,8 @@ class Job:
         return self.plan[-1].last
 
     def stage(self, round: int) -> Stage:
-        return next(stage for stage in self.plan if stage.first <= round <= stage.last)
+        """Whose round it is; where there are none (FedNCM), the last stage's."""
+        return next((stage for stage in self.plan if stage.first <= round <= stage.last), self.plan[-1])
 
     def evaluation(self, stage: Stage, round: int) -> Evaluation:
         """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
@@ -127,12 +129,16 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     plan = stages(config, net)
     check_server_data(plan, federation)
     check_stacking(net, config.run.clients_at_once)
+    if isinstance(plan[0].method.start, ClassMeans):
+        linear_of(net)  # raises RequestError where the head has no place for them
     if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
             f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
+    if config.model.weights:
+        model |= load_body(Path(config.model.weights), model)
     start = config.method.start
     if isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
@@ -173,6 +179,7 @@ class _Run:
         self.job, self.folder, self.listener, self.stop = job, folder, listener, stop
         self.config = job.config
         self.state = State(job.model)
+        self.opened = False  # whether the state is past what comes before the first round
         self.seconds = {"train": 0.0, "measure": 0.0}
 
     def go(self, resume: bool) -> Result:
@@ -193,6 +200,8 @@ class _Run:
         status, accuracy = "ok", {}
         with make(job.net, job.federation, config.run.workers, config.run.clients_at_once) as engine:
             try:
+                if not self.opened:
+                    self._open(engine)
                 while self.state.round < job.rounds:
                     self._round(engine)
                 self.listener.measuring(len(job.measured_clients()))
@@ -208,14 +217,24 @@ class _Run:
         found = self.folder.resume(self.job.model)
         if found is None:
             return "no checkpoint yet: from the first round"
-        self.state = found.state
+        self.state, self.opened = found.state, True
         skipped = "".join(f"; {reason}, passed over" for reason in found.skipped)
         return f"continuing after round {found.state.round}, from {found.path}{skipped}"
+
+    def _open(self, engine: Engine) -> None:
+        """What comes before the first round."""
+        job, start = self.job, self.job.plan[0].method.start
+        if isinstance(start, ClassMeans):
+            order = Shuffle(self.config.run.seed, "templates", 0)
+            work = ClassSums(self.state.model, self.config.measure.batch_size, order)
+            self.state = open_with_class_means(start, self.state, job.net, job.federation, engine, work)
+        if self.folder and job.rounds == 0:
+            self.folder.save(self.state)
 
     def _round(self, engine: Engine) -> None:
         began = time.perf_counter()
         stage = self.job.stage(self.state.round + 1)
-        if self.state.round + 1 == stage.first:  # a new stage begins at the model alone
+        if 1 < self.state.round + 1 == stage.first:  # a new stage begins at the model alone
             self.state = self.state.at_new_stage()
         self.state, played = play_round(stage, self.state, self.job.federation, engine, self.config.run.seed)
         seconds = time.perf_counter() - began

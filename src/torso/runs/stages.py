@@ -15,7 +15,7 @@ from torso.learn.drift import NoDrift
 from torso.learn.local import Habits
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
-from torso.methods import Finished, Method, methods
+from torso.methods import ClassMeans, Finished, Method, methods
 from torso.nets import Network, learnable, part_names
 from torso.server import Mean
 
@@ -93,6 +93,8 @@ def stages(config: Config, net: Network) -> tuple[Stage, ...]:
 
 def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, ...]) -> tuple[Stage, ...]:
     start = method.start
+    if isinstance(start, ClassMeans):
+        return (_stage(method, train, net, 1, _share(train.rounds, start.rounds), train.lr, train.schedule),)
     if not isinstance(start, Finished):
         return (_stage(method, train, net, 1, train.rounds, train.lr, train.schedule),)
     if start.method in chain:
@@ -105,10 +107,15 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
             f"method.start.method = {start.method!r} has another head ({other.head}) than {method.name!r} "
             f"({method.head}), so its model does not fit. Choose a method with the same head."
         )
-    before = () if start.run else _stages(other, train, net, (*chain, start.method))
+    shorter = train.model_copy(update={"rounds": start.first}) if start.first else train
+    before = () if start.run else _stages(other, shorter, net, (*chain, start.method))
     first = before[-1].last + 1 if before else 1
-    rounds = max(int(train.rounds * start.rounds + 1e-9), 1)
-    return (*before, _stage(method, train, net, first, rounds, start.lr, start.schedule))
+    rounds = max(_share(train.rounds, start.rounds), 1)
+    return (*before, _stage(method, train, net, first, rounds, start.lr or train.lr, start.schedule or train.schedule))
+
+
+def _share(rounds: int, share: float) -> int:
+    return int(rounds * share + 1e-9)
 
 
 def _stage(
