@@ -38,7 +38,7 @@ def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) 
     job: Job = prepare(config, three())
     how = job.evaluation(job.plan[0], 0)
     with OneByOne(job.net, job.federation, workers=2, at_once=at_once) as engine:
-        return evaluate(engine, job.federation, names, job.model, {}, how, job.measured_clients())
+        return evaluate(engine, job.federation, names, job.model, {}, how, job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -188,3 +188,10 @@ def test_a_method_that_begins_at_itself_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(RequestError, match=r"method.start.method = 'snake' begins at itself: snake → snake"):
         run(tiny("snake"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"accuracy": 5}', "no json"])
+def test_a_result_that_is_none_is_refused_by_its_path(tmp_path: Path, text: str) -> None:
+    (tmp_path / "result.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RequestError, match=r"result\.json' is not the result of a run"):
+        Result.read(tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -78,6 +78,12 @@ class Accuracy:
         if not len(known):
             return cls(math.nan, math.nan, 0, clients)
         return cls(float(known.mean()), float(known.std()), len(known), clients)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Accuracy:
+        """What `as_json` wrote."""
+        mean, std = (math.nan if found[k] is None else found[k] for k in ("mean", "std"))
+        return cls(mean, std, found["n"], tuple(found["clients"]))
 
     def as_json(self) -> dict[str, Any]:
         number = {"mean": self.mean, "std": self.std}

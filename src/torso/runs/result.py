@@ -71,18 +71,13 @@ class Result:
     @classmethod
     def read(cls, folder: Path) -> Result:
         """A finished run's result, from its folder."""
-        tree = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        nan = float("nan")
-        accuracy = {
-            name: Accuracy(
-                nan if found["mean"] is None else found["mean"],
-                nan if found["std"] is None else found["std"],
-                found["n"],
-                tuple(found["clients"]),
-            )
-            for name, found in tree.pop("accuracy").items()
-        }
-        return cls(**{**tree, "cost": Cost(**tree["cost"])}, accuracy=accuracy, folder=folder)
+        path = folder / "result.json"
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            accuracy = {name: Accuracy.from_json(found) for name, found in tree.pop("accuracy").items()}
+            return cls(**{**tree, "cost": Cost(**tree["cost"])}, accuracy=accuracy, folder=folder)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RequestError(f"{str(path)!r} is not the result of a run: {error}. Give another folder.") from None
 
 
 def versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ class Job:
             shuffle=Shuffle(config.run.seed, "personalize", round),
         )
 
+    @cached_property
     def measured_clients(self) -> tuple[int, ...]:
         """All training clients, whether or not they ever took part, or as many as `measure.clients` says."""
         known = np.setdiff1d(np.arange(self.federation.clients), self.federation.newcomers, assume_unique=True)
@@ -204,7 +206,7 @@ class _Run:
                     self._open(engine)
                 while self.state.round < job.rounds:
                     self._round(engine)
-                self.listener.measuring(len(job.measured_clients()))
+                self.listener.measuring(len(job.measured_clients))
                 accuracy = self._measure(engine, config.measure.names)
             except RunFailed as failure:
                 status = f"failed: {failure}"
@@ -279,7 +281,7 @@ class _Run:
         stage = job.stage(max(state.round, 1))
         how = job.evaluation(stage, state.round)
         model = {**state.model, **state.shown}
-        found = evaluate(engine, job.federation, names, model, state.private, how, job.measured_clients())
+        found = evaluate(engine, job.federation, names, model, state.private, how, job.measured_clients)
         self.seconds["measure"] += time.perf_counter() - began
         return found
 
