@@ -70,6 +70,9 @@ class DataConfig(_Section):
     server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of the training set on the server"
     )
+    meta_per_class: Count = Field(
+        10, description="training images of each class that the server gives to everybody, for methods that use them"
+    )
     augment: str = Field("auto", description="see Augmentations")
     normalize: Literal["source", "statistics"] = Field(
         "source",

@@ -125,6 +125,20 @@ class ClassTemperature(_Balanced):
         return cross_entropy(logits * (share**self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
 
 
+def balanced_softmax(
+    logits: Tensor, labels: Tensor, counts: Tensor, gamma: Tensor | float, *, absent_as_one: bool = False
+) -> Tensor:
+    """Cross-entropy of logit + γ·log N_c [G, B]; γ a number or [G, 1].
+
+    An absent class leaves the soft-max after the offset is made, so that γ can be learned (γ·log 0 has no gradient);
+    `absent_as_one`: it counts as one sample instead, for labels that the client has never seen (spec 6.1)."""
+    offset = gamma * counts.clamp(min=1).to(logits.dtype).log()
+    shifted = logits + offset.unsqueeze(1)
+    if not absent_as_one:
+        shifted = shifted.masked_fill((counts == 0).unsqueeze(1), -torch.inf)
+    return cross_entropy(shifted, labels)
+
+
 @objectives.register("balanced-softmax")
 @dataclass(frozen=True)
 class BalancedSoftmax(_Balanced):
@@ -135,6 +149,4 @@ class BalancedSoftmax(_Balanced):
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         if self.gamma == 0:
             return cross_entropy(logits, labels)
-        offset = self.gamma * counts.clamp(min=1).to(logits.dtype).log()
-        absent = (counts == 0).unsqueeze(1)
-        return cross_entropy((logits + offset.unsqueeze(1)).masked_fill(absent, -torch.inf), labels)
+        return balanced_softmax(logits, labels, counts, self.gamma)

@@ -25,6 +25,7 @@ class Evaluation:
     batch_size: int
     templates: Literal["cosine", "l2"]
     template_order: Literal["shuffled", "code"]
+    own: Callable[[Desk, Sequence[int], Tensors], Tensors]  # (desk, G clients, held) → what their fine-tuning starts at
     finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
     epochs: int
     sweep: tuple[int, ...]

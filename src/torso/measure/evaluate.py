@@ -13,6 +13,7 @@ from torso.measure import accuracy as _accuracy  # noqa: F401  registers the mea
 from torso.measure.base import Accuracy, Evaluation, Measure, measures
 from torso.nets import Tensors
 from torso.personal.models import generic_model
+from torso.runs.state import State
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ def evaluate(
     engine: Engine,
     federation: Federation,
     names: Sequence[str],
-    model: Tensors,
-    private: Mapping[int, Tensors],
+    state: State,
     how: Evaluation,
     clients: Sequence[int],
 ) -> dict[str, Accuracy]:
     """Take the named measures: those of clients over `clients`, those of the server over the whole test set."""
     found: dict[str, Accuracy] = {}
+    model, private = state.model, state.private
     of_clients = tuple(measures[name].take for name in names if measures[name].of == "clients")
     of_server = tuple(measures[name].take for name in names if measures[name].of == "server")
     if of_clients:

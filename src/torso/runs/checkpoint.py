@@ -24,8 +24,9 @@ from torso.runs.state import Cost, State
 
 KEPT = 2
 _FORMAT = 1
-_SERVER = ("model", "shown", "rule", "drift")  # the fields of State that are tensors by name …
-_CLIENTS = ("private", "memory")  # … and those by client and name
+_SERVER = ("model", "shown", "rule", "drift", "origin")  # the fields of State that are tensors by name …
+_CLIENTS = ("private", "memory", "own", "notes")  # … and those by client and name
+_FREE = ("rule", "notes")  # those whose tensors are named and shaped as a strategy likes
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Pat
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
         client, _, rest = rest.partition("/") if kind in _CLIENTS else ("", "", rest)
-        if kind != "rule":  # a server rule names its tensors as it likes
+        if kind not in _FREE:
             check_fits(rest, tensor, model, path)
         place = held[kind].setdefault(int(client), {}) if kind in _CLIENTS else found[kind]
         place[rest] = tensor.to(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +17,16 @@ from torso import data, nets
 from torso.config import Config
 from torso.data import Federation
 from torso.data.batches import Shuffle
-from torso.engine import Engine, engines
+from torso.engine import Desk, Engine, engines
 from torso.errors import RequestError, RunFailed, TorsoError
 from torso.learn.drift import NoDrift
+from torso.learn.local import Learned
 from torso.learn.phases import Phase, lessons
+from torso.learn.steps import Plain
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
+from torso.personal import Standing
 from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
 from torso.runs.checkpoint import load_body, load_newest
@@ -31,7 +34,7 @@ from torso.runs.events import Begin, Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
-from torso.runs.rounds import Round, play_round
+from torso.runs.rounds import Round, play_round, visit_of
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
 
@@ -85,23 +88,33 @@ class Job:
         """Whose round it is; where there are none (FedNCM), the last stage's."""
         return next((stage for stage in self.plan if stage.first <= round <= stage.last), self.plan[-1])
 
-    def evaluation(self, stage: Stage, round: int) -> Evaluation:
+    def evaluation(self, stage: Stage, state: State) -> Evaluation:
         """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
-        config = self.config
+        config, personal = self.config, stage.method.personal
         part = config.personalize.part
-        phases = stage.method.personal.phases if part == "method" else (Phase(part),)
+        phases = personal.phases if part == "method" else (Phase(part),)
+        rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
+        rate = personal.factor * rates[personal.rate]
+        habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
         return Evaluation(
             batch_size=config.measure.batch_size,
             templates=config.measure.templates,
             template_order=config.measure.template_order,
-            finetune=lambda epochs: lessons(self.net, phases, epochs, config.personalize.lr) if epochs else (),
+            own=lambda desk, clients, held: personal.begin(self._standing(stage, state, desk, clients, held)),
+            finetune=lambda epochs: lessons(self.net, phases, epochs, rate) if epochs else (),
             epochs=config.personalize.epochs,
             sweep=config.personalize.sweep,
-            habits=replace(
-                stage.habits(), weight_decay=0.0, drift=NoDrift(), objective=stage.method.objective.for_itself()
-            ),
-            shuffle=Shuffle(config.run.seed, "personalize", round),
+            habits=replace(habits, objective=stage.method.objective.for_itself()),
+            shuffle=Shuffle(config.run.seed, "personalize", state.round),
         )
+
+    def _standing(self, stage: Stage, state: State, desk: Desk, clients: Sequence[int], held: Tensors) -> Standing:
+        def visit() -> Learned:
+            weights = dict.fromkeys(clients, 1 / len(clients))
+            last = visit_of(stage, state, self.federation, max(state.round, 1), weights, self.config.run.seed)
+            return replace(last, shuffle=replace(last.shuffle, purpose="refresh")).alone(desk, clients)
+
+        return Standing(held, {**held, **state.own_models(clients)}, stage.travels, visit)
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
@@ -277,11 +290,10 @@ class _Run:
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
-        job, state = self.job, self.state
+        job, state = self.job, self.state.reported
         stage = job.stage(max(state.round, 1))
-        how = job.evaluation(stage, state.round)
-        model = {**state.model, **state.shown}
-        found = evaluate(engine, job.federation, names, model, state.private, how, job.measured_clients)
+        how = job.evaluation(stage, state)
+        found = evaluate(engine, job.federation, names, state, how, job.measured_clients)
         self.seconds["measure"] += time.perf_counter() - began
         return found
 
@@ -300,7 +312,7 @@ class _Run:
             versions=versions(),
             folder=self.folder.path if self.folder else None,
             initial=self.job.net,
-            generic=generic_model({**self.state.model, **self.state.shown}, self.state.private, self.job.federation),
+            generic=generic_model(self.state.reported.model, self.state.private, self.job.federation),
             state=self.state,
         )
         if self.folder:
