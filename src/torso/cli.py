@@ -109,13 +109,42 @@ def compare(
     raise typer.Exit(0 if all(result.ok for result in results) else 1)
 
 
-@app.command()
-def methods(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List the methods, with the choices in which each differs from FedAvg."""
+_methods = typer.Typer(help="List the methods, or show the rules of one.", no_args_is_help=False)
+app.add_typer(_methods, name="methods")
+
+
+@_methods.callback(invoke_without_command=True)
+def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List the methods: where each comes from, how it differs from FedAvg, what travels, what a client keeps."""
     _load(plugin)
+    if context.invoked_subcommand is not None:
+        return
     from torso.report.lists import list_methods
 
-    _print_list(list_methods(), as_json)
+    rows = list_methods()
+    if not as_json:  # a terminal has no room for all of it: --json and `methods show` do
+        rows = [{k: v for k, v in row.items() if k not in ("paper", "about")} for row in rows]
+    _print_list(rows, as_json)
+    if not as_json:
+        print("bytes: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
+
+
+@_methods.command("show")
+def methods_show(name: str, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """Show the rules of one method in words, axis by axis."""
+    _load(plugin)
+    from rich.table import Table
+
+    from torso.report.anatomy import explain
+
+    lines = explain(name)
+    if as_json:
+        print(json.dumps(dict(lines)))
+        return
+    view = Table.grid(padding=(0, 2))
+    for key, text in lines:
+        view.add_row(f"[bold]{key}[/bold]", _escape(text))
+    Console().print(view)
 
 
 @app.command()

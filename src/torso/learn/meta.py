@@ -24,6 +24,7 @@ from torso.nets import Output, Tensors, apply
 from torso.randomness import torch_generator
 
 GAMMA = "gamma"
+_NET = ("first.weight", "first.bias", "second.weight", "second.bias")
 
 
 def weigh(net: Tensors, losses: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ class MetaWeighted(Step):
 
     def _learn_to_weigh(self, pupil: Pupil, batch: Batch, meta: Batch) -> None:
         """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
-        learned = [name for name in pupil.notes if name != GAMMA or self.learn_gamma]
+        learned = (*_NET, GAMMA) if self.learn_gamma else _NET
         leaves = leaves_of(pupil.notes, learned)
         loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
         rate = max(pupil.rates.values())

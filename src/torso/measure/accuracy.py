@@ -43,6 +43,40 @@ def percent_correct(
 
 
 @torch.no_grad()
+def right_by_class(
+    desk: Desk,
+    clients: Sequence[int],
+    tensors: Tensors,
+    batch_size: int,
+    answer: Callable[[Output], Tensor] = own_answer,
+) -> tuple[Tensor, Tensor]:
+    """How many of each class of the whole test set G models have right [G, C], and how many there are [C]."""
+    room, labels = desk.room, desk.federation.test.labels
+    right = torch.zeros(len(clients), room.classes, device=labels.device)
+    for start in range(0, len(labels), batch_size):
+        (batch,) = desk.whole_test(start, start + batch_size).in_order(batch_size, room.lens)
+        for_all = Batch(batch.images.expand(len(clients), *batch.images.shape[1:]), batch.labels)
+        for _, said in _look(room, iter([for_all]), tensors):
+            hit = (answer(said) == batch.labels).float()
+            right.scatter_add_(1, batch.labels.expand_as(hit), hit)
+    return right, torch.bincount(labels, minlength=room.classes).float()
+
+
+def percent_by_mix(
+    desk: Desk,
+    clients: Sequence[int],
+    tensors: Tensors,
+    batch_size: int,
+    answer: Callable[[Output], Tensor] = own_answer,
+) -> Tensor:
+    """P-FL [G]: accuracy on the whole test set, each sample weighed by the client's share of its class (spec 9.4)."""
+    right, there = right_by_class(desk, clients, tensors, batch_size, answer)
+    counts = desk.train_deck(clients).class_counts(desk.room.classes)
+    mix = counts / counts.sum(dim=1, keepdim=True)  # 0 / 0 is NaN: nothing to measure by
+    return 100 * (mix * right).sum(dim=1) / (mix * there).sum(dim=1)
+
+
+@torch.no_grad()
 def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
     """Cross-entropy [G] of what the clients go by, over a deck; 0 where it is empty."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)

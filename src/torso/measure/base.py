@@ -31,8 +31,11 @@ class Evaluation:
     sweep: tuple[int, ...]
     habits: Habits
     shuffle: Shuffle  # of the fine-tuning batches
+    arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
+    arrival_habits: Habits  # … and how
 
 
+Taken = Literal["clients", "newcomers", "server"]
 Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
 """(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
 
@@ -41,19 +44,20 @@ Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]
 class Measurement:
     """A measure and what it is taken of.
 
-    `clients`: each client with its own model. `server`: the generic model; "clients" are then the numbers of the
-    batches of the test set, and the values are right answers, to be summed over batches.
+    `clients`: each client with the model it holds. `newcomers`: the same of clients that never train. `server`: the
+    generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers, to
+    be summed over batches.
     """
 
     take: Measure
-    of: Literal["clients", "server"]
+    of: Taken
     about: str
 
 
 measures: Registry[Measurement] = Registry("measure.names")
 
 
-def measure(name: str, of: Literal["clients", "server"]) -> Callable[[Measure], Measure]:
+def measure(name: str, of: Taken) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use."""
 
     def keep(take: Measure) -> Measure:

@@ -65,13 +65,15 @@ class Network(nn.Module):
         super().__init__()
         self.body = body
         self.head = head
+        self.personal = False  # whether a call answers with the personal logits of a dual head
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of images [B, C, H, W] or [G, B, C, H, W]; `stacked`: the whole output for any [G, B, …]."""
         features = self.body(x, real) if stacked else self.features(x, real)
         logits = self.classify(features)
         if not stacked:
-            return logits
+            dual = self.head if self.personal and isinstance(self.head, DualHead) else None
+            return logits if dual is None else dual.own(features, logits)
         return Output(features, logits, self.head.own(features, logits) if isinstance(self.head, DualHead) else None)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
@@ -93,6 +95,12 @@ class Network(nn.Module):
         head = tuple(name for name in both if name not in personal)
         every = body + both
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": ()}
+
+    def speak_for(self, counts: Tensor) -> None:
+        """Answer for the client that has these samples per class [C], where the head is dual; else no change."""
+        self.personal = True
+        for name, fact in self.facts(counts.unsqueeze(0)).items():
+            self.get_buffer(name).copy_(fact[0])
 
     def facts(self, counts: Tensor) -> Tensors:
         """What the head must know of G clients beside their weights, from their samples per class [G, C]."""

@@ -73,12 +73,12 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     weights = weights_of(federation, chosen, stage.train.weighting)
     if stage.method.personal.from_start and not state.origin:
         state = replace(state, origin={name: state.model[name] for name in stage.moving})
-    visit = visit_of(stage, state, federation, number, weights, seed)
+    visit = visit_of(stage, state, federation.clients, number, weights, seed)
     came = _gather(engine.map(visit, chosen), number)
     state = _server_step(stage, state, came, federation)
     loss = sum(weights[k] * came.loss[k] for k in chosen)
     if stage.method.server_data != "none":
-        state, server_loss = _server_pass(stage, state, engine, federation, seed, number)
+        state, server_loss = _server_pass(stage, state, engine, seed, number)
         loss = loss if chosen else server_loss
     kept = (came.kept, came.own, came.notes)
     if not _finite([state.model[name] for name in stage.moving]) or not all(_finite(_tensors(own)) for own in kept):
@@ -97,10 +97,8 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     return state, Round(number, stage.method.name, stage.rate(number), chosen, loss, state.cost)
 
 
-def visit_of(
-    stage: Stage, state: State, federation: Federation, number: int, weights: Mapping[int, float], seed: int
-) -> Visit:
-    """The visit of a round: what the participants, the keys of `weights`, are told."""
+def visit_of(stage: Stage, state: State, clients: int, number: int, weights: Mapping[int, float], seed: int) -> Visit:
+    """The visit of a round: what the participants, the keys of `weights`, are told; of `clients` in all."""
     method, chosen = stage.method, tuple(weights)
     return Visit(
         state=state,
@@ -117,7 +115,7 @@ def visit_of(
         averaged=not method.server.apart,
         meta_data=method.meta_data,
         gathered=_mean_model(stage, state, chosen) if method.drift.gathers else {},
-        offers={k: _offer(stage, state, federation, number, k, seed) for k in chosen} if method.server.apart else {},
+        offers={k: _offer(stage, state, clients, number, k, seed) for k in chosen} if method.server.apart else {},
     )
 
 
@@ -130,10 +128,10 @@ def _mean_model(stage: Stage, state: State, chosen: Sequence[int]) -> Tensors:
     return mean
 
 
-def _offer(stage: Stage, state: State, federation: Federation, number: int, client: int, seed: int) -> tuple[int, ...]:
+def _offer(stage: Stage, state: State, clients: int, number: int, client: int, seed: int) -> tuple[int, ...]:
     """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
     personal = stage.method.personal
-    notes = state.notes.get(client) or personal.notes(client, federation.clients)
+    notes = state.notes.get(client) or personal.notes(client, clients)
     rng = numpy_generator(seed, "offer", number, client)
     return personal.offer(notes, sorted(state.private), number, rng)
 
@@ -188,13 +186,11 @@ def _server_step(stage: Stage, state: State, came: _Came, federation: Federation
     )
 
 
-def _server_pass(
-    stage: Stage, state: State, engine: Engine, federation: Federation, seed: int, number: int
-) -> tuple[State, float]:
+def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: int) -> tuple[State, float]:
     """One epoch on the server's own data, with the round's rate (spec 3.3): the server visits itself."""
     plan = stage.server_plan(number)
     visit = replace(
-        visit_of(stage, replace(state, private={}), federation, number, {}, seed),
+        visit_of(stage, replace(state, private={}), 0, number, {}, seed),
         weights={SERVER: 1.0},
         plan=plan,
         habits=replace(stage.habits(), drift=NoDrift(), step=Plain()),

@@ -23,7 +23,7 @@ from torso.learn.drift import NoDrift
 from torso.learn.local import Learned
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Plain
-from torso.measure import Accuracy, Evaluation, evaluate
+from torso.measure import Accuracy, Evaluation, evaluate, measures
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.personal import Standing
@@ -106,12 +106,14 @@ class Job:
             sweep=config.personalize.sweep,
             habits=replace(habits, objective=stage.method.objective.for_itself()),
             shuffle=Shuffle(config.run.seed, "personalize", state.round),
+            arrival=lessons(self.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
+            arrival_habits=replace(habits, objective=stage.method.objective),
         )
 
     def _standing(self, stage: Stage, state: State, desk: Desk, clients: Sequence[int], held: Tensors) -> Standing:
         def visit() -> Learned:
             weights = dict.fromkeys(clients, 1 / len(clients))
-            last = visit_of(stage, state, self.federation, max(state.round, 1), weights, self.config.run.seed)
+            last = visit_of(stage, state, self.federation.clients, max(state.round, 1), weights, self.config.run.seed)
             return replace(last, shuffle=replace(last.shuffle, purpose="refresh")).alone(desk, clients)
 
         return Standing(held, {**held, **state.own_models(clients)}, stage.travels, visit)
@@ -146,6 +148,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     check_stacking(net, config.run.clients_at_once)
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
+    check_measures(config, federation)
     if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
@@ -158,6 +161,22 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     if isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
     return Job(config, federation, net, plan, model)
+
+
+def check_measures(config: Config, federation: Federation) -> None:
+    """Refuse to measure what there is not."""
+    for name in (*config.measure.names, *config.measure.during):
+        if measures[name].of == "newcomers" and not len(federation.newcomers):
+            raise RequestError(
+                f"measure.names = {name!r} is of clients that never train, and data.new_clients is 0. "
+                "Example: --set data.new_clients=10"
+            )
+    tuned = config.personalize.part != "method" or config.method.personal.phases
+    if config.personalize.sweep and not tuned:
+        raise RequestError(
+            f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
+            f"{config.method.name!r} has none. Example: --set personalize.part=full"
+        )
 
 
 def _finished_model(folder: Path, model: Tensors) -> Tensors:
@@ -314,6 +333,7 @@ class _Run:
             initial=self.job.net,
             generic=generic_model(self.state.reported.model, self.state.private, self.job.federation),
             state=self.state,
+            federation=self.job.federation,
         )
         if self.folder:
             self.folder.finish(result)
