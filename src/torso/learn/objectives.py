@@ -55,10 +55,13 @@ class CrossEntropy(Objective):
 @objectives.register("mse")
 @dataclass(frozen=True)
 class SquaredError(Objective):
-    """The mean over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
+    """The mean (or the sum) over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
+
+    over_classes: Literal["mean", "sum"] = "mean"
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        return (logits - F.one_hot(labels, logits.shape[-1])).square().mean(dim=-1)
+        squares = (logits - F.one_hot(labels, logits.shape[-1])).square()
+        return squares.mean(dim=-1) if self.over_classes == "mean" else squares.sum(dim=-1)
 
 
 @objectives.register("feature-norm")
