@@ -44,20 +44,20 @@ def test_before_training_a_newcomer_has_the_generic_model_weighed_by_its_classes
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_after_training_for_itself(at_once: int) -> None:
-    """⌊10 % of 2⌋ = 0 samples are held out, so nothing tells epochs apart and the first is taken: one step of plain SGD
-    on both of client 0's samples, written out here."""
-    rate = 4.0
+    """⌊10 % of 3⌋ = 0 samples are held out, so nothing tells epochs apart and the first is taken: one step of plain SGD
+    on all of client 1's samples, written out here."""
+    rate = 2.0
     found = measured(["new_after"], at_once, train={"lr": rate, "schedule": "const"}, personalize={"epochs": 3})
-    pixels = torch.tensor([[1.0, 0.0], [0.2, 0.4]])
+    pixels = torch.tensor([[1.0, 0.0], [0.6, 0.0], [0.0, 1.0]])
     scale, head = torch.ones(2, requires_grad=True), torch.eye(4, 2).requires_grad_()
-    loss = torch.nn.functional.cross_entropy(pixels * scale @ head.T, torch.tensor([0, 2]))
+    loss = torch.nn.functional.cross_entropy(pixels * scale @ head.T, torch.tensor([1, 1, 3]))
     moves = torch.autograd.grad(loss, [scale, head])
     scale, head = (old.detach() - rate * move for old, move in zip((scale, head), moves, strict=True))
     test, labels = torch.tensor([[4, 1], [5, 4], [1, 4], [5, 0], [5, 1], [1, 5]]) / 5, torch.tensor([0, 0, 2, 3, 1, 1])
     hit = (test * scale @ head.T).argmax(dim=1) == labels
-    share = torch.tensor([0.5, 0, 0.5, 0])[labels]
-    assert found["new_after"].clients[0] == pytest.approx(100 * float((hit * share).sum() / share.sum()))
-    assert found["new_after"].clients[0] != pytest.approx(200 / 3)  # it has learned something
+    share = torch.tensor([0, 2 / 3, 0, 1 / 3])[labels]
+    assert found["new_after"].clients[1] == pytest.approx(100 * float((hit * share).sum() / share.sum()))
+    assert found["new_after"].clients[1] == pytest.approx(80.0)  # (⅔·2 + 0) / (⅔·2 + ⅓·1)
 
 
 def test_measuring_newcomers_needs_some() -> None:
