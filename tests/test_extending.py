@@ -24,9 +24,11 @@ from typer.testing import CliRunner
 
 from torso import Config, RequestError, Result, run
 from torso.cli import app
+from torso.data.batches import Batch
 from torso.engine import OneByOne
+from torso.learn.gradients import gradients
 from torso.methods import AXES, methods
-from torso.nets import Tensors
+from torso.nets import Network, Tensors
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
 from torso.runs.state import State
@@ -152,6 +154,21 @@ def test_two_epochs_are_two_steps_of_the_weights() -> None:
     once = 1 - 0.375 * Q
     twice = once - 0.375 / (1 + math.exp(2 * (0.5 - 0.375 * once)))
     assert_close(heads(second_round(epochs=2))[0][0, 0], torch.tensor(0.5 - 0.375 * twice))
+
+
+def test_the_weights_learn_from_a_share_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """⅔ of one sample is that sample, ⅔ of three are two: n − ⌊n/3⌋."""
+    import fedala
+
+    met: list[int] = []
+
+    def counting(net: Network, tensors: Tensors, names: Any, batch: Batch, *rest: Any) -> tuple[Tensors, Tensor]:
+        met.append(batch.labels.shape[1])
+        return gradients(net, tensors, names, batch, *rest)
+
+    monkeypatch.setattr(fedala, "gradients", counting)
+    second_round(sample=2 / 3)
+    assert met == [1, 2]
 
 
 def test_weights_that_would_leave_the_interval_keep_the_old_model_where_there_is_a_gradient() -> None:
