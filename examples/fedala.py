@@ -15,7 +15,7 @@ from torso.learn.gradients import gradients
 from torso.learn.local import Course, Learned
 from torso.learn.phases import moved_by
 from torso.methods import Method, methods
-from torso.nets import Tensors, part_names, set_modes
+from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal import Opening, Personal, Standing, personals
 from torso.randomness import key
 
@@ -30,7 +30,8 @@ def mix(at: Opening, weights: Tensors) -> Tensors:
 class FedALA(Personal):
     """A visit begins at θ_k + W ⊙ (θ − θ_k) above the part `lower`, and at θ in it (FedALA).
 
-    W begins at 1 and takes SGD steps of rate `lr` on a share `sample` of the client's samples, clipped to [0, 1]."""
+    W begins at 1, is kept by its client, and takes SGD steps of rate `lr` on a share `sample` of the client's samples
+    at each visit, clipped to [0, 1]."""
 
     lower: str = "body"
     lr: NotNegative = 1.0
@@ -41,9 +42,12 @@ class FedALA(Personal):
     def keeps(self) -> bool:
         return True
 
+    def notes(self, client: int, clients: int, net: Network) -> Tensors:
+        return {f"W.{n}": torch.ones(net.get_parameter(n).shape) for n in self.mixed(net)}
+
     def before(self, at: Opening) -> tuple[Tensors, Tensors]:
-        weights = {n: torch.ones_like(at.received[n]) for n in self.mixed(at.course)}
-        return mix(at, self.learned(at, weights)), at.notes
+        weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.course.room.net)})
+        return mix(at, weights), {**at.notes, **{f"W.{n}": w for n, w in weights.items()}}
 
     def after(self, course: Course, received: Tensors, own: Tensors, learned: Learned) -> Tensors:
         return {n: learned.tensors[n] for n in moved_by(course.plan)}  # θ_k of the next visit
@@ -51,10 +55,10 @@ class FedALA(Personal):
     def begin(self, at: Standing) -> Tensors:
         return at.visit().own  # mix and train once more
 
-    def mixed(self, course: Course) -> tuple[str, ...]:
-        """The parameters that learn, above the lower part."""
-        lower = part_names(course.room.net, self.lower)
-        names = tuple(dict.fromkeys(n for lesson in course.plan for n in lesson.rates if n not in lower))
+    def mixed(self, net: Network) -> tuple[str, ...]:
+        """The parameters above the lower part."""
+        lower = part_names(net, self.lower)
+        names = learnable(net, (n for n in part_names(net, "all") if n not in lower))
         if not names:
             raise RequestError(f"method.personal.lower = {self.lower!r} leaves nothing to mix. Example: none")
         return names

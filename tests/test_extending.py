@@ -125,12 +125,13 @@ Q = 1 / (1 + math.exp(0.25))  # client 0, pixels (1, 0), at MEAN: logits ±⅛, 
 R = 1 / (1 + math.exp(0.75))  # client 1, pixels (0, 1), at MEAN: logits ∓⅜, p − e = (R, −R)
 
 
-def second_round(**options: Any) -> State:
+def second_round(notes: dict[int, Tensors] | None = None, **options: Any) -> State:
     """A round of two clients that have been there before; their own steps are too small to change a bit."""
     from fedala import FedALA
 
     task = tiny.job(replace(methods["fedala"], personal=FedALA(**options)), lr=1e-30)
-    start = State({**task.model, "head.weight": MEAN}, round=1, own={k: {"head.weight": w} for k, w in OLD.items()})
+    own = {k: {"head.weight": w} for k, w in OLD.items()}
+    start = State({**task.model, "head.weight": MEAN}, round=1, own=own, notes=notes or {})
     with OneByOne(task.net, task.federation, workers=1) as engine:
         return play_round(task.stage(2), start, task.federation, engine, seed=0)[0]
 
@@ -143,10 +144,12 @@ def test_one_step_of_the_weights_by_hand() -> None:
     """∂ℓ/∂W = (p − e)xᵀ ⊙ (MEAN − OLD). Client 0, first column: (−Q)(⅛ − ½) = ⅜Q above and Q(−⅛ + ½) = ⅜Q below, so
     W = 1 − ⅜Q·lr there, 1 in the other column, and the mix is ±(½ − ⅜W). Client 1, second column: W = 1 − ⅛R·lr."""
     lr = 2.0
-    first, second = heads(second_round(lr=lr, sample=1.0))
+    state = second_round(lr=lr, sample=1.0)
+    first, second = heads(state)
     one, other = 0.5 - 0.375 * (1 - 0.375 * Q * lr), 0.5 - 0.125 * (1 - 0.125 * R * lr)
     assert_close(first, torch.stack([torch.tensor([one, -one]), MEAN[:, 1]], dim=1))
     assert_close(second, torch.stack([MEAN[:, 0], torch.tensor([-other, other])], dim=1))
+    assert_close(state.notes[0]["W.head.weight"], torch.tensor([[1 - 0.375 * Q * lr, 1.0]]).expand(2, 2))
 
 
 def test_two_epochs_are_two_steps_of_the_weights() -> None:
@@ -169,6 +172,14 @@ def test_the_weights_learn_from_a_share_of_the_samples(monkeypatch: pytest.Monke
     monkeypatch.setattr(fedala, "gradients", counting)
     second_round(sample=2 / 3)
     assert met == [1, 2]
+
+
+def test_the_weights_go_on_from_the_last_visit() -> None:
+    """A rate of 0 leaves W as the client has noted it: at 0 its old head, at 1 the one received."""
+    kept = {0: {"W.head.weight": torch.zeros(2, 2)}}
+    first, second = heads(second_round(kept, lr=0.0))
+    assert torch.equal(first, OLD[0])
+    assert torch.equal(second, MEAN)
 
 
 def test_weights_that_would_leave_the_interval_keep_the_old_model_where_there_is_a_gradient() -> None:
@@ -248,6 +259,8 @@ def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
     close(mixed.model, stacked.model)
     for client, own in mixed.state.own.items():
         close(own, stacked.state.own[client])
+    for client, notes in mixed.state.notes.items():
+        close(notes, stacked.state.notes[client])
 
 
 def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small) -> None:

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from torso.engine import Desk
 from torso.learn.local import Course
-from torso.nets import Tensors
+from torso.nets import LinearHead, Tensors, build
 from torso.personal import Fomo, Opening
 from torso.personal.fomo import AFFINITY
 from torso.personal.models import generic_model
@@ -84,7 +84,7 @@ def test_fomo_offers_the_greatest_affinities_among_those_available() -> None:
 
 
 def test_fomo_begins_with_an_affinity_to_itself_alone_and_draws_equals_at_random() -> None:
-    notes = Fomo().notes(2, 6)
+    notes = Fomo().notes(2, 6, build("mlp", 2, (1, 8, 8), LinearHead()))
     assert notes[AFFINITY].tolist() == [0, 0, 1, 0, 0, 0]
     drawn = [Fomo(models=2, explore=0.0).offer(notes, range(6), 1, np.random.default_rng(seed)) for seed in range(500)]
     assert all(2 in offer for offer in drawn)

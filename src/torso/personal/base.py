@@ -12,7 +12,7 @@ from torch import Tensor
 from torso.kinds import Positive
 from torso.learn.local import Course, Learned
 from torso.learn.phases import Phase, phases
-from torso.nets import Tensors
+from torso.nets import Network, Tensors
 from torso.registry import Registry
 
 
@@ -70,8 +70,8 @@ class Personal:
         """The share of a client's training samples that it does not train on."""
         return 0.0
 
-    def notes(self, client: int, clients: int) -> Tensors:
-        """What a client remembers at first, of `clients` in all."""
+    def notes(self, client: int, clients: int, net: Network) -> Tensors:
+        """What a client remembers at first, of `clients` in all; `net` tells shapes and parts, not weights."""
         return {}
 
     def offer(self, notes: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:

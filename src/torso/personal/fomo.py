@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torso.kinds import Count, Fraction, NotNegative
 from torso.learn.stacked import per_client
-from torso.nets import Tensors
+from torso.nets import Network, Tensors
 from torso.personal.base import Opening, Personal, personals
 
 AFFINITY = "affinity"  # of one client to all [N]: the scores of the models it was sent, summed over the rounds
@@ -39,7 +39,7 @@ class Fomo(Personal):
     def holds_out(self) -> float:
         return self.validation
 
-    def notes(self, client: int, clients: int) -> Tensors:
+    def notes(self, client: int, clients: int, net: Network) -> Tensors:
         return {AFFINITY: torch.eye(1, clients).roll(client)[0]}
 
     def offer(self, notes: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:

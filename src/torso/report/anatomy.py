@@ -77,7 +77,7 @@ def _keeps(stage: Stage) -> str:
         words.append("a model of its own")
     if method.step.notes(0):
         words.append("how it weighs samples")
-    if method.personal.notes(0, 1):
+    if method.personal.notes(0, 1, stage.net):
         words.append("who helped it")
     return ", ".join(words) or "nothing"
 

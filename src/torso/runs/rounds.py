@@ -131,7 +131,7 @@ def _mean_model(stage: Stage, state: State, chosen: Sequence[int]) -> Tensors:
 def _offer(stage: Stage, state: State, clients: int, number: int, client: int, seed: int) -> tuple[int, ...]:
     """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
     personal = stage.method.personal
-    notes = state.notes.get(client) or personal.notes(client, clients)
+    notes = state.notes.get(client) or personal.notes(client, clients, stage.net)
     rng = numpy_generator(seed, "offer", number, client)
     return personal.offer(notes, sorted(state.private), number, rng)
 

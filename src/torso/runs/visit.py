@@ -108,7 +108,7 @@ class Visit:
     def _notes(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         """What the clients remember, stacked: what they did at their last visit, or what everybody begins with."""
         common, count = self.habits.step.notes(self.shuffle.seed), desk.federation.clients
-        first = {k: {**common, **self.personal.notes(k, count)} for k in clients}
+        first = {k: {**common, **self.personal.notes(k, count, desk.room.net)} for k in clients}
         notes = [{**first[k], **self.state.notes.get(k, {})} for k in clients]
         device = desk.federation.train.labels.device
         return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}

@@ -203,5 +203,5 @@ def _decode(where: str, jpeg: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         ):
             if image.size != (_SIDE, _SIDE):
                 raise RequestError(f"{where} image {i} is {image.width}×{image.height}. Expected: {_SIDE}×{_SIDE}")
-            out[i] = image if image.mode == "RGB" else image.convert("RGB")
+            out[i] = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     return out
