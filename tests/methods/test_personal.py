@@ -282,10 +282,10 @@ def test_fedavg_ft_by_hand() -> None:
 
 
 def test_per_fedavg_own_model_is_the_fine_tuned_one_by_plain_steps() -> None:
-    """Fine-tuning is SGD at personalize.lr = 0.001, not another look ahead (spec 5.2, 9.2)."""
-    task = job("per-fedavg", head="eye")
+    """Fine-tuning is SGD at 300 · personalize.lr = 0.3, not another look ahead (spec 5.2, 9.2)."""
+    task = job({"name": "per-fedavg", "personal": {"factor": 300.0}}, head="eye")
     state = last(task)
-    same(tuned(task, state, 1, 5), sgd(read(state.model), SECOND, 0.001, 5))
+    same(tuned(task, state, 1, 5), sgd(read(state.model), SECOND, 0.3, 5))
 
 
 # A generated head for somebody who never trained (spec 6.3)

@@ -164,14 +164,15 @@ def test_pfedme_one_inner_step_by_hand() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_pfedme_goes_on_with_theta_from_batch_to_batch(at_once: int) -> None:
-    """Batches of one: client 1 has three, and its θ of the first is where the second begins. Two rounds: θ begins
-    anew at the received w (spec 5.4)."""
-    task = job(pfedme(), head="eye", batch_size=1)
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_pfedme_goes_on_with_theta_from_batch_to_batch(at_once: int, epochs: int) -> None:
+    """Batches of one: client 1 has three an epoch, and its θ of the first is where the second begins, and so from
+    epoch to epoch. Two rounds: θ begins anew at the received w (spec 5.4)."""
+    task = job(pfedme(), head="eye", batch_size=1, local_epochs=epochs)
     told = story(task, 2, at_once)
     w = EYE
     for state, _ in told:
-        (w0, theta0), (w1, theta1) = envelope(w, [FIRST]), envelope(w, [SECOND] * 3)
+        (w0, theta0), (w1, theta1) = envelope(w, [FIRST] * epochs), envelope(w, [SECOND] * 3 * epochs)
         w = mean([w0, w1], [0.25, 0.75])
         same(state.model, w)
         same(state.own[0], theta0)
@@ -247,6 +248,13 @@ def test_centralised_is_sgd_over_the_servers_rows() -> None:
     assert [(s.cost.bytes_up, s.cost.bytes_down) for s, _ in told] == [(4, 0)] * 3
     assert not told[2][0].met
     assert told[0][1].loss == pytest.approx(float(torch.log1p(torch.exp(torch.tensor(-1.0)))), abs=1e-6)
+
+
+def test_the_server_takes_plain_steps_whatever_the_clients_do() -> None:
+    """Clients look ahead; after their mean the server, which has sample 0, makes one step of SGD."""
+    state = last(job({"name": "per-fedavg", "server_data": "all"}, head="eye", server_rows=(0,)))
+    came = mean([look_ahead(EYE, data, data, 1.0, 1.0) for data in (FIRST, SECOND)], [0.25, 0.75])
+    same(state.model, sgd(came, FIRST, 1.0))
 
 
 def test_centralised_can_train_the_body_alone() -> None:
