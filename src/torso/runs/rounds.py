@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
 from torso.learn.drift import NoDrift
 from torso.learn.phases import moved_by
+from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
 from torso.nets import Tensors
 from torso.personal import Personal
@@ -80,8 +81,7 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     if stage.method.server_data != "none":
         state, server_loss = _server_pass(stage, state, engine, seed, number)
         loss = loss if chosen else server_loss
-    kept = (came.kept, came.own, came.notes)
-    if not _finite([state.model[name] for name in stage.moving]) or not all(_finite(_tensors(own)) for own in kept):
+    if not bool(all_finite(state.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
     spent = cost_of(stage, federation, visit, chosen)
     state = replace(
@@ -151,13 +151,17 @@ class _Came:
 
 
 def _gather(arriving: Iterator[Sent], number: int) -> _Came:
-    """Sum up as results arrive, so that memory does not grow with m; a non-finite loss ends the run (spec 3.7)."""
+    """Sum up as results arrive, so that memory does not grow with m; a non-finite loss ends the run (spec 3.7).
+
+    Losses are read once, when everything has been asked of the device."""
     came = _Came()
+    clients: list[int] = []
+    losses: list[Tensor] = []
+    finite: list[Tensor] = []
     for sent in arriving:
-        for client, loss in zip(sent.clients, sent.loss, strict=True):
-            if not math.isfinite(loss):
-                raise RunFailed(f"non-finite loss in round {number}, client {client}")
-            came.loss[client] = loss
+        clients += sent.clients
+        losses.append(sent.loss)
+        finite.append(sent.finite.to(sent.loss.device))
         add(came.total, sent.total)
         add(came.change, sent.change)
         came.squares = came.squares.to(sent.squares.device) + sent.squares
@@ -165,6 +169,13 @@ def _gather(arriving: Iterator[Sent], number: int) -> _Came:
         came.memory.update(sent.memory)
         came.own.update(sent.own)
         came.notes.update(sent.notes)
+    if clients:
+        came.loss = dict(zip(clients, torch.cat(losses).tolist(), strict=True))
+        for client, loss in came.loss.items():
+            if not math.isfinite(loss):
+                raise RunFailed(f"non-finite loss in round {number}, client {client}")
+        if not bool(torch.stack(finite).all()):
+            raise RunFailed(f"non-finite weights after round {number}")
     return came
 
 
@@ -202,14 +213,7 @@ def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: 
         meta_data=False,
     )
     (sent,) = engine.map(visit, [SERVER])
-    if not math.isfinite(sent.loss[0]):
+    loss = float(sent.loss)
+    if not math.isfinite(loss):
         raise RunFailed(f"non-finite loss on the server's data in round {number}")
-    return replace(state, model={**state.model, **sent.total}, shown={}), sent.loss[0]
-
-
-def _finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
-
-
-def _tensors(held: Mapping[int, Tensors]) -> Iterator[Tensor]:
-    return (tensor for own in held.values() for tensor in own.values())
+    return replace(state, model={**state.model, **sent.total}, shown={}), loss

@@ -13,6 +13,7 @@ from torso.engine import Desk
 from torso.learn.drift import Local
 from torso.learn.local import Course, Habits, Learned, learn, paces
 from torso.learn.phases import Lesson
+from torso.learn.stacked import all_finite
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Opening, Personal
@@ -33,7 +34,8 @@ class Sent:
     memory: Mapping[int, Tensors]
     own: Mapping[int, Tensors]
     notes: Mapping[int, Tensors]
-    loss: tuple[float, ...]
+    loss: Tensor  # [G], on the device: the round reads all of them at once
+    finite: Tensor  # whether all that the clients keep is
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,19 @@ class Visit:
         weights = torch.tensor([self.weights[k] for k in clients], device=learned.loss.device)
         memory = self._remember(anchor, learned, at.course)
         travels = sorted(self.travels) if self.averaged else ()
+        kept = {name: learned.tensors[name] for name in sorted(self.keeps)}
+        own = self.personal.after(at.course, at.received, at.own, learned)
         return Sent(
             clients=tuple(clients),
             total=weighted_sum({name: learned.tensors[name] for name in travels}, weights),
             squares=self._squares(learned.tensors, weights),
             change={n: (t - anchor.own[n]).sum(dim=0) for n, t in memory.items()},
-            kept=_apart({name: learned.tensors[name] for name in sorted(self.keeps)}, clients),
+            kept=_apart(kept, clients),
             memory=_apart(memory, clients),
-            own=_apart(self.personal.after(at.course, at.received, at.own, learned), clients),
+            own=_apart(own, clients),
             notes=_apart(learned.notes, clients),
-            loss=tuple(learned.loss.tolist()),
+            loss=learned.loss,
+            finite=all_finite([*kept.values(), *own.values(), *learned.notes.values()]),
         )
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
