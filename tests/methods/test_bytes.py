@@ -169,7 +169,7 @@ def test_a_message_is_all_that_a_participant_needs(name: str, monkeypatch: pytes
         start = starts.setdefault(stage.first, visit.state.model)
         for client, sent in zip(clients, came, strict=True):
             again = told(visit, stage, client, start)(spy.desk, [client])
-            assert again.loss == sent.loss
+            assert torch.equal(again.loss, sent.loss)
             for found, expected in [
                 (again.total, sent.total),
                 (again.change, sent.change),
@@ -251,7 +251,8 @@ class Idle:
             memory={},
             own={},
             notes={},
-            loss=(0.0,),
+            loss=torch.zeros(1),
+            finite=torch.tensor(True),
         )
 
 
