@@ -12,7 +12,7 @@ import torch
 from torso.errors import RequestError
 from torso.kinds import Count, Fraction, NotNegative
 from torso.learn.gradients import gradients
-from torso.learn.local import Course, Learned
+from torso.learn.local import Learned
 from torso.learn.phases import moved_by
 from torso.methods import Method, methods
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
@@ -49,8 +49,8 @@ class FedALA(Personal):
         weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.course.room.net)})
         return mix(at, weights), {**at.notes, **{f"W.{n}": w for n, w in weights.items()}}
 
-    def after(self, course: Course, received: Tensors, own: Tensors, learned: Learned) -> Tensors:
-        return {n: learned.tensors[n] for n in moved_by(course.plan)}  # θ_k of the next visit
+    def after(self, at: Opening, learned: Learned) -> Tensors:
+        return {n: learned.tensors[n] for n in moved_by(at.course.plan)}  # θ_k of the next visit
 
     def begin(self, at: Standing) -> Tensors:
         return at.visit().own  # mix and train once more

@@ -64,11 +64,11 @@ class Course:
         size, room = self.habits.batch_size, self.room
         return self.deck.shuffled(size, room.lens, self.shuffle, number, room.change, room.skip_single)
 
-    def meta_batches(self) -> Iterator[Batch] | None:
-        """Batches of the common data, over and over."""
+    def meta_batches(self, number: int) -> Iterator[Batch] | None:
+        """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
         if self.meta is None:
             return None
-        shuffle = Shuffle(self.shuffle.seed, f"{self.shuffle.purpose} meta", self.shuffle.round)
+        shuffle = Shuffle(self.shuffle.seed, f"{self.shuffle.purpose} meta {number}", self.shuffle.round)
         return _endless(self.meta, self.habits.batch_size, self.room, shuffle)
 
 
@@ -108,7 +108,6 @@ def learn_by_epoch(
         sgd=habits.optimiser(),
         anchor=anchor,
         notes=dict(notes or {}),
-        meta=course.meta_batches(),
         loss=nothing,
         met=nothing,
     )
@@ -120,6 +119,7 @@ def learn_by_epoch(
             pupil.names, pupil.sgd = tuple(lesson.rates), habits.optimiser()
         for _ in range(lesson.epochs):
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
+            pupil.meta = course.meta_batches(epoch)
             habits.step.epoch(pupil, course.epoch(epoch))
             epoch += 1
             yield _learned(pupil, epoch)

@@ -71,7 +71,7 @@ class MetaWeighted(Step):
             self._learn_to_weigh(pupil, batch, next(pupil.meta))
             leaves = leaves_of(pupil.tensors, pupil.names)
             said = apply(pupil.net, {**pupil.tensors, **leaves}, batch.images, batch.real)
-            losses = self._losses(said, batch.labels, pupil, pupil.notes)
+            losses = self._losses(said, batch, pupil, pupil.notes)
             mean, total = means(weigh(pupil.notes, losses) * losses + _personal(said, batch), batch)
             grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
             pupil.count(total, batch)
@@ -95,18 +95,25 @@ class MetaWeighted(Step):
         if self.meta_loss == "cross-entropy":
             losses = cross_entropy(said.logits, meta.labels)
         else:
-            losses = balanced_softmax(said.logits, meta.labels, pupil.counts, notes[GAMMA], absent_as_one=True)
+            gamma = _gamma(pupil, notes)
+            losses = balanced_softmax(said.logits, meta.labels, pupil.counts, gamma, absent_as_one=True)
             losses = weigh(notes, losses) * losses
         return means(losses, meta)[0]
 
     def _weighted(self, said: Output, batch: Batch, pupil: Pupil, notes: Tensors) -> Tensor:
-        losses = self._losses(said, batch.labels, pupil, notes)
+        losses = self._losses(said, batch, pupil, notes)
         return means(weigh(notes, losses) * losses, batch)[0]
 
-    def _losses(self, said: Output, labels: Tensor, pupil: Pupil, notes: Tensors) -> Tensor:
-        start = pupil.habits.objective
-        assert isinstance(start, BalancedSoftmax)  # runs/stages.py refuses others
-        return balanced_softmax(said.logits, labels, pupil.counts, start.gamma * notes[GAMMA])
+    def _losses(self, said: Output, batch: Batch, pupil: Pupil, notes: Tensors) -> Tensor:
+        losses = balanced_softmax(said.logits, batch.labels, pupil.counts, _gamma(pupil, notes))
+        # padding may have a label that the client lacks, and the net would make NaN of its infinite loss
+        return losses if batch.real is None else torch.where(batch.real > 0, losses, 0.0)
+
+
+def _gamma(pupil: Pupil, notes: Tensors) -> Tensor:
+    start = pupil.habits.objective
+    assert isinstance(start, BalancedSoftmax)  # runs/stages.py refuses others
+    return start.gamma * notes[GAMMA]
 
 
 def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, float]) -> Tensors:

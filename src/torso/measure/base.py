@@ -31,6 +31,7 @@ class Evaluation:
     sweep: tuple[int, ...]
     habits: Habits
     shuffle: Shuffle  # of the fine-tuning batches
+    weighting: str  # of the generic model, where clients keep parts of their own
     arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
     arrival_habits: Habits  # … and how
 

@@ -54,7 +54,7 @@ def evaluate(
     if of_server:
         samples = len(federation.test.labels)
         batches = range(-(-samples // how.batch_size))
-        exam = Exam(of_server, "server", generic_model(model, private, federation), {}, how)
+        exam = Exam(of_server, "server", generic_model(model, private, federation, how.weighting), {}, how)
         rights = _collect(engine, exam, batches)
         found |= {name: Accuracy.over([100 * sum(right) / samples], per_client=False) for name, right in rights.items()}
     return found

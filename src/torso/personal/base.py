@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -66,6 +66,15 @@ class Personal:
         return False
 
     @property
+    def parts(self) -> Mapping[str, str]:
+        """Option → part of the network, of the options that name one: looked at before a run begins."""
+        return {}
+
+    def opening_passes(self, offered: int) -> float:
+        """Forward passes of `before` for each sample held out (of each trained on, where none is), for the cost."""
+        return 0.0
+
+    @property
     def holds_out(self) -> float:
         """The share of a client's training samples that it does not train on."""
         return 0.0
@@ -82,8 +91,8 @@ class Personal:
         """The models that the visit begins with, and the notes."""
         return at.received, at.notes
 
-    def after(self, course: Course, received: Tensors, own: Tensors, learned: Learned) -> Tensors:
-        """That model [G, *], from what was received, what the clients had, and what the visit has learned."""
+    def after(self, at: Opening, learned: Learned) -> Tensors:
+        """That model [G, *], from what the clients had when the visit began, and what it has learned."""
         return {}
 
     def begin(self, at: Standing) -> Tensors:

@@ -39,6 +39,9 @@ class Fomo(Personal):
     def holds_out(self) -> float:
         return self.validation
 
+    def opening_passes(self, offered: int) -> float:
+        return 1.0 + offered if offered else 0.0
+
     def notes(self, client: int, clients: int, net: Network) -> Tensors:
         return {AFFINITY: torch.eye(1, clients).roll(client)[0]}
 

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from torso.kinds import NotNegative
 from torso.learn.drift import Local, Proximal
-from torso.learn.local import Course, Learned, learn
+from torso.learn.local import Learned, learn
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
 from torso.nets import Tensors
-from torso.personal.base import Personal, Standing, personals
+from torso.personal.base import Opening, Personal, Standing, personals
 
 
 @personals.register("kept")
@@ -30,8 +30,8 @@ class Kept(Personal):
     def keeps(self) -> bool:
         return self.refresh == "last-visit" and self.mode == "local"
 
-    def after(self, course: Course, received: Tensors, own: Tensors, learned: Learned) -> Tensors:
-        return {name: learned.own[name] for name in moved_by(course.plan)} if self.keeps else {}
+    def after(self, at: Opening, learned: Learned) -> Tensors:
+        return {name: learned.own[name] for name in moved_by(at.course.plan)} if self.keeps else {}
 
     def begin(self, at: Standing) -> Tensors:
         if self.refresh == "last-visit":
@@ -57,11 +57,12 @@ class Ditto(Personal):
     def keeps(self) -> bool:
         return True
 
-    def after(self, course: Course, received: Tensors, own: Tensors, learned: Learned) -> Tensors:
-        pull = Local(start={n: received[n] for lesson in course.plan for n in lesson.rates}, params={})
-        habits = replace(course.habits, drift=Proximal(self.lam), step=Plain())
-        tensors = learn(replace(course, habits=habits), own, pull).tensors
-        return {name: tensors[name] for name in moved_by(course.plan)}
+    def after(self, at: Opening, learned: Learned) -> Tensors:
+        plan = at.course.plan
+        pull = Local(start={n: at.received[n] for lesson in plan for n in lesson.rates}, params={})
+        habits = replace(at.course.habits, drift=Proximal(self.lam), step=Plain())
+        tensors = learn(replace(at.course, habits=habits), at.own, pull).tensors
+        return {name: tensors[name] for name in moved_by(plan)}
 
     def begin(self, at: Standing) -> Tensors:
         return at.own

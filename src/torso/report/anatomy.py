@@ -78,7 +78,7 @@ def _keeps(stage: Stage) -> str:
     if method.step.notes(0):
         words.append("how it weighs samples")
     if method.personal.notes(0, 1, stage.net):
-        words.append("who helped it")
+        words.append("what its personal strategy remembers")
     return ", ".join(words) or "nothing"
 
 

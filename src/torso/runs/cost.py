@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from torso.data import Federation
@@ -58,12 +59,13 @@ def cost_of(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence
 
 
 def _passes_of(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[int]) -> int:
-    samples, method = int(federation.train.sizes_of(chosen).sum()), stage.method
-    if method.meta_data:
-        samples += len(federation.meta_rows) * len(chosen)
-    held_out = int(samples * method.personal.holds_out)
-    passes = (samples - held_out) * _passes(stage, visit.plan) * (method.step.passes + method.personal.passes)
-    passes += held_out * (1 + max((len(others) for others in visit.offers.values()), default=0))
+    method, personal = stage.method, stage.method.personal
+    each = federation.train.sizes_of(chosen) + (len(federation.meta_rows) if method.meta_data else 0)
+    held_out = int(np.floor(personal.holds_out * each + 1e-9).sum())
+    learned_from = int(each.sum()) - held_out
+    offered = max((len(others) for others in visit.offers.values()), default=0)
+    passes = learned_from * _passes(stage, visit.plan) * (method.step.passes + personal.passes)
+    passes += round(personal.opening_passes(offered) * (held_out if personal.holds_out else learned_from))
     if method.server_data != "none":
         passes += len(federation.server_rows) * _passes(stage, stage.server_plan(stage.first))
     return passes

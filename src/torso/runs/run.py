@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from torso.data.batches import Shuffle
 from torso.engine import Desk, Engine, engines
 from torso.errors import RequestError, RunFailed, TorsoError
 from torso.learn.drift import NoDrift
-from torso.learn.local import Learned
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Plain
 from torso.measure import Accuracy, Evaluation, evaluate, measures
@@ -37,6 +36,7 @@ from torso.runs.result import Result, versions
 from torso.runs.rounds import Round, play_round, visit_of
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
+from torso.runs.visit import Visit
 
 
 class Stopped(TorsoError):
@@ -100,23 +100,34 @@ class Job:
             batch_size=config.measure.batch_size,
             templates=config.measure.templates,
             template_order=config.measure.template_order,
-            own=lambda desk, clients, held: personal.begin(self._standing(stage, state, desk, clients, held)),
+            own=self._own_models(stage, state),
             finetune=lambda epochs: lessons(self.net, phases, epochs, rate) if epochs else (),
             epochs=config.personalize.epochs,
             sweep=config.personalize.sweep,
             habits=replace(habits, objective=stage.method.objective.for_itself()),
             shuffle=Shuffle(config.run.seed, "personalize", state.round),
+            weighting=config.train.weighting,
             arrival=lessons(self.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
             arrival_habits=replace(habits, objective=stage.method.objective),
         )
 
-    def _standing(self, stage: Stage, state: State, desk: Desk, clients: Sequence[int], held: Tensors) -> Standing:
-        def visit() -> Learned:
-            weights = dict.fromkeys(clients, 1 / len(clients))
-            last = visit_of(stage, state, self.federation.clients, max(state.round, 1), weights, self.config.run.seed)
-            return replace(last, shuffle=replace(last.shuffle, purpose="refresh")).alone(desk, clients)
+    def _own_models(self, stage: Stage, state: State) -> Callable[[Desk, Sequence[int], Tensors], Tensors]:
+        """What fine-tuning begins with, of G clients that hold some models."""
 
-        return Standing(held, {**held, **state.own_models(clients)}, stage.travels, visit)
+        @cache
+        def refresh() -> Visit:
+            """The last round's visit once more, of everybody who is measured (spec 9.4)."""
+            weights = dict.fromkeys(self.measured_clients, 1 / len(self.measured_clients))
+            clients, seed = self.federation.clients, self.config.run.seed
+            last = visit_of(stage, state, clients, max(state.round, 1), weights, seed)
+            return replace(last, shuffle=replace(last.shuffle, purpose="refresh"))
+
+        def own(desk: Desk, clients: Sequence[int], held: Tensors) -> Tensors:
+            left = {**held, **state.own_models(clients)}
+            at = Standing(held, left, stage.travels, lambda: refresh().alone(desk, clients))
+            return stage.method.personal.begin(at)
+
+        return own
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
@@ -331,7 +342,9 @@ class _Run:
             versions=versions(),
             folder=self.folder.path if self.folder else None,
             initial=self.job.net,
-            generic=generic_model(self.state.reported.model, self.state.private, self.job.federation),
+            generic=generic_model(
+                self.state.reported.model, self.state.private, self.job.federation, config.train.weighting
+            ),
             state=self.state,
             federation=self.job.federation,
         )

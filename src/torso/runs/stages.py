@@ -161,10 +161,11 @@ def _check_sense(stage: Stage) -> None:
             f"method.server_data = {method.server_data!r} trains parts that do not travel ({share}, method.server = "
             f"{method.server}), so no client would get them: {', '.join(sorted(unshared)[:3]) or 'any'}"
         )
-    if isinstance(method.step, MetaWeighted) and not isinstance(method.objective, BalancedSoftmax):
+    balanced = isinstance(method.objective, BalancedSoftmax) and method.objective.gamma > 0
+    if isinstance(method.step, MetaWeighted) and not balanced:
         raise RequestError(
             "method.step = 'meta-weighted' learns to weigh the balanced soft-max, found method.objective = "
-            f"{method.objective}. Accepted: balanced-softmax"
+            f"{method.objective}. Accepted: balanced-softmax with gamma above 0"
         )
 
 
@@ -172,6 +173,7 @@ def check_parts(method: Method, net: Network) -> None:
     """Say no to a part that the network does not have, with the key that asks for it."""
     asked = [("method.train", phase.part) for phase in method.train]
     asked += [("method.personal.phases", phase.part) for phase in method.personal.phases]
+    asked += [(f"method.personal.{key}", part) for key, part in method.personal.parts.items()]
     asked += [("method.share", method.share.part), ("method.server_data", method.server_data)]
     for key, part in asked:
         try:

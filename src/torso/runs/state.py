@@ -60,7 +60,7 @@ class State:
 
     def at_new_stage(self) -> State:
         """Another method goes on from the model alone; rounds and costs are counted on."""
-        return State({**self.model, **self.shown}, self.round, cost=self.cost)
+        return State({**self.model, **self.shown}, self.round, met=self.met, cost=self.cost)
 
 
 def bytes_of(tensors: Tensors) -> int:

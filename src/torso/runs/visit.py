@@ -67,7 +67,7 @@ class Visit:
         memory = self._remember(anchor, learned, at.course)
         travels = sorted(self.travels) if self.averaged else ()
         kept = {name: learned.tensors[name] for name in sorted(self.keeps)}
-        own = self.personal.after(at.course, at.received, at.own, learned)
+        own = self.personal.after(at, learned)
         return Sent(
             clients=tuple(clients),
             total=weighted_sum({name: learned.tensors[name] for name in travels}, weights),
