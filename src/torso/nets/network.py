@@ -86,6 +86,11 @@ class Network(nn.Module):
         return self.head(features)  # type: ignore[no-any-return]
 
     @cached_property
+    def stacks(self) -> bool:
+        """Whether clients of different sizes can be stacked: not where a foreign BatchNorm would count padding."""
+        return self.body.native or not any(isinstance(module, _BatchNorm) for module in self.modules())
+
+    @cached_property
     def parts(self) -> Mapping[str, tuple[str, ...]]:
         """Which tensors (parameters and buffers, in state_dict order) each part holds."""
         body = tuple(f"body.{name}" for name in self.body.state_dict())
@@ -164,12 +169,11 @@ def _refuse_padding(net: Network) -> None:
 
 def check_stacking(net: Network, clients: int) -> None:
     """Say before a run what `apply` would say in the middle of it, when ragged clients are padded."""
-    for name, module in net.named_modules():
-        if clients > 1 and not net.body.native and isinstance(module, _BatchNorm):
-            raise RequestError(
-                f"run.clients_at_once = {clients}: {name} ({type(module).__name__}) of a network that is not Torso's "
-                "own would count padded samples in its statistics. Accepted: 1"
-            )
+    if clients > 1 and not net.stacks:
+        raise RequestError(
+            f"run.clients_at_once = {clients}: BatchNorm of a network that is not Torso's own would count padded "
+            "samples in its statistics. Accepted: 1, or 0 to leave it to the engine"
+        )
 
 
 def skeleton(net: Network) -> Network:
