@@ -279,8 +279,8 @@ def _print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(rows))
         return
     view = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in rows[0]:
-        view.add_column(column.replace("_", " "), overflow="fold")
+    for place, column in enumerate(rows[0]):
+        view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names stay whole
     for row in rows:
         view.add_row(*(_escape(str(value)) for value in row.values()))
     Console().print(view)
