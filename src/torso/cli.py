@@ -123,10 +123,16 @@ def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False)
 
     rows = list_methods()
     if not as_json:  # a terminal has no room for all of it: --json and `methods show` do
-        rows = [{k: v for k, v in row.items() if k not in ("paper", "about")} for row in rows]
+        rows = [
+            {
+                **{k: row[k] for k in ("name", "differs_from_fedavg", "travels", "client_keeps")},
+                "kB_down/up": f"{row['bytes_down'] / 1000:.0f}/{row['bytes_up'] / 1000:.0f}",
+            }
+            for row in rows
+        ]
     _print_list(rows, as_json)
     if not as_json:
-        print("bytes: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
+        print("kB: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
 
 
 @_methods.command("show")

@@ -72,13 +72,13 @@ def _keeps(stage: Stage) -> str:
     method = stage.method
     words = [_named(stage.net, stage.keeps)] if stage.keeps else []
     if method.drift.remembers:
-        words.append("what its drift correction remembers")
+        words.append("drift memory")
     if method.personal.keeps:
-        words.append("a model of its own")
+        words.append("own model")
     if method.step.notes(0):
-        words.append("how it weighs samples")
+        words.append("weighing net")
     if method.personal.notes(0, 1, stage.net):
-        words.append("what its personal strategy remembers")
+        words.append("notes")
     return ", ".join(words) or "nothing"
 
 
