@@ -134,7 +134,6 @@ def test_normalise(
         outs = []
         for g, (one, w, b) in enumerate(each(y, weight, bias)):
             rows = slice(None) if real is None else real[g] > 0
-            out = b.view(1, -1, 1, 1).expand(one.shape) * (1 if real is None else 0)
             out = b.detach().view(1, -1, 1, 1).repeat(B, 1, height, width)
             if real is None or bool(real[g].any()):
                 out[rows] = F.batch_norm(one[rows], None, None, w, b, training=True)
@@ -172,14 +171,17 @@ def test_a_large_mean_costs_no_digits() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("body", ["conv3", "mobilenet", "resnet8", "rod-cifar"])
 def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
-    """Logits, gradients and buffers of a step; float64 on the plain path is the truth for both."""
+    """Logits, gradients and buffers of a step; float64 on the plain path is the truth.
+
+    How far float32 may be off depends on how many ReLUs rounding turns over: as far as the plain path gets from the
+    truth when its images are changed by rounding."""
     size = {"mobilenet": 32, "rod-cifar": 20}.get(body, 16)
     net = build(body, 3, (3, size, size), LinearHead(), seed=1)
     tensors = spread(net, G)
     x, wanted = random(G, B, size, size, 3).movedim(-1, 2).cpu(), random(G, B, 3, seed=1).cpu()
     real = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]]).float() if masked else None
 
-    def step(net: Network, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    def step(net: Network, dtype: torch.dtype, device: torch.device, x: Tensor = x) -> list[Tensor]:
         names = learnable(net, tensors)
         leaves = {n: t.to(device, dtype if t.is_floating_point() else None, copy=True) for n, t in tensors.items()}
         for n in names:
@@ -190,14 +192,16 @@ def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
         grads = torch.autograd.grad(losses.sum(), [leaves[n] for n in names])
         return [said.logits.detach(), *grads, *(t for n, t in leaves.items() if n not in names)]
 
+    def errors(found: list[Tensor]) -> Tensor:
+        pairs = zip(found, exact, strict=True)
+        return torch.stack([(t.cpu().double() - e.double()).norm() / e.double().norm().clamp(min=1e-3) for t, e in pairs])
+
     exact = step(net.double(), torch.float64, torch.device("cpu"))
+    net.float()
     with plain_path():
-        plain = step(net.float(), torch.float32, DEVICE)
-    fast = step(net, torch.float32, DEVICE)
-    for truth, near, found in zip(exact, plain, fast, strict=True):
-        scale = truth.double().norm().clamp(min=1e-3)
-        error, usual = ((t.cpu().double() - truth.double()).norm() / scale for t in (found, near))
-        assert error < max(1e-4, 5 * usual), (float(error), float(usual), truth.shape)
+        turned = [x * (1 + 1e-6 * random(*x.shape, seed=seed).cpu()) for seed in range(3)]
+        usual = torch.stack([errors(step(net, torch.float32, DEVICE, x)) for x in turned]).amax()
+    assert errors(step(net, torch.float32, DEVICE)).amax() < max(1e-4, 3 * float(usual))
 
 
 def test_a_plain_path_can_be_forced_and_cpu_is_always_plain() -> None:

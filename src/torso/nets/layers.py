@@ -79,7 +79,7 @@ class Conv2d(nn.Conv2d):
             from torso.nets.kernels.depthwise import depthwise
 
             return depthwise(x, weight, stride, padding)
-        if self.groups > 1 or len(weight) == 1:  # one client: cuDNN knows best
+        if self.groups > 1 or (len(weight) == 1 and self.in_channels >= 16):  # one client: cuDNN knows best
             return None
         from torso.nets.kernels.conv import convolution
 

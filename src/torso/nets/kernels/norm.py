@@ -16,8 +16,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_PARTS = 32  # at most; what a program adds up at its start
-_PROGRAMS = 6 * 132
+_PARTS = 256  # at most; a program adds them up at its start
+_PROGRAMS = 12 * 132
+TILE = (2048, 64, 4)  # values that a program works on at a time, of so many channels, by so many warps
 
 
 @triton.jit
@@ -29,11 +30,29 @@ def _real_rows(real, client, samples, sample, good, HAS_REAL: tl.constexpr):
 
 
 @triton.jit
-def _parts_of(sums, client, parts, channels, c, good_c, WHICH: tl.constexpr, KINDS: tl.constexpr, PARTS: tl.constexpr):
-    """One kind of partial sum, [PARTS, BC], zero beyond the number of parts."""
-    part = tl.arange(0, PARTS)
+def _some_parts(sums, client, first, parts, channels, c, good_c, WHICH: tl.constexpr, KINDS: tl.constexpr):
+    """One kind of partial sum, [16, BC] from the first on, zero beyond the number of parts."""
+    part = first + tl.arange(0, 16)
     at = ((client * parts + part) * KINDS + WHICH)[:, None] * channels + c[None, :]
     return tl.load(sums + at, mask=(part < parts)[:, None] & good_c[None, :], other=0.0)
+
+
+@triton.jit
+def _statistics(sums, client, parts, channels, c, good_c):
+    """Number of values, mean and variance of all parts together."""
+    n, mean, square = tl.zeros_like(c).to(tl.float32), tl.zeros_like(c).to(tl.float32), tl.zeros_like(c).to(tl.float32)
+    for first in range(0, parts, 16):
+        numbers = _some_parts(sums, client, first, parts, channels, c, good_c, 2, 3)
+        mean += tl.sum(numbers * _some_parts(sums, client, first, parts, channels, c, good_c, 0, 3), 0)
+        n += tl.sum(numbers, 0)
+    n = tl.maximum(n, 1.0)
+    mean /= n
+    for first in range(0, parts, 16):
+        numbers = _some_parts(sums, client, first, parts, channels, c, good_c, 2, 3)
+        apart = _some_parts(sums, client, first, parts, channels, c, good_c, 0, 3) - mean[None, :]
+        square += tl.sum(_some_parts(sums, client, first, parts, channels, c, good_c, 1, 3), 0)
+        square += tl.sum(numbers * apart * apart, 0)
+    return n, mean, tl.maximum(square / n, 0.0)
 
 
 @triton.jit(do_not_specialize=["samples", "size", "chunk"])
@@ -59,8 +78,8 @@ def _statistics_kernel(
         pixel = start + tl.arange(0, BP)
         good = pixel < last
         counts = _real_rows(real, client, samples, pixel // size, good, HAS_REAL)
-        value = tl.load(y + pixel[:, None] * channels + c[None, :], mask=good[:, None] & good_c[None, :], other=0.0)
-        far = tl.where(counts[:, None] > 0, value.to(tl.float32) - about[None, :], 0.0)
+        seen = tl.load(y + pixel[:, None] * channels + c[None, :], mask=good[:, None] & good_c[None, :], other=0.0)
+        far = tl.where(counts[:, None] > 0, seen.to(tl.float32) - about[None, :], 0.0)
         total += far
         square += far * far
         number += counts
@@ -111,7 +130,6 @@ def _apply_kernel(
     HAS_REAL: tl.constexpr,
     RELU: tl.constexpr,
     POOL: tl.constexpr,
-    PARTS: tl.constexpr,
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
@@ -119,13 +137,7 @@ def _apply_kernel(
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c = c < channels
-    means = _parts_of(sums, client, parts, channels, c, good_c, 0, 3, PARTS)
-    squares = _parts_of(sums, client, parts, channels, c, good_c, 1, 3, PARTS)
-    numbers = _parts_of(sums, client, parts, channels, c, good_c, 2, 3, PARTS)
-    n = tl.maximum(tl.sum(numbers, 0), 1.0)
-    mean = tl.sum(means * numbers, 0) / n
-    apart = means - mean[None, :]
-    var = tl.maximum(tl.sum(squares + numbers * apart * apart, 0) / n, 0.0)
+    n, mean, var = _statistics(sums, client, parts, channels, c, good_c)
     own = client * channels + c
     if part == 0:
         tl.store(mean_out + own, mean, mask=good_c)
@@ -235,7 +247,6 @@ def _gradient_kernel(
     HAS_REAL: tl.constexpr,
     RELU: tl.constexpr,
     POOL: tl.constexpr,
-    PARTS: tl.constexpr,
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
@@ -248,8 +259,10 @@ def _gradient_kernel(
     n = tl.load(number + own, mask=good_c, other=1.0)
     scale = tl.load(weight + own, mask=good_c, other=0.0) / spread
     shift = tl.load(bias + own, mask=good_c, other=0.0)
-    plain = tl.sum(_parts_of(sums, client, parts, channels, c, good_c, 0, 2, PARTS), 0)
-    tilted = tl.sum(_parts_of(sums, client, parts, channels, c, good_c, 1, 2, PARTS), 0)
+    plain, tilted = tl.zeros_like(centre), tl.zeros_like(centre)
+    for first in range(0, parts, 16):
+        plain += tl.sum(_some_parts(sums, client, first, parts, channels, c, good_c, 0, 2), 0)
+        tilted += tl.sum(_some_parts(sums, client, first, parts, channels, c, good_c, 1, 2), 0)
     if part == 0:
         tl.store(to_bias + own, plain, mask=good_c)
         tl.store(to_weight + own, tilted, mask=good_c)
@@ -298,8 +311,9 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, windows: int, channels: int, clients: int, pool: int) -> _Plan:
-        block = min(64, triton.next_power_of_2(channels))
-        tile = 4096 // block // pool // pool
+        values, most, _ = TILE
+        block = min(most, triton.next_power_of_2(channels))
+        tile = values // block // pool // pool
         blocks = triton.cdiv(channels, block)
         parts = max(1, min(_PARTS, triton.cdiv(_PROGRAMS, blocks * clients), triton.cdiv(windows, tile)))
         chunk = triton.cdiv(triton.cdiv(windows, parts), tile) * tile
@@ -327,13 +341,13 @@ class _Normalise(torch.autograd.Function):
         plan = _Plan.of(samples * height * width, channels, clients, 1)
         parts = plan.grid[0]
         sums = torch.empty(clients, parts, 3, channels, dtype=torch.float32, device=y.device)
-        how = dict(HAS_REAL=real is not None, BP=plan.tile, BC=plan.block, num_warps=8)
+        how = dict(HAS_REAL=real is not None, BP=plan.tile, BC=plan.block, num_warps=TILE[2])
         _statistics_kernel[plan.grid](y, mask, sums, samples, height * width, channels, plan.chunk, **how)
         mean, var, number = torch.empty(3, clients, channels, dtype=torch.float32, device=y.device).unbind()
         like = (n, channels, high, wide)
         out = torch.empty(like, dtype=y.dtype, device=y.device, memory_format=torch.channels_last)
         plan = _Plan.of(samples * high * wide, channels, clients, pool)
-        how |= dict(RELU=relu, POOL=pool, PARTS=_PARTS, BP=plan.tile, BC=plan.block)
+        how |= dict(RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block)
         _apply_kernel[plan.grid](
             *(y, mask, sums, weight, bias, out, mean, var, number),
             *(samples, height, width, high, wide, channels, plan.chunk, parts, eps),
@@ -356,7 +370,7 @@ class _Normalise(torch.autograd.Function):
         plan = _Plan.of(samples * high * wide, channels, clients, pool)
         parts = plan.grid[0]
         sums = torch.empty(clients, parts, 2, channels, dtype=torch.float32, device=y.device)
-        how = dict(HAS_REAL=has_real, RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block, num_warps=8)
+        how = dict(HAS_REAL=has_real, RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block, num_warps=TILE[2])
         _sums_kernel[plan.grid](
             *(y, mask, slope, mean, var, weight, bias, sums, samples, height, width, high, wide),
             *(channels, plan.chunk, eps),
@@ -368,7 +382,7 @@ class _Normalise(torch.autograd.Function):
         _gradient_kernel[plan.grid](
             *(y, mask, slope, mean, var, number, weight, bias, sums, to_y, to_weight, to_bias),
             *(samples, height, width, high, wide, channels, plan.chunk, parts, eps),
-            **(how | dict(PARTS=_PARTS, BP=plan.tile, BC=plan.block)),
+            **(how | dict(BP=plan.tile, BC=plan.block)),
         )
         to_before = None if before is None else torch.zeros_like(before)
         return to_y, to_weight, to_bias, to_before, None, None, None, None
