@@ -31,7 +31,14 @@ Row = dict[str, Any]
 
 
 def steps(
-    body: str, clients: int, batch: int, precision: str, *, recorded: bool = True, plain: bool = False, ragged: bool = False
+    body: str,
+    clients: int,
+    batch: int,
+    precision: str,
+    *,
+    recorded: bool = True,
+    plain: bool = False,
+    ragged: bool = False,
 ) -> Callable[[], None]:
     """A function that takes one training step of `clients` stacked models; epoch after epoch over random images."""
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")

@@ -30,6 +30,11 @@ def plain_path() -> Iterator[None]:
         _plain.reset(token)
 
 
+def kernels_run_here() -> bool:
+    """Whether this machine can run the kernels at all."""
+    return _found and (_interpreted or torch.cuda.is_available())
+
+
 def is_fast(x: Tensor) -> bool:
     """Whether a computation that starts from x may use the fused kernels."""
     place = x.is_cuda or (_interpreted and x.device.type == "cpu")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.fast import is_fast, plain_path
+from torso.fast import is_fast, kernels_run_here, plain_path
 from torso.nets import LinearHead, Network, apply, build, learnable, skeleton
 from torso.nets.blocks import Unit
 
@@ -19,10 +18,7 @@ from .samples import spread
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
-needs_kernels = pytest.mark.skipif(
-    find_spec("triton") is None or not (INTERPRETED or torch.cuda.is_available()),
-    reason="no Triton with CUDA here, and TRITON_INTERPRET=1 is not set",
-)
+needs_kernels = pytest.mark.skipif(not kernels_run_here(), reason="no Triton with CUDA, nor TRITON_INTERPRET=1")
 G, B = 3, 4
 TYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
 # relative to the largest value; bfloat16 has 8 bits of mantissa
@@ -83,7 +79,7 @@ def test_convolution(
         return torch.cat([F.conv2d(one, w, b, stride, padding) for one, w, b in each(x, weight, bias)])
 
     def fast(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return convolution(x, weight, bias, stride, padding)
+        return convolution(x, weight, bias, stride, padding)[0]
 
     compare(fast, plain, [maps(inputs, height, width), weight, bias], dtype, CLOSE[dtype])
 
@@ -142,7 +138,7 @@ def test_normalise(
         return torch.cat(outs)
 
     def fast(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        out, _, _ = normalise(y, weight, bias, None, real, 1e-5, relu, pool)
+        out, _, _ = normalise(y, weight, bias, None, real, None, 1e-5, relu, pool)
         return out
 
     def without_padding(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -153,6 +149,28 @@ def test_normalise(
         return kept
 
     compare(without_padding(fast), without_padding(plain), [y, weight, bias], dtype, 2 * CLOSE[dtype])
+
+
+@needs_kernels
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs", "height", "width"), [(16, 48, 7, 5), (3, 64, 8, 8), (32, 160, 2, 2)])
+def test_statistics_on_the_way(
+    inputs: int, outputs: int, height: int, width: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The convolution's own statistics are those of its output; many parts or few."""
+    from torso.nets.kernels import norm
+    from torso.nets.kernels.conv import convolution
+
+    real = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 1]], device=DEVICE).float() if masked else None
+    weight = random(G, outputs, inputs, 3, 3, seed=1)
+    out, sums = convolution(maps(inputs, height, width) + 3, weight, None, 1, 1, counted=True, real=real)
+    assert sums is not None
+    ones, zeros = torch.ones(G, outputs, device=DEVICE), torch.zeros(G, outputs, device=DEVICE)
+    wanted = norm.normalise(out, ones, zeros, None, real)
+    monkeypatch.setattr(norm, "_FEW", 1)
+    for found in (norm.normalise(out, ones, zeros, None, real, sums), norm.normalise(out, ones, zeros, None, real)):
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
@@ -194,7 +212,9 @@ def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
 
     def errors(found: list[Tensor]) -> Tensor:
         pairs = zip(found, exact, strict=True)
-        return torch.stack([(t.cpu().double() - e.double()).norm() / e.double().norm().clamp(min=1e-3) for t, e in pairs])
+        return torch.stack(
+            [(t.cpu().double() - e.double()).norm() / e.double().norm().clamp(min=1e-3) for t, e in pairs]
+        )
 
     exact = step(net.double(), torch.float64, torch.device("cpu"))
     net.float()

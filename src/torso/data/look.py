@@ -10,19 +10,9 @@ from torch import Tensor
 
 @triton.jit(do_not_specialize=["height", "width"])
 def _look_kernel(
-    images,
-    index,
-    bits,
-    mean,
-    std,
-    out,
-    height,
-    width,
-    channels: tl.constexpr,
-    PAD: tl.constexpr,
-    FLIP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    images, index, bits, mean, std, out, height, width,
+    channels: tl.constexpr, PAD: tl.constexpr, FLIP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Part of one image. The bits are read as in augment.py, which is the definition."""
     which = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -43,7 +33,14 @@ def _look_kernel(
 
 
 def look(
-    images: Tensor, index: Tensor, bits: Tensor | None, pad: int, flip: bool, mean: Tensor, std: Tensor, as_type: torch.dtype
+    images: Tensor,
+    index: Tensor,
+    bits: Tensor | None,
+    pad: int,
+    flip: bool,
+    mean: Tensor,
+    std: Tensor,
+    as_type: torch.dtype,
 ) -> Tensor:
     """uint8 images [n, H, W, C] at index [G, B] as [G, B, C, H, W] in channels-last memory."""
     _, height, width, channels = images.shape

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torso.data.batches import Batch
+from torso.fast import is_fast
 from torso.learn.objectives import Objective
 from torso.nets import Network, Tensors, learnable
 
@@ -51,6 +52,7 @@ class Recorder:
         self.most = most
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
+        self._modules: dict[int, list[nn.Module]] = {}
         self._widest = 0
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
@@ -76,8 +78,10 @@ class Recorder:
         batch = replace(batch, active=None)
         masked = batch.real is not None or batch.labels.shape[1] < self._widest
         at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
-        modes = tuple(module.training for module in net.modules())
-        switches = torch.get_float32_matmul_precision(), batch.images.dtype
+        if id(net) not in self._modules:
+            self._modules[id(net)] = list(net.modules())
+        modes = tuple(module.training for module in self._modules[id(net)])
+        switches = torch.get_float32_matmul_precision(), batch.images.dtype, is_fast(batch.images)
         key = id(net), modes, tuple(names), objective, len(batch.labels), self._widest, masked, at_home, switches
         if key not in self._recordings:
             self._recordings[key] = self._record(net, tensors, names, batch, objective, counts, masked)
@@ -107,7 +111,7 @@ class Recorder:
         fixed = _room_for(batch, self._widest, masked)
         _fill(fixed, batch)
         counts = counts.clone()
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
@@ -123,7 +127,7 @@ class Recorder:
 
 def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
     """Memory for batches of this width, images in the same memory format."""
-    clients, short, *image = batch.images.movedim(2, -1).shape
+    clients, _, *image = batch.images.movedim(2, -1).shape
     images = batch.images.new_zeros(clients, width, *image).movedim(-1, 2)
     labels = batch.labels.new_zeros(clients, width)
     return Batch(images, labels, torch.zeros(clients, width, device=labels.device) if masked else None)

@@ -43,14 +43,24 @@ class Sgd:
             torch._foreach_add_([params[names[p]] for p in places], [moves[p] for p in places], alpha=-rate)
 
     def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None) -> None:
-        """The same in one pass over each tensor, whether or not all clients are active."""
-        from torso.learn.sgd_kernel import step
+        """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active."""
+        from torso.learn.sgd_kernel import step, step_many
 
-        for name, grad in grads.items():
-            if self.momentum and name not in self.velocity:
-                self.velocity[name] = torch.zeros_like(params[name])
-            speed = self.velocity.get(name)
-            step(params[name], grad.contiguous(), speed, active, rates.get(name), self.momentum, self.weight_decay)
+        grads = {name: grad.contiguous() for name, grad in grads.items()}
+        if self.momentum:
+            self.velocity |= {n: torch.zeros_like(params[n]) for n in grads if n not in self.velocity}
+        by_rate: dict[float | None, list[str]] = defaultdict(list)
+        for name in grads:
+            by_rate[rates.get(name)].append(name)
+        for rate, names in by_rate.items():
+            speeds = [self.velocity[n] for n in names] if self.momentum else []
+            if rate is not None and active is None:
+                chosen = [params[n] for n in names], [grads[n] for n in names]
+                step_many(*chosen, speeds, rate, self.momentum, self.weight_decay)
+                continue
+            for name in names:
+                speed = self.velocity.get(name)
+                step(params[name], grads[name], speed, active, rate, self.momentum, self.weight_decay)
 
     def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
         fresh = [p for p, n in enumerate(names) if n not in self.velocity]

@@ -61,11 +61,10 @@ class Unit(nn.Module):
         """The same with fewer passes over the map; the convolution's bias would be taken away again by BatchNorm."""
         pool = self.pool
         halves = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
-        after = pool is None or halves
-        x = norm.fused(self.conv(x, with_bias=False), real, self.conv.bias, self.relu and after, 2 if halves else 1)
+        x, sums = self.conv.before_norm(x, real)
         if pool is None or halves:
-            return x
-        x = pool(x)
+            return norm.fused(x, real, self.conv.bias, sums, self.relu, 2 if halves else 1)
+        x = pool(norm.fused(x, real, self.conv.bias, sums))
         return F.relu_(x) if self.relu else x
 
 

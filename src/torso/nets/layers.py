@@ -13,6 +13,8 @@ clients. Memory is channels-last. On CUDA these use fused kernels (`kernels/`); 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,62 +30,75 @@ def in_line(x: Tensor) -> Tensor:
 
 def flat(x: Tensor, clients: int) -> Tensor:
     """[G·B, C, H, W] -> [G, B, C·H·W], each sample in the order of `torch.flatten`."""
-    return x.flatten(1).unflatten(0, (clients, -1))
+    return x.flatten(1).view(clients, -1, x[0].numel())
 
 
 def _side_by_side(x: Tensor, clients: int) -> Tensor:
     """[G·B, C, H, W] -> [B, G·C, H, W], where a grouped convolution computes for all clients."""
-    return x.unflatten(0, (clients, -1)).transpose(0, 1).flatten(1, 2)
+    return x.view(clients, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
 def _one_by_one(x: Tensor, clients: int) -> Tensor:
     """[B, G·C, H, W] -> [G·B, C, H, W]."""
-    return x.unflatten(1, (clients, -1)).transpose(0, 1).flatten(0, 1)
+    return x.view(x.shape[0], clients, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
 
 class Conv2d(nn.Conv2d):
     """A convolution of maps; zero padding only."""
 
-    def forward(self, x: Tensor, with_bias: bool = True) -> Tensor:
-        """`with_bias` false: for whoever knows that the bias will be taken away again."""
-        bias = self.bias if with_bias else None
-        weight = self.weight if self.weight.ndim == 5 else self.weight.unsqueeze(0)
-        if is_fast(x) and (out := self._fast(x, weight, bias)) is not None:
-            return out
-        clients, weight = len(weight), weight.to(x.dtype)
-        bias = None if bias is None else bias.to(x.dtype)
-        if clients == 1:
-            return self._alone(x, weight[0], None if bias is None else bias.flatten())
-        side_by_side, bias = _side_by_side(x, clients), None if bias is None else bias.flatten()
-        groups = self.groups * clients
-        out = F.conv2d(side_by_side, weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
-        return _one_by_one(out, clients)
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.view(len(self._stacked), -1)
+        out, _ = self._compute(x, bias)
+        return out
 
-    def _alone(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        few = self._is_pointwise and bias is None and x.shape[2] * x.shape[3] <= 4
-        if few and x.device.type == "cpu":  # on a map of few pixels 1.2 to 1.5 times as fast as a product
-            return F.linear(x.permute(0, 2, 3, 1), weight.view(weight.shape[:2])).permute(0, 3, 1, 2)
-        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+    def before_norm(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Without the bias, which BatchNorm will take away again; where a kernel can, with the statistics for it."""
+        return self._compute(x, None, counted=True, real=real)
 
-    def _fast(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """By a fused kernel, where there is one for this shape."""
-        (stride, *_), (padding, *_) = self.stride, self.padding
-        square = {*map(len, map(set, (self.kernel_size, self.stride, self.padding)))} == {1}
-        if not square or self.dilation != (1, 1) or isinstance(padding, str):
-            return None
-        if self._is_pointwise and bias is None:
-            from torso.nets.kernels.conv import pointwise
+    @property
+    def _stacked(self) -> Tensor:
+        return self.weight if self.weight.ndim == 5 else self.weight.unsqueeze(0)
 
-            return pointwise(x, weight.flatten(2))
-        if self.groups == self.in_channels == self.out_channels and bias is None:
+    def _compute(
+        self, x: Tensor, bias: Tensor | None, counted: bool = False, real: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        weight = self._stacked
+        kind = self._kernel(len(weight), bias is not None) if is_fast(x) else "plain"
+        if kind == "plain":
+            return self._plain(x, weight.to(x.dtype), None if bias is None else bias.flatten().to(x.dtype)), None
+        stride, padding = self.stride[0], int(self.padding[0])
+        if kind == "depthwise":
             from torso.nets.kernels.depthwise import depthwise
 
-            return depthwise(x, weight, stride, padding)
-        if self.groups > 1 or (len(weight) == 1 and self.in_channels >= 16):  # one client: cuDNN knows best
-            return None
-        from torso.nets.kernels.conv import convolution
+            return depthwise(x, weight, stride, padding), None
+        from torso.nets.kernels.conv import convolution, pointwise
 
-        return convolution(x, weight, bias, stride, padding)
+        if kind == "pointwise":
+            return pointwise(x, weight.flatten(2)), None
+        return convolution(x, weight, bias, stride, padding, counted, real)
+
+    def _kernel(self, clients: int, with_bias: bool) -> Literal["pointwise", "depthwise", "dense", "plain"]:
+        """Which fused kernel computes this layer."""
+        square = all(len(set(side)) == 1 for side in (self.kernel_size, self.stride, self.padding))
+        if not square or self.dilation != (1, 1) or isinstance(self.padding, str):
+            return "plain"
+        if self._is_pointwise and not with_bias:
+            return "pointwise"
+        if self.groups > 1:
+            alone = self.groups == self.in_channels == self.out_channels and not with_bias
+            return "depthwise" if alone else "plain"
+        return "plain" if clients == 1 and self.in_channels >= 16 else "dense"  # one client: cuDNN knows best
+
+    def _plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        clients = len(weight)
+        if clients > 1:
+            x, groups = _side_by_side(x, clients), self.groups * clients
+            out = F.conv2d(x, weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
+            return _one_by_one(out, clients)
+        if self._is_pointwise and bias is None and x.shape[2] * x.shape[3] <= 4 and x.device.type == "cpu":
+            # on a map of few pixels 1.2 to 1.5 times as fast as a product
+            return F.linear(x.permute(0, 2, 3, 1), weight[0].view(weight.shape[1:3])).permute(0, 3, 1, 2)
+        return F.conv2d(x, weight[0], bias, self.stride, self.padding, self.dilation, self.groups)
 
     @property
     def _is_pointwise(self) -> bool:
@@ -135,14 +150,21 @@ class BatchNorm2d(nn.BatchNorm2d):
         return self._by_hand(x, real)
 
     def fused(
-        self, x: Tensor, real: Tensor | None, before: Tensor | None = None, relu: bool = False, pool: int = 1
+        self,
+        x: Tensor,
+        real: Tensor | None,
+        before: Tensor | None = None,
+        sums: Tensor | None = None,
+        relu: bool = False,
+        pool: int = 1,
     ) -> Tensor:
-        """By the batch's statistics, then a pool and ReLU, in one pass. `before`: a bias that x was to have."""
+        """By the batch's statistics, then a pool and ReLU, in one pass. `before`: a bias that x was to have; `sums`:
+        its statistics, where they are known."""
         from torso.nets.kernels.norm import normalise
 
         clients = self._clients
         weight, bias = self.weight.view(clients, -1), self.bias.view(clients, -1)
-        out, mean, var = normalise(x, weight, bias, before, real, self.eps, relu, pool)
+        out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool)
         if self.tracks:
             mean = mean if before is None else mean + before.detach().view(clients, -1)
             samples = mean.new_full((clients,), x.shape[0] / clients) if real is None else real.sum(1)
@@ -168,7 +190,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         """Statistics over the real samples; the padding comes out as the bias, so it can never grow large."""
         clients = self._clients
         weight, bias = (p.view(clients, 1, -1, 1, 1) for p in (self.weight, self.bias))
-        maps = x.to(weight.dtype).unflatten(0, (clients, -1))
+        maps = x.to(weight.dtype).view(clients, -1, *x.shape[1:])
         mask = maps.new_ones(maps.shape[:2]) if real is None else real.to(weight.dtype)
         values = mask.sum(1) * (x.shape[2] * x.shape[3])
         count = values.clamp(min=1).view(-1, 1, 1, 1, 1)

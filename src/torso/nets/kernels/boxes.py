@@ -15,8 +15,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from torso.fast import dot_precision
+from torso.nets.kernels.norm_kernels import real_pixels
 
-_PROGRAMS = 6 * 132  # enough to keep every multiprocessor of a large GPU busy
+_PROGRAMS = 3 * 132  # enough to keep every multiprocessor of a large GPU busy
 
 
 class Tiling(NamedTuple):
@@ -36,10 +37,8 @@ def forward_tiling(out_c: int, size: int) -> Tiling:
     return Tiling(256, 64, wide, 8, 3) if out_c <= 64 else Tiling(128, 128, wide, 8, 4)
 
 
-def weight_tiling(in_c: int, out_c: int, kernel: int, size: int) -> Tiling:
-    if size == 4:
-        return Tiling(32, 64, 64, 4, 3, taps=kernel)
-    return Tiling(64, 64, 64, 4, 3, taps=kernel) if max(in_c, out_c) <= 64 else Tiling(128, 64, 64, 4, 3)
+def weight_tiling(kernel: int, size: int) -> Tiling:
+    return Tiling(32, 64, 64, 4, 3, taps=kernel) if size == 4 else Tiling(128, 64, 64, 4, 3)
 
 
 class Box(NamedTuple):
@@ -55,7 +54,7 @@ class Box(NamedTuple):
         rows = min(triton.next_power_of_2(height), pixels // columns)
         return cls(pixels // columns // rows, rows, columns)
 
-    def count(self, samples: int, height: int, width: int) -> int:
+    def needed(self, samples: int, height: int, width: int) -> int:
         return triton.cdiv(samples, self.samples) * triton.cdiv(height, self.rows) * triton.cdiv(width, self.columns)  # type: ignore[no-any-return]
 
 
@@ -74,27 +73,13 @@ def _corner(box, samples, height, width, BS: tl.constexpr, BH: tl.constexpr, BW:
 
 @triton.jit(do_not_specialize=["samples", "height", "width"])
 def _box_kernel(
-    x,
-    weight,
-    bias,
-    out,
-    samples,
-    height,
-    width,
-    in_c,
-    out_c,
-    KERNEL: tl.constexpr,
-    PAD: tl.constexpr,
-    BACK: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BS: tl.constexpr,
-    BH: tl.constexpr,
-    BW: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
-    """One box of outputs (BACK: of the input's gradient) by BN channels; height and width are the outputs'."""
+    x, weight, bias, out, real, sums, samples, height, width, in_c, out_c,
+    KERNEL: tl.constexpr, PAD: tl.constexpr, BACK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUMS: tl.constexpr,
+    HAS_REAL: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """One box of outputs (BACK: of the input's gradient) by BN channels; height and width are the outputs'. On request
+    also the box's statistics for BatchNorm, as `norm.py` takes them from the map."""
     tile, client = tl.program_id(0), tl.program_id(1)
     tiles_n = tl.cdiv(out_c, BN)
     n = tile % tiles_n * BN
@@ -114,30 +99,30 @@ def _box_kernel(
     if HAS_BIAS:
         c = n + tl.arange(0, BN)
         total += tl.load(bias + client * out_c + c, mask=c < out_c, other=0.0)[None, :]
-    out.store([client, sample, row, column, n], total.to(out.dtype).reshape(1, BS, BH, BW, BN))
+    value = total.to(out.dtype)
+    out.store([client, sample, row, column, n], value.reshape(1, BS, BH, BW, BN))
+    if HAS_SUMS:
+        place = tl.arange(0, BS * BH * BW)
+        sample += place // (BH * BW)
+        good = (sample < samples) & (row + place // BW % BH < height) & (column + place % BW < width)
+        counts = real_pixels(real, client, samples, sample, good, HAS_REAL)
+        number = tl.sum(counts, 0)
+        near = tl.where(counts[:, None] > 0, value.to(tl.float32), 0.0)
+        mean = tl.sum(near, 0) / tl.maximum(number, 1.0)
+        far = tl.where(counts[:, None] > 0, near - mean[None, :], 0.0)
+        c = n + tl.arange(0, BN)
+        sums += (client * (tl.num_programs(0) // tiles_n) + tile // tiles_n) * 3 * out_c
+        tl.store(sums + c, mean, mask=c < out_c)
+        tl.store(sums + out_c + c, tl.sum(far * far, 0), mask=c < out_c)
+        tl.store(sums + 2 * out_c + c, tl.zeros((BN,), tl.float32) + number, mask=c < out_c)
 
 
 @triton.jit(do_not_specialize=["samples", "height", "width", "share"])
 def _box_weight_kernel(
-    x,
-    slope,
-    grad,
-    samples,
-    height,
-    width,
-    in_c,
-    out_c,
-    share,
-    KERNEL: tl.constexpr,
-    PAD: tl.constexpr,
-    TAPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BS: tl.constexpr,
-    BH: tl.constexpr,
-    BW: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
+    x, slope, grad, samples, height, width, in_c, out_c, share,
+    KERNEL: tl.constexpr, PAD: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr,
+    BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """grad[tap, k, n] = Σ over a share of a client's boxes of x[pixel seen through tap, k] · slope[pixel, n], for TAPS
     taps side by side, which see the same slope."""
     tile, part, client = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -188,39 +173,51 @@ def _block(channels: int, most: int) -> int:
 
 
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[int, ...], padding: int, back: bool
-) -> Tensor:
-    """The output (back: the input's gradient) of shape `like`; weight [G, K, K, out, in] in x's dtype."""
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    like: tuple[int, ...],
+    padding: int,
+    back: bool = False,
+    counted: bool = False,
+    real: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The output (back: the input's gradient) of shape `like`; weight [G, K, K, out, in] in x's dtype.
+
+    `counted`: also its partial statistics [G, parts, 3, out] over real samples, for `norm.normalise`."""
     clients, kernel = weight.shape[:2]
     n, out_c, height, width = like
     out = torch.empty(like, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     how = forward_tiling(out_c, x.element_size())
     tile_n, block = min(how.outputs, triton.next_power_of_2(out_c)), _block(x.shape[1], how.inputs)
     box = Box.of(height, width, how.pixels)
-    tiles = box.count(n // clients, height, width) * triton.cdiv(out_c, tile_n)
+    parts = box.needed(n // clients, height, width)
+    sums = torch.empty(clients, parts, 3, out_c, dtype=torch.float32, device=x.device) if counted else None
     taps = weight.view(-1, *weight.shape[-2:])
     part = [1, block, tile_n] if back else [1, tile_n, block]
-    _box_kernel[(tiles, clients)](
+    _box_kernel[(parts * triton.cdiv(out_c, tile_n), clients)](
         _described(x, clients, box, block),
         TensorDescriptor(taps, list(taps.shape), list(taps.stride()), part),
         x if bias is None else bias,
         _described(out, clients, box, tile_n),
+        *(x if real is None else real, x if sums is None else sums),
         *(n // clients, height, width, x.shape[1], out_c),
         **dict(KERNEL=kernel, PAD=padding, BACK=back, HAS_BIAS=bias is not None, PRECISION=dot_precision(x)),
+        **dict(HAS_SUMS=counted, HAS_REAL=real is not None),
         **dict(BS=box.samples, BH=box.rows, BW=box.columns, BN=tile_n, BK=block),
         **dict(num_warps=how.warps, num_stages=how.stages),
     )
-    return out
+    return out, sums
 
 
 def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, padding: int) -> Tensor:
     """[G, out, in, K, K] in float32."""
     (n, in_c, _, _), (_, out_c, height, width) = x.shape, slope.shape
-    how = weight_tiling(in_c, out_c, kernel, x.element_size())
+    how = weight_tiling(kernel, x.element_size())
     tile_n, block = min(how.outputs, triton.next_power_of_2(out_c)), _block(in_c, how.inputs)
     tiles = kernel * kernel // how.taps * (in_c // block) * triton.cdiv(out_c, tile_n)
     box = Box.of(height, width, how.pixels)
-    boxes = box.count(n // clients, height, width)
+    boxes = box.needed(n // clients, height, width)
     share = triton.cdiv(boxes, max(1, min(triton.cdiv(_PROGRAMS, tiles * clients), boxes // 8)))
     parts = triton.cdiv(boxes, share)
     shares = torch.empty(parts, clients, kernel * kernel, in_c, out_c, dtype=torch.float32, device=x.device)

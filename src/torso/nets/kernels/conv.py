@@ -17,31 +17,41 @@ from torso.nets.kernels import boxes, gather
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: int,
+        padding: int,
+        counted: bool,
+        real: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
         clients, out_c, _, kernel, _ = weight.shape
         x = x.contiguous(memory_format=torch.channels_last)
         ready = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous()
         height, width = ((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:])
-        like = (x.shape[0], out_c, height, width)
-        boxed = boxes.boxable(x, out_c, stride)
+        like, boxed, sums = (x.shape[0], out_c, height, width), boxes.boxable(x, out_c, stride), None
         if boxed:
-            out = boxes.convolve(x, ready, bias, like, padding, back=False)
+            out, sums = boxes.convolve(x, ready, bias, like, padding, counted=counted, real=real)
         else:
             out = gather.convolve(x, ready, bias, like, stride, padding, back=False)
         ctx.save_for_backward(x, ready)
         ctx.how = clients, kernel, stride, padding, bias is not None, boxed
-        return out
+        if sums is not None:
+            ctx.mark_non_differentiable(sums)
+        return out, sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, slope: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
         x, ready = ctx.saved_tensors
         clients, kernel, stride, padding, has_bias, boxed = ctx.how
         slope = slope.contiguous(memory_format=torch.channels_last)
         to_x = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
             if boxed:
-                to_x = boxes.convolve(slope, ready, None, tuple(x.shape), padding, back=True)
+                to_x, _ = boxes.convolve(slope, ready, None, tuple(x.shape), padding, back=True)
             else:
                 to_x = gather.convolve(slope, ready, None, tuple(x.shape), stride, padding, back=True)
         if ctx.needs_input_grad[1]:
@@ -51,18 +61,29 @@ class _Convolution(torch.autograd.Function):
                 to_weight = gather.weight_gradient(x, slope, clients, kernel, stride, padding)
         if has_bias and ctx.needs_input_grad[2]:
             to_bias = slope.view(clients, -1, *slope.shape[1:]).sum((1, 3, 4), dtype=torch.float32)
-        return to_x, to_weight, to_bias, None, None
+        return to_x, to_weight, to_bias, *[None] * 4
 
 
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    """Maps [G·B, in, H, W] through square kernels [G, out, in, K, K] (float32) and biases [G, out]."""
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    counted: bool = False,
+    real: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Maps [G·B, in, H, W] through square kernels [G, out, in, K, K] (float32) and biases [G, out].
+
+    `counted`: with statistics for `norm.normalise` over `real` samples [G, B], where the kernel can take them."""
     kernel, values = weight.shape[-1], weight[0, 0].numel()
     if x.shape[1] < 16 and values <= 64 and not x.requires_grad:  # images: few channels make a poor matrix product
         wide = max(16, 1 << (values - 1).bit_length())
         x = gather.patches(x, kernel, stride, padding, wide)
         weight = F.pad(weight.permute(0, 1, 3, 4, 2).flatten(2), (0, wide - values))[..., None, None]
         stride, padding = 1, 0
-    return _Convolution.apply(x, weight, bias, stride, padding)  # type: ignore[no-any-return,no-untyped-call]
+    real = None if real is None else real.float().contiguous()
+    return _Convolution.apply(x, weight, bias, stride, padding, counted, real)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _Pointwise(torch.autograd.Function):

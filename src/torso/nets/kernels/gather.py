@@ -32,28 +32,10 @@ def seen(place, tap, size, STRIDE: tl.constexpr, PAD: tl.constexpr, BACK: tl.con
 
 @triton.jit(do_not_specialize=["samples", "in_h", "in_w", "out_h", "out_w"])
 def _gather_kernel(
-    x,
-    weight,
-    bias,
-    out,
-    samples,
-    in_h,
-    in_w,
-    in_c,
-    out_h,
-    out_w,
-    out_c,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    BACK: tl.constexpr,
-    FLAT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
+    x, weight, bias, out, samples, in_h, in_w, in_c, out_h, out_w, out_c,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BACK: tl.constexpr, FLAT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """out[pixel, n] = Σ over tap and k of x[pixel seen through tap, k] · weight[tap, k, n], for one client.
 
     The weight is stored [G, tap, layer's out, layer's in]; going BACK, k and n change places. FLAT: (tap, k) is one
@@ -101,26 +83,10 @@ def _gather_kernel(
 
 @triton.jit(do_not_specialize=["samples", "in_h", "in_w", "out_h", "out_w", "chunk"])
 def _weight_kernel(
-    x,
-    slope,
-    grad,
-    samples,
-    in_h,
-    in_w,
-    in_c,
-    out_h,
-    out_w,
-    out_c,
-    chunk,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    FLAT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
+    x, slope, grad, samples, in_h, in_w, in_c, out_h, out_w, out_c, chunk,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, FLAT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """grad[n, k, tap] = Σ over a chunk of a client's pixels of x[pixel seen through tap, k] · slope[pixel, n]."""
     tile, part, client = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tiles_n = tl.cdiv(out_c, BN)
@@ -160,20 +126,9 @@ def _weight_kernel(
 
 @triton.jit(do_not_specialize=["in_h", "in_w", "out_h", "out_w"])
 def _patch_kernel(
-    x,
-    out,
-    pixels,
-    in_h,
-    in_w,
-    in_c: tl.constexpr,
-    out_h,
-    out_w,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    WIDE: tl.constexpr,
-    BP: tl.constexpr,
-):
+    x, out, pixels, in_h, in_w, in_c: tl.constexpr, out_h, out_w, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+    PAD: tl.constexpr, WIDE: tl.constexpr, BP: tl.constexpr,
+):  # fmt: skip
     """Write down what pixels see through all taps; zero beyond the last."""
     k = tl.arange(0, WIDE)
     tap = k // in_c
@@ -212,7 +167,7 @@ def _blocks(channels: int, kernel: int, wide: int) -> tuple[int, bool]:
 
 
 def _tile(channels: int) -> int:
-    return min(128, max(16, triton.next_power_of_2(channels)))
+    return min(128, max(16, int(triton.next_power_of_2(channels))))
 
 
 def convolve(
