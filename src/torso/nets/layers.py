@@ -91,14 +91,21 @@ class Conv2d(nn.Conv2d):
 
     def _plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         clients = len(weight)
-        if clients > 1:
-            x, groups = _side_by_side(x, clients), self.groups * clients
-            out = F.conv2d(x, weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
-            return _one_by_one(out, clients)
+        if clients == 1:
+            return self._alone(x, weight[0], bias)
+        if x.device.type == "cpu":  # twice as fast as a grouped convolution
+            biases = [None] * clients if bias is None else bias.chunk(clients)
+            each = zip(x.chunk(clients), weight, biases, strict=True)
+            return torch.cat([self._alone(*one) for one in each])
+        x, groups = _side_by_side(x, clients), self.groups * clients
+        out = F.conv2d(x, weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
+        return _one_by_one(out, clients)
+
+    def _alone(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self._is_pointwise and bias is None and x.shape[2] * x.shape[3] <= 4 and x.device.type == "cpu":
             # on a map of few pixels 1.2 to 1.5 times as fast as a product
-            return F.linear(x.permute(0, 2, 3, 1), weight[0].view(weight.shape[1:3])).permute(0, 3, 1, 2)
-        return F.conv2d(x, weight[0], bias, self.stride, self.padding, self.dilation, self.groups)
+            return F.linear(x.permute(0, 2, 3, 1), weight.view(weight.shape[:2])).permute(0, 3, 1, 2)
+        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     @property
     def _is_pointwise(self) -> bool:
@@ -173,6 +180,9 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def _native(self, x: Tensor, training: bool) -> Tensor:
         clients = self._clients
+        if clients > 1 and x.device.type == "cpu" and not self.tracks:  # the layout counts for more than the launches
+            each = zip(x.chunk(clients), self.weight, self.bias, strict=True)
+            return torch.cat([F.batch_norm(one, None, None, w, b, training, 0.0, self.eps) for one, w, b in each])
         x = x if clients == 1 else _side_by_side(x, clients)
         buffers = [b for b in (self.running_mean, self.running_var) if b is not None]
         flat = [b.flatten() for b in buffers]  # views, so that batch_norm moves the buffers, …
