@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
+from torso.fast import kernels_run_here, plain_path
 from torso.learn.drift import Local, Proximal
 from torso.learn.sgd import Sgd
 
@@ -56,3 +59,23 @@ def test_proximal_gradient_by_hand() -> None:
     at = Local(start={"w": torch.tensor([1.0])}, params={"w": torch.tensor([[3.0], [0.0]])})
     grads = Proximal(0.5).gradient({"w": torch.tensor([[1.0], [-1.0]])}, at)
     assert grads["w"].flatten().tolist() == [2.0, -1.5]
+
+
+@pytest.mark.skipif(not kernels_run_here(), reason="no Triton with CUDA, nor TRITON_INTERPRET=1")
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("all_active", [True, False])
+def test_the_fused_step_is_the_plain_step(momentum: float, all_active: bool) -> None:
+    """Tensor a has a velocity but no rate, as in a phase of FedRep with one optimiser."""
+    device = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
+    active = None if all_active else torch.tensor([True, False, True], device=device)
+    start = {n: torch.randn(3, size).to(device) for n, size in (("a", 5), ("b", 2000), ("c", 7))}
+    ends, optimisers = [{n: t.clone() for n, t in start.items()} for _ in range(2)], [Sgd(momentum, 0.01) for _ in "ab"]
+    for _ in range(3):
+        grads = {n: torch.randn_like(t) for n, t in start.items()}
+        optimisers[0].step(ends[0], {n: g.clone() for n, g in grads.items()}, {"b": 0.1, "c": 0.2}, active)
+        with plain_path():
+            optimisers[1].step(ends[1], grads, {"b": 0.1, "c": 0.2}, active)
+    for fused, plain in (ends, [optimiser.velocity for optimiser in optimisers]):
+        assert fused.keys() == plain.keys()
+        for name in plain:
+            torch.testing.assert_close(fused[name], plain[name], rtol=1e-5, atol=1e-6)

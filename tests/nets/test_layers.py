@@ -7,32 +7,26 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from torso.nets.layers import BatchNorm2d, Linear, concat, fold, track, unfold
+from torso.nets.layers import BatchNorm2d, Linear, flat, in_line, track
 
 from .samples import images
 
 
-def test_fold_and_unfold() -> None:
+def test_clients_stand_in_line() -> None:
     x = images(3, 2, 4, 5, 6)
-    folded = fold(x)
-    assert folded.shape == (2, 12, 5, 6)
-    torch.testing.assert_close(folded[:, 4:8], x[1])
-    torch.testing.assert_close(unfold(folded, 3), x.flatten(2))
+    line = in_line(x)
+    assert line.shape == (6, 4, 5, 6)
+    torch.testing.assert_close(line[2:4], x[1])
+    torch.testing.assert_close(flat(line, 3), x.flatten(2))
 
 
-def test_one_client_is_never_copied() -> None:
-    x = images(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
-    folded = fold(x[None])
-    assert folded.data_ptr() == x.data_ptr()
-    assert folded.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(unfold(x, 1)[0], x.flatten(1))
-    plain = x.contiguous()
-    assert unfold(plain, 1).data_ptr() == plain.data_ptr()
-
-
-def test_concat_keeps_each_clients_channels_together() -> None:
-    a, b = images(3, 2, 4, 5, 5), images(3, 2, 1, 5, 5, seed=1)
-    torch.testing.assert_close(concat((fold(a), fold(b)), 3), fold(torch.cat((a, b), 2)))
+def test_lining_up_copies_nothing() -> None:
+    x = images(3, 2, 5, 6, 4).movedim(-1, 2)
+    line = in_line(x)
+    assert line.data_ptr() == x.data_ptr()
+    assert line.is_contiguous(memory_format=torch.channels_last)
+    plain = line.contiguous()
+    assert flat(plain, 3).data_ptr() == plain.data_ptr()
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -75,7 +69,7 @@ def test_buffers_that_are_slices_move_too(masked: bool) -> None:
     whole = torch.zeros(3, 10, dtype=torch.float64)
     tensors = {n: t.repeat(3, *[1] * t.ndim) for n, t in norm.state_dict().items()} | {"running_mean": whole[:, 2:6]}
     with torch.no_grad():
-        functional_call(norm, tensors, (fold(x), torch.ones(3, 2) if masked else None))
+        functional_call(norm, tensors, (in_line(x), torch.ones(3, 2) if masked else None))
     torch.testing.assert_close(whole[:, 2:6], 0.1 * x.mean((1, 3, 4)))
     assert (whole[:, :2] == 0).all()
     assert tensors["num_batches_tracked"].tolist() == [1, 1, 1]

@@ -1,7 +1,7 @@
 """Images become network input: gather, crop, flip and normalise G × B images as one batched tensor operation.
 
 G clients, B samples, H × W pixels, C channels. Images are stored once as uint8 [n, H, W, C]; what comes out is float32
-[G, B, C, H, W] whose memory is channels-last, which is the fast layout of the convolutions.
+(or the lens's dtype) [G, B, C, H, W] whose memory is channels-last, which is the fast layout of the convolutions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torso.fast import is_fast
 from torso.registry import Registry
 
 
@@ -40,10 +41,13 @@ augmentations["crop-flip-2"] = Augmentation(2, True, about="Pad by 2, crop, mirr
 
 @dataclass(frozen=True)
 class Lens:
-    """How stored bytes become input: (x / 255 − mean) / std, per channel, after the augmentation."""
+    """How stored bytes become input: (x / 255 − mean) / std, per channel, after the augmentation.
+
+    The dtype of what comes out is that of the activations: layers compute in the dtype of their input."""
 
     mean: Tensor
     std: Tensor
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> Lens:
@@ -53,11 +57,13 @@ class Lens:
         self, images: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
     ) -> Tensor:
         """Images [n, H, W, C] at index [G, B] as input [G, B, C, H, W]; `bits` [G, B] decide crop and mirror."""
-        if change is None or bits is None or not change.random:
-            picked = images[index]
-        else:
-            picked = _crop_and_flip(images, index, change, bits)
-        return picked.float().sub_(self.mean).div_(self.std).movedim(-1, 2)
+        change = Augmentation() if change is None or bits is None else change
+        if is_fast(self.mean):
+            from torso.data.look import look
+
+            return look(images, index, bits, change.pad, change.flip, self.mean, self.std, self.dtype)
+        picked = images[index] if bits is None or not change.random else _crop_and_flip(images, index, change, bits)
+        return picked.float().sub_(self.mean).div_(self.std).movedim(-1, 2).to(self.dtype)
 
 
 def _crop_and_flip(images: Tensor, index: Tensor, change: Augmentation, bits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from torso.fast import is_fast
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
 
@@ -23,6 +24,9 @@ class Sgd:
     @torch.no_grad()
     def step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None = None) -> None:
         """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities."""
+        if all(is_fast(params[n]) and params[n].is_contiguous() for n in grads):
+            self._fused_step(params, grads, rates, active)
+            return
         names = list(grads)
         moves = [grads[n] for n in names]
         if self.weight_decay:
@@ -37,6 +41,26 @@ class Sgd:
                 by_rate[rates[name]].append(place)
         for rate, places in by_rate.items():
             torch._foreach_add_([params[names[p]] for p in places], [moves[p] for p in places], alpha=-rate)
+
+    def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None) -> None:
+        """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active."""
+        from torso.learn.sgd_kernel import step, step_many
+
+        grads = {name: grad.contiguous() for name, grad in grads.items()}
+        if self.momentum:
+            self.velocity |= {n: torch.zeros_like(params[n]) for n in grads if n not in self.velocity}
+        by_rate: dict[float | None, list[str]] = defaultdict(list)
+        for name in grads:
+            by_rate[rates.get(name)].append(name)
+        for rate, names in by_rate.items():
+            speeds = [self.velocity[n] for n in names] if self.momentum else []
+            if rate is not None and active is None:
+                chosen = [params[n] for n in names], [grads[n] for n in names]
+                step_many(*chosen, speeds, rate, self.momentum, self.weight_decay)
+                continue
+            for name in names:
+                speed = self.velocity.get(name)
+                step(params[name], grads[name], speed, active, rate, self.momentum, self.weight_decay)
 
     def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
         fresh = [p for p, n in enumerate(names) if n not in self.velocity]

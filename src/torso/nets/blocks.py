@@ -1,4 +1,4 @@
-"""What bodies are made of. Every block maps folded maps and `real` (see layers.py) to folded maps."""
+"""What bodies are made of. Every block maps maps and `real` (see layers.py) to maps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torso.nets.layers import BatchNorm2d, Conv2d, Linear, concat, unfold
+from torso.fast import is_fast
+from torso.nets.layers import BatchNorm2d, Conv2d, Linear, flat
 
 Norm = Literal["batch", "running"]  # statistics in evaluation (spec 12.2)
 
@@ -47,6 +48,8 @@ class Unit(nn.Module):
         self.pool = pool
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        if self.norm is not None and self.norm.by_batch and is_fast(x):
+            return self._fused(x, self.norm, real)
         x = self.conv(x)
         if self.norm is not None:
             x = self.norm(x, real)
@@ -54,9 +57,19 @@ class Unit(nn.Module):
             x = self.pool(x)
         return F.relu_(x) if self.relu else x
 
+    def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
+        """The same with fewer passes over the map; the convolution's bias would be taken away again by BatchNorm."""
+        pool = self.pool
+        halves = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
+        x, sums = self.conv.before_norm(x, real)
+        if pool is None or halves:
+            return norm.fused(x, real, self.conv.bias, sums, self.relu, 2 if halves else 1)
+        x = pool(norm.fused(x, real, self.conv.bias, sums))
+        return F.relu_(x) if self.relu else x
+
 
 class Dense(nn.Module):
-    """Linear and ReLU on flat features; folded maps are flattened first."""
+    """Linear and ReLU on flat features; maps are flattened first."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -64,20 +77,20 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         if x.ndim == 4:
-            x = unfold(x, x.shape[1:].numel() // self.linear.in_features)
+            x = flat(x, len(self.linear.weight) if self.linear.weight.ndim == 3 else 1)
         return F.relu_(self.linear(x))
 
 
 class Subsample(nn.Module):
-    """The shortcut without parameters: every second pixel, and as many zero channels again behind each client's."""
+    """The shortcut without parameters: every second pixel, and as many zero channels again behind."""
 
-    def __init__(self, inputs: int, stride: int) -> None:
+    def __init__(self, stride: int) -> None:
         super().__init__()
-        self.inputs, self.stride = inputs, stride
+        self.stride = stride
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         x = x[:, :, :: self.stride, :: self.stride]
-        return concat((x, torch.zeros_like(x)), x.shape[1] // self.inputs)
+        return torch.cat((x, torch.zeros_like(x)), 1)
 
 
 class Residual(nn.Module):
@@ -96,16 +109,14 @@ class Fire(nn.Module):
 
     def __init__(self, inputs: int, squeeze: int, expand: int, pool: nn.Module | None = None) -> None:
         super().__init__()
-        self.inputs = inputs
         self.squeeze = Unit(inputs, squeeze, 1)
         self.small = Unit(squeeze, expand, 1)
         self.large = Unit(squeeze, expand, 3)
         self.pool = pool
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        clients = x.shape[1] // self.inputs
         x = self.squeeze(x, real)
-        x = concat((self.small(x, real), self.large(x, real)), clients)
+        x = torch.cat((self.small(x, real), self.large(x, real)), 1)
         return x if self.pool is None else self.pool(x)
 
 

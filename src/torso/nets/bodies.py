@@ -80,7 +80,7 @@ def _residual(inputs: int, width: int, stride: int, bottleneck: bool, shortcut: 
     if stride == 1 and inputs == outputs:
         return Residual(path, None)
     if shortcut == "free":
-        return Residual(path, Subsample(inputs, stride))
+        return Residual(path, Subsample(stride))
     return Residual(path, unit(inputs, outputs, 1, stride=stride, relu=False))
 
 

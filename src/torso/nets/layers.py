@@ -1,88 +1,130 @@
 """Layers for one client or for G at once.
 
 A layer is PyTorch's own, except that its parameters may carry a leading client dimension (given through
-`torch.func.functional_call`). Between layers the clients are folded into the channels:
+`torch.func.functional_call`). Between layers the clients' samples stand in line:
 
 G clients, B samples, C channels, H × W maps
-stacked [G, B, C, H, W]   folded [B, G·C, H, W], client 0's channels first   flat [G, B, d]
+stacked [G, B, C, H, W]   maps [G·B, C, H, W], client 0's samples first   flat [G, B, d]
 real    [G, B], 1 for a sample and 0 for padding; None when there is no padding
 
-For G = 1 folded is the ordinary [B, C, H, W], and nothing is copied.
+So whatever goes sample by sample (ReLU, pools, sums, joins) is PyTorch's own, and only layers with weights know of
+clients. Memory is channels-last. On CUDA these use fused kernels (`kernels/`); the plain path is what they must equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-
-def fold(x: Tensor) -> Tensor:
-    """[G, B, C, H, W] -> [B, G·C, H, W]; one client: a view, memory format kept."""
-    return x[0] if x.shape[0] == 1 else x.transpose(0, 1).flatten(1, 2)
+from torso.fast import is_fast
 
 
-def per_client(x: Tensor, clients: int) -> Tensor:
-    """[B, G·C, H, W] seen as [B, G, C, H, W]; memory format kept."""
-    return x.view(x.shape[0], clients, -1, *x.shape[2:])
+def in_line(x: Tensor) -> Tensor:
+    """[G, B, C, H, W] -> [G·B, C, H, W]; a view, memory format kept."""
+    return x.flatten(0, 1)
 
 
-def unfold(x: Tensor, clients: int) -> Tensor:
-    """[B, G·C, H, W] -> [G, B, C·H·W], each sample in the order of `torch.flatten`."""
-    if clients == 1:
-        return x.flatten(1).unsqueeze(0)
-    return per_client(x, clients).transpose(0, 1).flatten(2)
+def flat(x: Tensor, clients: int) -> Tensor:
+    """[G·B, C, H, W] -> [G, B, C·H·W], each sample in the order of `torch.flatten`."""
+    return x.flatten(1).view(clients, -1, x[0].numel())
 
 
-def concat(maps: Sequence[Tensor], clients: int) -> Tensor:
-    """Join folded maps along the channels of each client."""
-    if clients == 1:
-        return torch.cat(tuple(maps), 1)
-    return torch.cat([per_client(x, clients) for x in maps], 2).flatten(1, 2)
+def _side_by_side(x: Tensor, clients: int) -> Tensor:
+    """[G·B, C, H, W] -> [B, G·C, H, W], where a grouped convolution computes for all clients."""
+    return x.view(clients, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+
+def _one_by_one(x: Tensor, clients: int) -> Tensor:
+    """[B, G·C, H, W] -> [G·B, C, H, W]."""
+    return x.view(x.shape[0], clients, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution of folded maps; zero padding only."""
+    """A convolution of maps; zero padding only."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._is_matmul(x):
-            weight = self.weight.view(self.out_channels, self.in_channels)
-            return F.linear(x.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
-        if self.weight.ndim == 4:
-            return super().forward(x)
-        groups = self.groups * self.weight.shape[0]
-        bias = None if self.bias is None else self.bias.flatten()
-        return F.conv2d(x, self.weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
+        bias = None if self.bias is None else self.bias.view(len(self._stacked), -1)
+        out, _ = self._compute(x, bias)
+        return out
 
-    def _is_matmul(self, x: Tensor) -> bool:
-        """A 1×1 convolution of one client on a map of few pixels, on CPU: 1.2 to 1.5 times as fast as a product."""
-        return (
-            self.kernel_size == (1, 1)
-            and self.stride == (1, 1)
-            and self.groups == 1
-            and self.bias is None
-            and self.weight.numel() == self.out_channels * self.in_channels
-            and x.shape[2] * x.shape[3] <= 4
-            and x.device.type == "cpu"
-        )
+    def before_norm(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Without the bias, which BatchNorm will take away again; where a kernel can, with the statistics for it."""
+        return self._compute(x, None, counted=True, real=real)
+
+    @property
+    def _stacked(self) -> Tensor:
+        return self.weight if self.weight.ndim == 5 else self.weight.unsqueeze(0)
+
+    def _compute(
+        self, x: Tensor, bias: Tensor | None, counted: bool = False, real: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        weight = self._stacked
+        kind = self._kernel(len(weight), bias is not None) if is_fast(x) else "plain"
+        if kind == "plain":
+            return self._plain(x, weight.to(x.dtype), None if bias is None else bias.flatten().to(x.dtype)), None
+        stride, padding = self.stride[0], int(self.padding[0])
+        if kind == "depthwise":
+            from torso.nets.kernels.depthwise import depthwise
+
+            return depthwise(x, weight, stride, padding), None
+        from torso.nets.kernels.conv import convolution, pointwise
+
+        if kind == "pointwise":
+            return pointwise(x, weight.flatten(2)), None
+        return convolution(x, weight, bias, stride, padding, counted, real)
+
+    def _kernel(self, clients: int, with_bias: bool) -> Literal["pointwise", "depthwise", "dense", "plain"]:
+        """Which fused kernel computes this layer."""
+        square = all(len(set(side)) == 1 for side in (self.kernel_size, self.stride, self.padding))
+        if not square or self.dilation != (1, 1) or isinstance(self.padding, str):
+            return "plain"
+        if self._is_pointwise and not with_bias:
+            return "pointwise"
+        if self.groups > 1:
+            alone = self.groups == self.in_channels == self.out_channels and not with_bias
+            return "depthwise" if alone else "plain"
+        return "plain" if clients == 1 and self.in_channels >= 16 else "dense"  # one client: cuDNN knows best
+
+    def _plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        clients = len(weight)
+        if clients == 1:
+            return self._alone(x, weight[0], bias)
+        if x.device.type == "cpu":  # twice as fast as a grouped convolution
+            biases = [None] * clients if bias is None else bias.chunk(clients)
+            each = zip(x.chunk(clients), weight, biases, strict=True)
+            return torch.cat([self._alone(*one) for one in each])
+        x, groups = _side_by_side(x, clients), self.groups * clients
+        out = F.conv2d(x, weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
+        return _one_by_one(out, clients)
+
+    def _alone(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self._is_pointwise and bias is None and x.shape[2] * x.shape[3] <= 4 and x.device.type == "cpu":
+            # on a map of few pixels 1.2 to 1.5 times as fast as a product
+            return F.linear(x.permute(0, 2, 3, 1), weight.view(weight.shape[:2])).permute(0, 3, 1, 2)
+        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    @property
+    def _is_pointwise(self) -> bool:
+        return self.kernel_size == self.stride == (1, 1) and self.groups == 1 and self.padding == (0, 0)
 
 
 class Linear(nn.Linear):
     """A linear layer of flat features [G, B, d] (without a client dimension: of any [..., d])."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.ndim == 2:
-            return super().forward(x)
-        weight = self.weight.transpose(1, 2)
-        bias: Tensor | None = self.bias
+        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
+        if weight.ndim == 2:
+            return F.linear(x, weight, bias)
+        weight = weight.transpose(1, 2)
         return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm of folded maps, each client by its own samples, padding left out (spec 12.2).
+    """BatchNorm of maps, each client by its own samples, padding left out (spec 12.2).
 
     Without running statistics (`tracks` false) the batch's are used in training and in evaluation. With them, training
     moves the buffers in place, the stacked ones given through `functional_call` too; a client with fewer than two
@@ -96,14 +138,52 @@ class BatchNorm2d(nn.BatchNorm2d):
     def tracks(self) -> bool:
         return self.running_mean is not None
 
+    @property
+    def by_batch(self) -> bool:
+        """Whether the batch's own statistics are used."""
+        return self.training or not self.tracks
+
+    @property
+    def _clients(self) -> int:
+        return self.weight.numel() // self.num_features
+
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        if self.tracks and not self.training:
+        if not self.by_batch:
             return self._native(x, training=False)
-        if real is None and x.numel() > x.shape[1]:
+        if is_fast(x):
+            return self.fused(x, real)
+        if real is None and x.shape[0] * x.shape[2] * x.shape[3] > self._clients:
             return self._native(x, training=True)
         return self._by_hand(x, real)
 
+    def fused(
+        self,
+        x: Tensor,
+        real: Tensor | None,
+        before: Tensor | None = None,
+        sums: Tensor | None = None,
+        relu: bool = False,
+        pool: int = 1,
+    ) -> Tensor:
+        """By the batch's statistics, then a pool and ReLU, in one pass. `before`: a bias that x was to have; `sums`:
+        its statistics, where they are known."""
+        from torso.nets.kernels.norm import normalise
+
+        clients = self._clients
+        weight, bias = self.weight.view(clients, -1), self.bias.view(clients, -1)
+        out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool)
+        if self.tracks:
+            mean = mean if before is None else mean + before.detach().view(clients, -1)
+            samples = mean.new_full((clients,), x.shape[0] / clients) if real is None else real.sum(1)
+            self._move(mean, var, samples * (x.shape[2] * x.shape[3]))
+        return out
+
     def _native(self, x: Tensor, training: bool) -> Tensor:
+        clients = self._clients
+        if clients > 1 and x.device.type == "cpu" and not self.tracks:  # the layout counts for more than the launches
+            each = zip(x.chunk(clients), self.weight, self.bias, strict=True)
+            return torch.cat([F.batch_norm(one, None, None, w, b, training, 0.0, self.eps) for one, w, b in each])
+        x = x if clients == 1 else _side_by_side(x, clients)
         buffers = [b for b in (self.running_mean, self.running_var) if b is not None]
         flat = [b.flatten() for b in buffers]  # views, so that batch_norm moves the buffers, …
         mean, var = flat if flat else (None, None)
@@ -114,33 +194,33 @@ class BatchNorm2d(nn.BatchNorm2d):
             for buffer, moved in zip(buffers, flat, strict=True):
                 if not buffer.is_contiguous():  # … except of slices of a larger tensor
                     buffer.copy_(moved.view(buffer.shape))
-        return out
+        return out if clients == 1 else _one_by_one(out, clients)
 
     def _by_hand(self, x: Tensor, real: Tensor | None) -> Tensor:
         """Statistics over the real samples; the padding comes out as the bias, so it can never grow large."""
-        clients = self.weight.numel() // self.num_features
-        weight, bias = (p.view(clients, -1, 1, 1) for p in (self.weight, self.bias))
-        maps = per_client(x.to(weight.dtype), clients)
-        mask = maps.new_ones(clients, x.shape[0]) if real is None else real.to(weight.dtype)
+        clients = self._clients
+        weight, bias = (p.view(clients, 1, -1, 1, 1) for p in (self.weight, self.bias))
+        maps = x.to(weight.dtype).view(clients, -1, *x.shape[1:])
+        mask = maps.new_ones(maps.shape[:2]) if real is None else real.to(weight.dtype)
         values = mask.sum(1) * (x.shape[2] * x.shape[3])
-        count = values.clamp(min=1).view(-1, 1, 1, 1)
-        mask = mask.t()[..., None, None, None]
-        mean = (maps * mask).sum((0, 3, 4), keepdim=True) / count
+        count = values.clamp(min=1).view(-1, 1, 1, 1, 1)
+        mask = mask[..., None, None, None]
+        mean = (maps * mask).sum((1, 3, 4), keepdim=True) / count
         centred = (maps - mean) * mask
-        var = centred.square().sum((0, 3, 4), keepdim=True) / count
-        self._move(mean.detach(), var.detach(), values)
+        var = centred.square().sum((1, 3, 4), keepdim=True) / count
+        self._move(mean.detach().view(clients, -1), var.detach().view(clients, -1), values)
         out = centred * (torch.rsqrt(var + self.eps) * weight) + bias
-        return out.flatten(1, 2).to(x.dtype)
+        return out.flatten(0, 1).to(x.dtype)
 
     @torch.no_grad()
     def _move(self, mean: Tensor, var: Tensor, values: Tensor) -> None:
-        """Running statistics from mean and (biased) var [1, G, C, 1, 1] of values [G] per channel."""
+        """Running statistics from mean and (biased) var [G, C] of values [G] per channel."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         moves = values > 1
         share = (_momentum(self) * moves.to(mean.dtype)).unsqueeze(1)
-        unbiased = var.reshape(len(values), -1) * (values / (values - 1).clamp(min=1)).unsqueeze(1)
-        for buffer, seen in ((self.running_mean, mean.reshape(len(values), -1)), (self.running_var, unbiased)):
+        unbiased = var * (values / (values - 1).clamp(min=1)).unsqueeze(1)
+        for buffer, seen in ((self.running_mean, mean), (self.running_var, unbiased)):
             wide = buffer.view(seen.shape)
             wide.add_(share * (seen - wide))
         self.num_batches_tracked.view(-1).add_(moves)

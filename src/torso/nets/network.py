@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.dual import DualHead
-from torso.nets.layers import fold, unfold
+from torso.nets.layers import flat, in_line
 
 Tensors = dict[str, Tensor]
 
@@ -50,12 +50,13 @@ class Body(nn.Module):
         self.blocks = Chain(blocks)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        clients, x = x.shape[0], fold(x)
+        clients, x = x.shape[0], in_line(x)
         for block in self.blocks:
             x = block(x, real)
         if self.pool:
             x = x.mean((2, 3), keepdim=True)
-        return x if x.ndim == 3 else unfold(x, clients)
+        x = x if x.ndim == 3 else flat(x, clients)
+        return x.float() if x.dtype == torch.bfloat16 else x  # heads and losses compute in float32
 
 
 class Network(nn.Module):

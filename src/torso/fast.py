@@ -1,0 +1,48 @@
+"""The switch between fused kernels and plain PyTorch.
+
+The fast path needs CUDA, Triton, and float32 or bfloat16. Everything else (CPU, float64, a second derivative) takes the
+plain path, which is the definition; the kernels are tested against it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+_found = find_spec("triton") is not None
+_interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run slowly, on CPU too
+_plain: ContextVar[bool] = ContextVar("plain path", default=False)
+
+
+@contextmanager
+def plain_path() -> Iterator[None]:
+    """Inside, no fused kernel is used: for a second derivative (create_graph), or to compare with."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
+def kernels_run_here() -> bool:
+    """Whether this machine can run the kernels at all."""
+    return _found and (_interpreted or torch.cuda.is_available())
+
+
+def is_fast(x: Tensor) -> bool:
+    """Whether a computation that starts from x may use the fused kernels."""
+    place = x.is_cuda or (_interpreted and x.device.type == "cpu")
+    return _found and place and x.dtype in (torch.float32, torch.bfloat16) and not _plain.get()
+
+
+def dot_precision(x: Tensor) -> str:
+    """Triton's name for how products of x are taken; for float32, torch's own switch decides."""
+    if x.dtype != torch.float32:
+        return "tf32"  # without effect on 16-bit types
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -1,0 +1,146 @@
+"""Gradients of stacked clients as CUDA graphs: a step of some hundred small kernels is launched as one.
+
+A recording reads fixed memory, so that it can be replayed for other clients, rounds and batches of the same shape.
+Parameters live there from the start of a visit (`home`); anything else is copied in. A short or ragged batch is padded
+to the recorded width and masked, so at most two recordings serve a whole epoch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from torso.data.batches import Batch
+from torso.fast import is_fast
+from torso.learn.objectives import Objective
+from torso.nets import Network, Tensors, learnable
+
+Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    tensors: Tensors
+    batch: Batch
+    counts: Tensor
+    grads: Tensors
+    total: Tensor
+    buffers: frozenset[str]
+
+    def replay(self, tensors: Tensors, batch: Batch, counts: Tensor) -> tuple[Tensors, Tensor]:
+        away = [n for n, kept in self.tensors.items() if kept.data_ptr() != tensors[n].data_ptr()]
+        for name in away:
+            self.tensors[name].copy_(tensors[name])
+        self.counts.copy_(counts)
+        _fill(self.batch, batch)
+        self.graph.replay()
+        for name in self.buffers.intersection(away):  # running statistics have moved
+            tensors[name].copy_(self.tensors[name])
+        return self.grads, self.total
+
+
+class Recorder:
+    """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call."""
+
+    def __init__(self, compute: Gradients, most: int = 8) -> None:
+        self.compute = compute
+        self.most = most
+        self._recordings: OrderedDict[object, _Recording] = OrderedDict()
+        self._homes: dict[tuple[str, torch.Size], Tensor] = {}
+        self._modules: dict[int, list[nn.Module]] = {}
+        self._widest = 0
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+    def home(self, tensors: Tensors) -> Tensors:
+        """Copies in the memory that recordings read; the next visit of as many clients overwrites them."""
+        for name, tensor in tensors.items():
+            key = name, tensor.shape
+            if key not in self._homes:
+                self._homes[key] = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            self._homes[key].copy_(tensor)
+        return {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
+
+    def gradients(
+        self,
+        net: Network,
+        tensors: Tensors,
+        names: Sequence[str],
+        batch: Batch,
+        objective: Objective,
+        counts: Tensor,
+    ) -> tuple[Tensors, Tensor]:
+        self._widest = max(self._widest, batch.labels.shape[1])
+        batch = replace(batch, active=None)
+        masked = batch.real is not None or batch.labels.shape[1] < self._widest
+        at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
+        if id(net) not in self._modules:
+            self._modules[id(net)] = list(net.modules())
+        modes = tuple(module.training for module in self._modules[id(net)])
+        switches = torch.get_float32_matmul_precision(), batch.images.dtype, is_fast(batch.images)
+        key = id(net), modes, tuple(names), objective, len(batch.labels), self._widest, masked, at_home, switches
+        if key not in self._recordings:
+            self._recordings[key] = self._record(net, tensors, names, batch, objective, counts, masked)
+            if len(self._recordings) > self.most:
+                self._recordings.popitem(last=False)
+        self._recordings.move_to_end(key)
+        return self._recordings[key].replay(tensors, batch, counts)
+
+    def _is_home(self, name: str, tensor: Tensor) -> bool:
+        home = self._homes.get((name, tensor.shape))
+        return home is not None and home.data_ptr() == tensor.data_ptr()
+
+    def _record(
+        self,
+        net: Network,
+        tensors: Tensors,
+        names: Sequence[str],
+        batch: Batch,
+        objective: Objective,
+        counts: Tensor,
+        masked: bool,
+    ) -> _Recording:
+        """Run once to warm up (kernels compile, libraries choose), put back what that moved, and record."""
+        kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
+        buffers = frozenset(kept).difference(learnable(net, kept))
+        before = {n: kept[n].clone() for n in buffers}
+        fixed = _room_for(batch, self._widest, masked)
+        _fill(fixed, batch)
+        counts = counts.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.compute(net, kept, names, fixed, objective, counts)
+        torch.cuda.current_stream().wait_stream(side)
+        for name, tensor in before.items():
+            kept[name].copy_(tensor)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            grads, total = self.compute(net, kept, names, fixed, objective, counts)
+        return _Recording(graph, kept, fixed, counts, grads, total, buffers)
+
+
+def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
+    """Memory for batches of this width, images in the same memory format."""
+    clients, _, *image = batch.images.movedim(2, -1).shape
+    images = batch.images.new_zeros(clients, width, *image).movedim(-1, 2)
+    labels = batch.labels.new_zeros(clients, width)
+    return Batch(images, labels, torch.zeros(clients, width, device=labels.device) if masked else None)
+
+
+def _fill(fixed: Batch, batch: Batch) -> None:
+    """Copy a batch in, a narrower one at the left; what stands further right is left over and masked."""
+    width = batch.labels.shape[1]
+    fixed.images[:, :width].copy_(batch.images)
+    fixed.labels[:, :width].copy_(batch.labels)
+    if fixed.real is not None:
+        fixed.real.zero_()
+        if batch.real is None:
+            fixed.real[:, :width] = 1
+        else:
+            fixed.real[:, :width].copy_(batch.real)

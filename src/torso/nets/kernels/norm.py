@@ -1,0 +1,156 @@
+"""BatchNorm by each client's own batch, with ReLU and a 2×2 max-pool in the same pass over the map.
+
+Four kernels, each reading the map y once: statistics; normalise, pool, ReLU; the two sums of the backward pass; the
+gradient of y. What the pool and ReLU let through is worked out again from y going back, so nothing else is kept.
+Sums are taken in parts of a client's pixels; whoever needs a sum adds the parts up, in a fixed order.
+G clients, B samples, C channels. A window is what becomes one output pixel: 2×2 pixels with the pool, else one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from torso.nets.kernels.norm_kernels import (
+    apply_kernel,
+    gradient_kernel,
+    join_kernel,
+    statistics_kernel,
+    sums_kernel,
+)
+
+_PARTS = 512  # at most
+_FEW = 32  # so many parts a program adds up at its start; more are joined before
+_PROGRAMS = 12 * 132
+TILE = (2048, 64, 4)  # values that a program works on at a time, of so many channels, by so many warps
+
+
+def _few(sums: Tensor) -> Tensor:
+    """Partial sums [G, parts, kinds, C] in few parts."""
+    clients, parts, kinds, channels = sums.shape
+    if parts <= _FEW:
+        return sums
+    group = next(size for size in range(256, 0, -1) if parts % size == 0)
+    if parts > 512 and group > 1:  # one client with thousands of samples: in two steps
+        return _few(_few(sums.view(-1, group, kinds, channels)).view(clients, -1, kinds, channels))
+    joined = torch.empty(clients, 1, kinds, channels, dtype=sums.dtype, device=sums.device)
+    join_kernel[(triton.cdiv(channels, 16), clients)](sums, joined, parts, channels, KINDS=kinds, BC=16, num_warps=1)
+    return joined
+
+
+class _Plan(NamedTuple):
+    """How a map is cut up: programs [parts, blocks of channels, G], each over `chunk` windows of `tile` at a time."""
+
+    grid: tuple[int, int, int]
+    chunk: int
+    tile: int
+    block: int
+
+    @classmethod
+    def of(cls, windows: int, channels: int, clients: int, pool: int) -> _Plan:
+        values, most, _ = TILE
+        block = min(most, triton.next_power_of_2(channels))
+        tile = values // block // pool // pool
+        blocks = triton.cdiv(channels, block)
+        parts = max(1, min(_PARTS, triton.cdiv(_PROGRAMS, blocks * clients), triton.cdiv(windows, tile)))
+        chunk = triton.cdiv(triton.cdiv(windows, parts), tile) * tile
+        return cls((triton.cdiv(windows, chunk), blocks, clients), chunk, tile, block)
+
+
+def _count(y: Tensor, real: Tensor, clients: int, has_real: bool) -> Tensor:
+    """Partial statistics [G, parts, 3, C]."""
+    n, channels, height, width = y.shape
+    plan = _Plan.of(n // clients * height * width, channels, clients, 1)
+    sums = torch.empty(clients, plan.grid[0], 3, channels, dtype=torch.float32, device=y.device)
+    statistics_kernel[plan.grid](
+        *(y, real, sums, n // clients, height * width, channels, plan.chunk),
+        **dict(HAS_REAL=has_real, BP=plan.tile, BC=plan.block, num_warps=TILE[2]),
+    )
+    return sums
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        before: Tensor | None,
+        real: Tensor | None,
+        sums: Tensor | None,
+        eps: float,
+        relu: bool,
+        pool: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        clients, channels = weight.shape
+        n, _, height, width = y.shape
+        samples, high, wide = n // clients, height // pool, width // pool
+        y, weight, bias = y.contiguous(memory_format=torch.channels_last), weight.contiguous(), bias.contiguous()
+        mask = weight if real is None else real.to(torch.float32).contiguous()
+        sums = _few(_count(y, mask, clients, real is not None) if sums is None else sums)
+        mean, var, number = torch.empty(3, clients, channels, dtype=torch.float32, device=y.device).unbind()
+        like = (n, channels, high, wide)
+        out = torch.empty(like, dtype=y.dtype, device=y.device, memory_format=torch.channels_last)
+        plan = _Plan.of(samples * high * wide, channels, clients, pool)
+        how = dict(HAS_REAL=real is not None, RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block, num_warps=TILE[2])
+        apply_kernel[plan.grid](
+            *(y, mask, sums, weight, bias, out, mean, var, number),
+            *(samples, height, width, high, wide, channels, plan.chunk, sums.shape[1], eps),
+            **how,
+        )
+        ctx.save_for_backward(y, weight, bias, mask, mean, var, number)
+        ctx.how = eps, relu, pool, real is not None, before
+        ctx.mark_non_differentiable(mean, var)
+        return out, mean, var
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        y, weight, bias, mask, mean, var, number = ctx.saved_tensors
+        eps, relu, pool, has_real, before = ctx.how
+        clients, channels = weight.shape
+        n, _, height, width = y.shape
+        samples, slope = n // clients, slope.contiguous(memory_format=torch.channels_last)
+        high, wide = height // pool, width // pool
+        plan = _Plan.of(samples * high * wide, channels, clients, pool)
+        sums = torch.empty(clients, plan.grid[0], 2, channels, dtype=torch.float32, device=y.device)
+        how = dict(HAS_REAL=has_real, RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block, num_warps=TILE[2])
+        sums_kernel[plan.grid](
+            *(y, mask, slope, mean, var, weight, bias, sums, samples, height, width, high, wide),
+            *(channels, plan.chunk, eps),
+            **how,
+        )
+        sums = _few(sums)
+        to_y, to_weight, to_bias = torch.empty_like(y), torch.empty_like(weight), torch.empty_like(bias)
+        high, wide = triton.cdiv(height, pool), triton.cdiv(width, pool)
+        plan = _Plan.of(samples * high * wide, channels, clients, pool)
+        gradient_kernel[plan.grid](
+            *(y, mask, slope, mean, var, number, weight, bias, sums, to_y, to_weight, to_bias),
+            *(samples, height, width, high, wide, channels, plan.chunk, sums.shape[1], eps),
+            **(how | dict(BP=plan.tile, BC=plan.block)),
+        )
+        to_before = None if before is None else torch.zeros_like(before)
+        return to_y, to_weight, to_bias, to_before, *[None] * 5
+
+
+def normalise(
+    y: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    before: Tensor | None = None,
+    real: Tensor | None = None,
+    sums: Tensor | None = None,
+    eps: float = 1e-5,
+    relu: bool = False,
+    pool: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Maps [G·B, C, H, W] normalised per client and channel, times weight plus bias [G, C]; the mean and the (biased)
+    variance [G, C] too. `before` is a bias that was left out of y: BatchNorm takes it away again, so it has no slope.
+    `sums`: partial statistics of y, where whoever made it has taken them.
+    """
+    return _Normalise.apply(y, weight, bias, before, real, sums, eps, relu, pool)  # type: ignore[no-any-return,no-untyped-call]

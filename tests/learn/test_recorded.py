@@ -1,0 +1,76 @@
+"""Recorded gradients are the gradients, whatever was recorded before; no step waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from torso.data.augment import Lens, augmentations
+from torso.data.batches import Batch, Deck, Shuffle
+from torso.learn.local import _gradients as gradients
+from torso.learn.objectives import CrossEntropy
+from torso.learn.recorded import Recorder
+from torso.learn.sgd import Sgd
+from torso.nets import LinearHead, Network, Tensors, build, learnable, set_modes, skeleton
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
+SIZES = (23, 8, 3)
+
+
+def federation(body: str) -> tuple[Network, Tensors, Deck]:
+    whole = build(body, 4, (3, 16, 16), LinearHead(), seed=0)
+    tensors = {n: t.cuda().expand(len(SIZES), *t.shape).contiguous() for n, t in whole.state_dict().items()}
+    images = torch.randint(0, 256, (sum(SIZES), 16, 16, 3), dtype=torch.uint8, device="cuda")
+    rows = list(torch.arange(sum(SIZES), device="cuda").split(SIZES))
+    return skeleton(whole), tensors, Deck.of(images, torch.arange(sum(SIZES), device="cuda") % 4, rows, range(3))
+
+
+def batches(deck: Deck, epochs: int) -> Iterator[Batch]:
+    lens = Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
+    for epoch in range(epochs):
+        yield from deck.shuffled(5, lens, Shuffle(0, "test", 0), epoch, augmentations["crop-flip"])
+
+
+@pytest.mark.parametrize("body", ["conv4", "resnet8"])
+@pytest.mark.parametrize("at_home", [True, False])
+def test_ragged_epochs(body: str, at_home: bool) -> None:
+    """Three clients of which one has five batches and one has one; twice, as two visits with the same recordings."""
+    net, start, deck = federation(body)
+    names, counts, recorder = learnable(net, start), deck.class_counts(4), Recorder(gradients)
+    set_modes(net, tuple(start))
+    for _ in range(2):
+        ends = []
+        for take in (gradients, recorder.gradients):
+            tensors = {n: t.clone() for n, t in start.items()}
+            if at_home and take is not gradients:
+                tensors = recorder.home(tensors)
+            sgd = Sgd(0.9, 1e-3)
+            for batch in batches(deck, 2):
+                grads, total = take(net, tensors, names, batch, CrossEntropy(), counts)
+                assert total.shape == (3,)
+                sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active)
+            ends.append({n: t.clone() for n, t in tensors.items()})
+        plain, recorded = ends
+        for name, tensor in plain.items():
+            torch.testing.assert_close(recorded[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_nothing_waits() -> None:
+    net, tensors, deck = federation("conv4")
+    names, counts, recorder, sgd = learnable(net, tensors), deck.class_counts(4), Recorder(gradients), Sgd(0.9, 0.0)
+    set_modes(net, names)
+    tensors = recorder.home(tensors)
+
+    def epoch() -> None:
+        for batch in batches(deck, 1):
+            grads, _ = recorder.gradients(net, tensors, names, batch, CrossEntropy(), counts)
+            sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active)
+
+    epoch()  # compiles and records
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        epoch()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
