@@ -154,6 +154,9 @@ class RunConfig(_Section):
     clients_at_once: CountOrZero = Field(
         0, description="clients stacked into one step; 0: as many as fit (batched), one (one-by-one)"
     )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
+        "auto", description="of training on an accelerator; auto: tf32. Evaluation, and everything on CPU, is fp32"
+    )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )

@@ -144,4 +144,4 @@ def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch
 
 def test_auto_is_one_by_one_on_cpu() -> None:
     job = prepare(Config(data=RAGGED))
-    assert isinstance(auto(job.net, job.federation, 0, 0), OneByOne)
+    assert isinstance(auto(job.net, job.federation, job.config.run), OneByOne)

@@ -20,7 +20,7 @@ from torso.randomness import key, random_bits
 _LAST = torch.iinfo(torch.int64).max
 
 
-def _on(device: torch.device, numbers: Sequence[int]) -> Tensor:
+def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence[int]]) -> Tensor:
     """Numbers of the host on the device, without waiting for it."""
     made = torch.tensor(numbers)
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
@@ -96,7 +96,7 @@ class Deck:
 
     def class_counts(self, classes: int) -> Tensor:
         """How many samples each client has of each class [G, C]."""
-        sizes = _on(self.index.device, self.sizes).unsqueeze(-1)
+        sizes = on_device(self.index.device, self.sizes).unsqueeze(-1)
         real = torch.arange(self.index.shape[1], device=self.index.device) < sizes
         counts = torch.zeros(len(self.sizes), classes, dtype=torch.int64, device=self.index.device)
         return counts.scatter_add_(1, self.labels[self.index], real.to(torch.int64))
@@ -129,7 +129,7 @@ class Deck:
         bits = random_bits(self._keys(how, "shuffle", epoch), columns)
         positions = torch.arange(columns, device=bits.device)
         if min(self.sizes) < columns:
-            sizes = _on(bits.device, self.sizes).unsqueeze(-1)
+            sizes = on_device(bits.device, self.sizes).unsqueeze(-1)
             bits = torch.where(positions < sizes, bits, _LAST)  # padding sorts to the end
         order = self.index.gather(1, bits.argsort(dim=1, stable=True))
         coins = (
@@ -157,7 +157,7 @@ class Deck:
             filled = [min(max(size - start, 0), width) for size in sizes]
             real = active = None
             if min(filled) < width:
-                count = _on(order.device, filled).unsqueeze(-1)
+                count = on_device(order.device, filled).unsqueeze(-1)
                 real = (torch.arange(width, device=order.device) < count).float()
                 active = None if min(filled) > 0 else count.squeeze(-1) > 0
             yield Batch(lens.look(self.images, index, change, bits), self.labels[index], real, active)

@@ -1,16 +1,23 @@
 """Where clients run. An engine maps a piece of work over clients; it knows nothing of methods or measures."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from torso.data import Federation
 from torso.engine.base import SERVER, Desk, Engine, Work, engines
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
 from torso.nets import Network
 
+if TYPE_CHECKING:
+    from torso.config import RunConfig
 
-def auto(net: Network, federation: Federation, workers: int, at_once: int) -> Engine:
+
+def auto(net: Network, federation: Federation, run: RunConfig) -> Engine:
     """Batched on an accelerator, one by one in threads on CPU."""
     on_cpu = federation.train.images.device.type == "cpu"
-    return (OneByOne if on_cpu else Batched)(net, federation, workers, at_once)
+    return engines["one-by-one" if on_cpu else "batched"](net, federation, run)
 
 
 engines["auto"] = auto

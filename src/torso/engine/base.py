@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from torso.data import Federation
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
+from torso.learn.gradients import gradients
 from torso.learn.local import Classroom
+from torso.learn.precision import precision_of
+from torso.learn.recorded import Recorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
 from torso.registry import Registry
+
+if TYPE_CHECKING:
+    from torso.config import RunConfig
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -29,7 +35,8 @@ class Desk:
     federation: Federation
 
     @classmethod
-    def at(cls, net: Network, federation: Federation) -> Desk:
+    def at(cls, net: Network, federation: Federation, precision: str = "auto", recorded: bool = False) -> Desk:
+        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
         device = federation.train.images.device
         _, height, width, channels = federation.train.images.shape
         room = Classroom(
@@ -38,6 +45,8 @@ class Desk:
             lens=Lens.of(federation.mean, federation.std, device),
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, (channels, height, width)) == 1,
+            precision=precision_of(precision, device),
+            recorder=Recorder(gradients) if recorded and device.type == "cuda" else None,
         )
         return cls(room, federation)
 
@@ -88,4 +97,5 @@ class Engine(Protocol):
         ...
 
 
-engines: Registry[Callable[[Network, Federation, int, int], Engine]] = Registry("run.engine")
+engines: Registry[Callable[[Network, Federation, RunConfig], Engine]] = Registry("run.engine")
+"""(network, federation, the run section of a config) → where clients run."""

@@ -25,13 +25,16 @@ _USED = 0.85  # of what is free: the allocator wants room to move
 class Batched:
     """One worker, G clients at once; `at_once` 0: what fits."""
 
-    def __init__(self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0) -> None:
+    def __init__(
+        self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0, precision: str = "auto"
+    ) -> None:
         self.net = net
         self.federation = federation
         self.device = federation.train.images.device
         self.at_once = at_once if net.stacks else 1
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
+        self.precision = precision
         self._desk: Desk | None = None
 
     def __enter__(self) -> Self:
@@ -42,7 +45,7 @@ class Batched:
 
     def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
         """In order, group after group."""
-        self._desk = self._desk or Desk.at(self.net, self.federation)
+        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, recorded=True)
         start = 0
         while start < len(clients):
             group = clients[start : start + self.size(type(work).__name__)]
@@ -84,4 +87,6 @@ def free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-engines["batched"] = Batched
+engines["batched"] = lambda net, federation, run: Batched(
+    net, federation, run.workers, run.clients_at_once, run.precision
+)

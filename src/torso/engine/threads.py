@@ -26,12 +26,15 @@ T = TypeVar("T")
 class OneByOne:
     """Clients in parallel threads, `at_once` of them stacked in each; a single thread drives an accelerator."""
 
-    def __init__(self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0) -> None:
+    def __init__(
+        self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0, precision: str = "auto"
+    ) -> None:
         self.net = net
         self.federation = federation
         on_cpu = federation.train.images.device.type == "cpu"
         self.workers = (workers or os.cpu_count() or 1) if on_cpu else 1
         self.at_once = at_once or 1
+        self.precision = precision
         self._local = threading.local()
         self._pool: ThreadPoolExecutor | None = None
         self._threads_before = 0
@@ -68,8 +71,10 @@ class OneByOne:
     def _do(self, work: Work[T], group: Sequence[int]) -> T:
         desk: Desk | None = getattr(self._local, "desk", None)
         if desk is None:
-            desk = self._local.desk = Desk.at(self.net, self.federation)
+            desk = self._local.desk = Desk.at(self.net, self.federation, self.precision)
         return work(desk, group)
 
 
-engines["one-by-one"] = OneByOne
+engines["one-by-one"] = lambda net, federation, run: OneByOne(
+    net, federation, run.workers, run.clients_at_once, run.precision
+)

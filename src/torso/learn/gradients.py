@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.learn.objectives import Objective, cross_entropy
 from torso.nets import Network, Output, Tensors, apply
+
+Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
+"""(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G]."""
 
 
 def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:

@@ -7,16 +7,19 @@ G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from torso.data.augment import Augmentation, Lens
-from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.learn.drift import Drift, Local, NoDrift
+from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
+from torso.learn.precision import Precision, computing
+from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
 from torso.learn.steps import Plain, Pupil, Step
 from torso.nets import Network, Tensors, set_modes
@@ -47,6 +50,18 @@ class Classroom:
     lens: Lens
     change: Augmentation
     skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
+    precision: Precision = "fp32"  # of training; evaluation is always in fp32
+    recorder: Recorder | None = None  # replays gradients instead of launching them kernel by kernel
+
+    @property
+    def training_lens(self) -> Lens:
+        return replace(self.lens, dtype=torch.bfloat16) if self.precision == "bf16" else self.lens
+
+    def home(self, tensors: Tensors, moving: frozenset[str]) -> Tensors:
+        """Copies of the tensors that move; of all, in the memory that recordings read, where there are any."""
+        if self.recorder is not None:
+            return self.recorder.home(tensors)
+        return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class Course:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         size, room = self.habits.batch_size, self.room
-        return self.deck.shuffled(size, room.lens, self.shuffle, number, room.change, room.skip_single)
+        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single)
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
         """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
@@ -89,7 +104,12 @@ class Learned:
 def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
     *_, last = learn_by_epoch(course, tensors, anchor, notes)
-    return last
+    if course.room.recorder is None:
+        return last
+    alone = {name: tensor.clone() for name, tensor in last.tensors.items()}  # the next visit begins in the same memory
+    return replace(
+        last, tensors=alone, own={**alone, **{n: t for n, t in last.own.items() if t is not last.tensors[n]}}
+    )
 
 
 def learn_by_epoch(
@@ -100,9 +120,10 @@ def learn_by_epoch(
     nothing = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
     pupil = Pupil(
         net=room.net,
+        take=gradients if room.recorder is None else room.recorder.gradients,
         habits=habits,
         counts=course.deck.class_counts(room.classes),
-        tensors={n: t.clone() if n in moving else t for n, t in tensors.items()},
+        tensors=room.home(tensors, moving),
         names=tuple(dict.fromkeys(n for lesson in course.plan for n in lesson.rates)),
         rates={},
         sgd=habits.optimiser(),
@@ -120,7 +141,8 @@ def learn_by_epoch(
         for _ in range(lesson.epochs):
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
             pupil.meta = course.meta_batches(epoch)
-            habits.step.epoch(pupil, course.epoch(epoch))
+            with computing(room.precision, course.deck.index.device):
+                habits.step.epoch(pupil, course.epoch(epoch))
             epoch += 1
             yield _learned(pupil, epoch)
 
@@ -133,7 +155,7 @@ def _learned(pupil: Pupil, epoch: int) -> Learned:
 def _endless(deck: Deck, batch_size: int, room: Classroom, shuffle: Shuffle) -> Iterator[Batch]:
     epoch = 0
     while True:
-        yield from deck.shuffled(batch_size, room.lens, shuffle, epoch, room.change, room.skip_single)
+        yield from deck.shuffled(batch_size, room.training_lens, shuffle, epoch, room.change, room.skip_single)
         epoch += 1
 
 
@@ -143,7 +165,7 @@ def paces(plan: Sequence[Lesson], batches: Sequence[int], habits: Habits, device
     momentum = habits.step.momentum(habits.momentum)
     for lesson in plan:
         steps = [lesson.epochs * habits.step.steps(each) for each in batches]
-        moved = torch.tensor([habits.drift.effective(count, momentum) for count in steps], device=device)
+        moved = on_device(device, [habits.drift.effective(count, momentum) for count in steps])
         for name, rate in habits.step.rates(lesson.rates).items():
             pace[name] = pace.get(name, 0.0) + rate * moved
     return pace

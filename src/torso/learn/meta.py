@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.data.batches import Batch
+from torso.fast import plain_path
 from torso.kinds import Count
 from torso.learn.gradients import leaves_of, means
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
@@ -81,9 +82,10 @@ class MetaWeighted(Step):
         """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
         learned = (*_NET, GAMMA) if self.learn_gamma else _NET
         leaves = leaves_of(pupil.notes, learned)
-        loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
+        with plain_path():  # a second derivative, which fused kernels do not have
+            loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
+            moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
         rate = max(pupil.rates.values())
-        moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
         for name, move in zip(learned, moves, strict=True):
             step = move if batch.active is None else move * batch.active.unsqueeze(-1)
             pupil.notes[name] = pupil.notes[name] - rate * step

@@ -8,7 +8,7 @@ to the recorded width and masked, so at most two recordings serve a whole epoch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from torso.data.batches import Batch
 from torso.fast import is_fast
+from torso.learn.gradients import Gradients
 from torso.learn.objectives import Objective
 from torso.nets import Network, Tensors, learnable
-
-Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
 from torso.learn.drift import Local
-from torso.learn.gradients import gradients
+from torso.learn.gradients import Gradients
 from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors
 from torso.registry import Registry
@@ -32,6 +32,7 @@ class Pupil:
     """Where G clients stand in a lesson: what a step reads, and the tensors that it moves in place."""
 
     net: Network
+    take: Gradients  # how gradients are computed: at once, or replayed
     habits: Habits
     counts: Tensor  # [G, C]: training samples of each class
     tensors: Tensors  # [G, *]
@@ -47,7 +48,7 @@ class Pupil:
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
         """Gradients of the method's loss at any tensors; counts the samples as met."""
-        grads, total = gradients(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
+        grads, total = self.take(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
         self.count(total, batch)
         return grads
 

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
 from torso.learn.local import Classroom, Course, learn, learn_by_epoch
 from torso.learn.objectives import cross_entropy
+from torso.learn.precision import computing
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors, apply, set_modes
 
@@ -39,7 +40,7 @@ def percent_correct(
     for batch, said in _look(room, deck.in_order(batch_size, room.lens), tensors):
         hit = (answer(said) == batch.labels).float()
         right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
-    return 100 * right / torch.tensor(deck.sizes, device=right.device)  # 0 / 0 is NaN: nothing to measure on
+    return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
 
 
 @torch.no_grad()
@@ -83,14 +84,16 @@ def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) ->
     for batch, said in _look(room, deck.in_order(batch_size, room.lens), tensors):
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
-    return total / torch.tensor(deck.sizes, device=total.device).clamp(min=1)
+    return total / on_device(total.device, deck.sizes).clamp(min=1)
 
 
 def _look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
     """What the network says in evaluation mode."""
     set_modes(room.net, frozenset())
     for batch in batches:
-        yield batch, apply(room.net, tensors, batch.images, batch.real)
+        with computing("fp32", batch.labels.device):
+            said = apply(room.net, tensors, batch.images, batch.real)
+        yield batch, said
 
 
 @measure("initial", of="clients")

@@ -243,7 +243,7 @@ class _Run:
         )
         make = engines[config.run.engine]
         status, accuracy = "ok", {}
-        with make(job.net, job.federation, config.run.workers, config.run.clients_at_once) as engine:
+        with make(job.net, job.federation, config.run) as engine:
             try:
                 if not self.opened:
                     self._open(engine)

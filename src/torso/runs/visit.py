@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from torso.data.batches import Shuffle
+from torso.data.batches import Shuffle, on_device
 from torso.engine import Desk
 from torso.learn.drift import Local
 from torso.learn.local import Course, Habits, Learned, learn, paces
@@ -63,7 +63,7 @@ class Visit:
         start, notes = self.personal.before(at)
         anchor = self._anchor(clients)
         learned = learn(at.course, start, anchor, notes)
-        weights = torch.tensor([self.weights[k] for k in clients], device=learned.loss.device)
+        weights = on_device(learned.loss.device, [self.weights[k] for k in clients])
         memory = self._remember(anchor, learned, at.course)
         travels = sorted(self.travels) if self.averaged else ()
         kept = {name: learned.tensors[name] for name in sorted(self.keeps)}
@@ -94,7 +94,7 @@ class Visit:
         meta = desk.meta_deck(clients) if self.habits.step.uses_meta else None
         received = desk.models(self.state.model, self.state.private, clients)
         sent = {name: self.state.model[name] for name in sorted(self.travels)}
-        senders = torch.tensor([self.offers.get(k, ()) for k in clients], dtype=torch.int64, device=deck.index.device)
+        senders = on_device(deck.index.device, [self.offers.get(k, ()) for k in clients]).long()
 
         def fetch(slot: int) -> Callable[[], Tensors]:
             return lambda: models_of(sent, self.state.private, [self.offers[k][slot] for k in clients])
