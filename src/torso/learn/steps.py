@@ -18,7 +18,7 @@ from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
 from torso.learn.drift import Local
-from torso.learn.gradients import Gradients
+from torso.learn.gradients import Gradients, gradients
 from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors
 from torso.registry import Registry
@@ -32,7 +32,6 @@ class Pupil:
     """Where G clients stand in a lesson: what a step reads, and the tensors that it moves in place."""
 
     net: Network
-    take: Gradients  # how gradients are computed: at once, or replayed
     habits: Habits
     counts: Tensor  # [G, C]: training samples of each class
     tensors: Tensors  # [G, *]
@@ -43,6 +42,7 @@ class Pupil:
     apart: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
+    take: Gradients = gradients  # how gradients are computed: at once, or replayed
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
 
