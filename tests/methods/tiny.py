@@ -35,7 +35,8 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.ones(2))
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        return x * self.weight.reshape(1, -1, 1, 2)  # x [B, G, 1, 2]
+        weight = self.weight.view(-1, 1, 2)  # [G, 1, 2]; x [G·B, 1, 1, 2]
+        return (x.view(len(weight), -1, 2) * weight).view(x.shape)
 
 
 def scale(channels: int, height: int, width: int) -> Body:
