@@ -109,13 +109,48 @@ def compare(
     raise typer.Exit(0 if all(result.ok for result in results) else 1)
 
 
-@app.command()
-def methods(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List the methods, with the choices in which each differs from FedAvg."""
+_methods = typer.Typer(help="List the methods, or show the rules of one.", no_args_is_help=False)
+app.add_typer(_methods, name="methods")
+
+
+@_methods.callback(invoke_without_command=True)
+def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List the methods: where each comes from, how it differs from FedAvg, what travels, what a client keeps."""
     _load(plugin)
+    if context.invoked_subcommand is not None:
+        return
     from torso.report.lists import list_methods
 
-    _print_list(list_methods(), as_json)
+    rows = list_methods()
+    if not as_json:  # a terminal has no room for all of it: --json and `methods show` do
+        rows = [
+            {
+                **{k: row[k] for k in ("name", "differs_from_fedavg", "travels", "client_keeps")},
+                "kB_down/up": f"{row['bytes_down'] / 1000:.0f}/{row['bytes_up'] / 1000:.0f}",
+            }
+            for row in rows
+        ]
+    _print_list(rows, as_json)
+    if not as_json:
+        print("kB: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
+
+
+@_methods.command("show")
+def methods_show(name: str, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """Show the rules of one method in words, axis by axis."""
+    _load(plugin)
+    from rich.table import Table
+
+    from torso.report.anatomy import explain
+
+    lines = explain(name)
+    if as_json:
+        print(json.dumps(dict(lines)))
+        return
+    view = Table.grid(padding=(0, 2))
+    for key, text in lines:
+        view.add_row(f"[bold]{key}[/bold]", _escape(text))
+    Console().print(view)
 
 
 @app.command()
@@ -250,8 +285,8 @@ def _print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(rows))
         return
     view = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in rows[0]:
-        view.add_column(column.replace("_", " "), overflow="fold")
+    for place, column in enumerate(rows[0]):
+        view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names stay whole
     for row in rows:
         view.add_row(*(_escape(str(value)) for value in row.values()))
     Console().print(view)

@@ -70,6 +70,9 @@ class DataConfig(_Section):
     server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of the training set on the server"
     )
+    meta_per_class: Count = Field(
+        10, description="training images of each class that the server gives to everybody, for methods that use them"
+    )
     augment: str = Field("auto", description="see Augmentations")
     normalize: Literal["source", "statistics"] = Field(
         "source",
@@ -143,9 +146,14 @@ class RunConfig(_Section):
 
     seed: CountOrZero = Field(0, description="of everything random: partition, weights, participants, batches")
     device: str = Field("auto", description="auto: cuda where there is one, else cpu")
-    engine: str = Field("auto", description="where clients run: auto, one-by-one")
+    engine: str = Field(
+        "auto",
+        description="where clients run: one-by-one, batched, or auto (batched on an accelerator)",
+    )
     workers: CountOrZero = Field(0, description="threads that train clients side by side on CPU; 0: one per core")
-    clients_at_once: Count = Field(1, description="clients stacked into one batched step")
+    clients_at_once: CountOrZero = Field(
+        0, description="clients stacked into one step; 0: as many as fit (batched), one (one-by-one)"
+    )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )

@@ -43,6 +43,7 @@ def test_cross_entropy() -> None:
 def test_squared_error_is_the_mean_over_classes() -> None:
     """(1 − 1)² + 2² + 0² over 3."""
     assert loss(SquaredError()) == pytest.approx(4 / 3)
+    assert loss(SquaredError("sum")) == pytest.approx(4)
 
 
 def test_feature_norm_adds_the_length_not_its_square() -> None:

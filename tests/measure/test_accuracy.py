@@ -15,6 +15,7 @@ from torso.data import Federation, Split
 from torso.engine import OneByOne
 from torso.measure import Accuracy, evaluate
 from torso.runs.run import Job, prepare
+from torso.runs.state import State
 
 # pixels in tenths of 255·0.2 = 51, so that x / 255 is a multiple of 0.2
 TRAIN = {0: [((5, 0), 0), ((1, 2), 2)], 1: [((5, 0), 1), ((3, 0), 1), ((0, 5), 3)], 2: [((0, 5), 0)]}
@@ -36,9 +37,9 @@ def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) 
     """Head rows (1, 0), (0, 1), 0, 0: class 0 where the first pixel is larger, else class 1."""
     config = Config(model={"body": "scale", "head_init": "eye", "head_bias": False}, **sections)
     job: Job = prepare(config, three())
-    how = job.evaluation(job.plan[0], 0)
+    how = job.evaluation(job.plan[0], State(job.model))
     with OneByOne(job.net, job.federation, workers=2, at_once=at_once) as engine:
-        return evaluate(engine, job.federation, names, job.model, {}, how, job.measured_clients)
+        return evaluate(engine, job.federation, names, State(job.model), how, job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

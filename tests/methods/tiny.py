@@ -79,6 +79,7 @@ def federation(server_rows: tuple[int, ...] = ()) -> Federation:
         clients=2,
         newcomers=np.array([], dtype=np.int64),
         server_rows=torch.tensor(server_rows, dtype=torch.int64),
+        meta_rows=torch.tensor([0, 1], dtype=torch.int64),
     )
 
 

@@ -6,6 +6,7 @@ A deck holds the sample indices of G clients, padded to the longest. Shuffles an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,21 @@ class Batch:
     real: Tensor | None = None
     active: Tensor | None = None
 
+    def filled_from(self, other: Batch) -> Batch:
+        """This batch, and the other's samples for the clients that have none in it; the other is as wide or wider."""
+        if self.active is None:
+            return self
+        width = self.labels.shape[1]
+        mine = self.active.unsqueeze(-1)
+        every = torch.ones_like(other.labels, dtype=torch.float32)
+        real = every[:, :width] if self.real is None else self.real
+        fallback = every if other.real is None else other.real
+        images, labels = other.images.clone(), other.labels.clone()
+        images[:, :width] = torch.where(mine[..., None, None, None], self.images, other.images[:, :width])
+        labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
+        padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
+        return Batch(images, labels, torch.where(mine, padded, fallback), other.active)
+
 
 @dataclass(frozen=True)
 class Shuffle:
@@ -58,6 +74,25 @@ class Deck:
     def of(cls, images: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
         index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         return cls(images, labels, index, tuple(len(row) for row in rows), tuple(clients))
+
+    def joined(self, rows: Tensor) -> Deck:
+        """Each client's samples and, behind them, the same rows for all."""
+        every = [torch.cat([mine[:size], rows]) for mine, size in zip(self.index, self.sizes, strict=True)]
+        return Deck.of(self.images, self.labels, every, self.clients)
+
+    def parted(self, share: float, seed: int) -> tuple[Deck, Deck]:
+        """Each client's samples in two: what it learns from, and ⌊share · n⌋ held out, drawn once and for all."""
+        bits = random_bits(self._keys(Shuffle(seed, "validation", 0), "hold out", 0), self.index.shape[1])
+        kept, held = [], []
+        for row, size, mine in zip(bits, self.sizes, self.index, strict=True):
+            order = mine[:size][row[:size].argsort(stable=True)]
+            cut = size - math.floor(share * size + 1e-9)
+            kept.append(order[:cut])
+            held.append(order[cut:])
+        return (
+            Deck.of(self.images, self.labels, kept, self.clients),
+            Deck.of(self.images, self.labels, held, self.clients),
+        )
 
     def class_counts(self, classes: int) -> Tensor:
         """How many samples each client has of each class [G, C]."""

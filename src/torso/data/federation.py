@@ -65,6 +65,7 @@ class Federation:
     clients: int
     newcomers: Ints  # sorted ids of clients that never train (spec 9.7)
     server_rows: Tensor  # int64, indices into train.images; empty: the server has no data (spec 3.3)
+    meta_rows: Tensor  # int64, as many of every class: what the server gives to everybody, if a method asks (spec 5.7)
 
     @cached_property
     def test_order(self) -> Tensor:
@@ -105,6 +106,7 @@ def build(options: DataConfig, seed: int, device: torch.device) -> Federation:
         clients=clients,
         newcomers=draw_newcomers(clients, options.new_clients, seed),
         server_rows=torch.from_numpy(draw_server_rows(len(dataset.train), options.server_fraction, seed)).to(device),
+        meta_rows=torch.from_numpy(draw_meta_rows(dataset.train.labels, options.meta_per_class, seed)).to(device),
     )
 
 
@@ -133,6 +135,15 @@ def draw_newcomers(clients: int, count: int, seed: int) -> Ints:
 def draw_server_rows(samples: int, fraction: float, seed: int) -> Ints:
     """A uniform part of the whole training set, whoever owns it, sorted (spec 3.3); never none if some is asked for."""
     return _drawn(samples, max(round(samples * fraction), int(fraction > 0)), seed, "server")
+
+
+def draw_meta_rows(labels: Ints, per_class: int, seed: int) -> Ints:
+    """As many training images of every class, whoever owns them; all of a class that has fewer (spec 5.7)."""
+    order = numpy_generator(seed, "partition", "meta").permutation(len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its class
+    return np.sort(by_class[place < per_class]).astype(np.int64)
 
 
 def _drawn(total: int, count: int, seed: int, purpose: str) -> Ints:

@@ -47,6 +47,16 @@ class Desk:
         rows = [self.federation.server_rows if k == SERVER else split.rows(k) for k in clients]
         return Deck.of(split.images, split.labels, rows, clients)
 
+    def visit_deck(self, clients: Sequence[int], with_meta: bool) -> Deck:
+        """What G clients learn from: their own samples, and those that everybody got where the method says so."""
+        deck = self.train_deck(clients)
+        return deck.joined(self.federation.meta_rows) if with_meta else deck
+
+    def meta_deck(self, clients: Sequence[int]) -> Deck:
+        """The samples that everybody got from the server, once for each of G clients."""
+        split = self.federation.train
+        return Deck.of(split.images, split.labels, [self.federation.meta_rows] * len(clients), clients)
+
     def models(self, model: Tensors, private: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
         """The models that G clients hold, stacked [G, *], with what their heads must know of them."""
         models = models_of(model, private, clients)

@@ -26,12 +26,12 @@ T = TypeVar("T")
 class OneByOne:
     """Clients in parallel threads, `at_once` of them stacked in each; a single thread drives an accelerator."""
 
-    def __init__(self, net: Network, federation: Federation, workers: int = 0, at_once: int = 1) -> None:
+    def __init__(self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0) -> None:
         self.net = net
         self.federation = federation
         on_cpu = federation.train.images.device.type == "cpu"
         self.workers = (workers or os.cpu_count() or 1) if on_cpu else 1
-        self.at_once = at_once
+        self.at_once = at_once or 1
         self._local = threading.local()
         self._pool: ThreadPoolExecutor | None = None
         self._threads_before = 0
@@ -72,5 +72,4 @@ class OneByOne:
         return work(desk, group)
 
 
-engines["auto"] = OneByOne
 engines["one-by-one"] = OneByOne

@@ -34,6 +34,7 @@ class Drift:
 
     remembers: ClassVar[bool] = False  # a tensor per client and parameter, zero at first
     sends: ClassVar[bool] = False  # that tensor's change travels too, and the server's mean comes back
+    gathers: ClassVar[bool] = False  # `shared` is the mean of the participants' models as they stand before the round
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
         """Corrected gradients [G, *], in new tensors or the same ones."""
@@ -132,6 +133,24 @@ class Dynamic(Drift):
     @property
     def shows_mean(self) -> bool:
         return self.report == "mean"
+
+
+@drifts.register("multi-task")
+@dataclass(frozen=True)
+class MultiTask(Drift):
+    """λ₁·Σ_k‖w_k − w̄‖² + λ₂·Σ_k‖w_k‖² is added to the sum of losses, w̄ the mean of the participants' models (spec 5.5).
+
+    That is λ₁·tr(WΩWᵀ) with Ω the centring projector I − 11ᵀ/m. `auto`: 10^−(digits of the parameter count + 1)."""
+
+    lam1: NotNegative | Literal["auto"] = "auto"
+    lam2: NotNegative | Literal["auto"] = "auto"
+    gathers: ClassVar[bool] = True
+
+    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+        size = sum(tensor.numel() for tensor in at.start.values())
+        usual = 10.0 ** -(len(str(size)) + 1)
+        pull, shrink = (usual if lam == "auto" else lam for lam in (self.lam1, self.lam2))
+        return {n: g + 2 * pull * (at.params[n] - at.shared[n]) + 2 * shrink * at.params[n] for n, g in grads.items()}
 
 
 def clip_norm(grads: Tensors, limit: float) -> Tensors:

@@ -7,7 +7,7 @@ G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from torch import Tensor
 from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Drift, Local, NoDrift
-from torso.learn.objectives import CrossEntropy, Objective, cross_entropy
+from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.sgd import Sgd
-from torso.nets import Network, Tensors, apply, set_modes
+from torso.learn.steps import Plain, Pupil, Step
+from torso.nets import Network, Tensors, set_modes
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,11 @@ class Habits:
     weight_decay: float = 0.0
     objective: Objective = field(default_factory=CrossEntropy)
     drift: Drift = field(default_factory=NoDrift)
+    step: Step = field(default_factory=Plain)
     shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
+
+    def optimiser(self) -> Sgd:
+        return Sgd(self.step.momentum(self.momentum), self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -45,97 +50,100 @@ class Classroom:
 
 
 @dataclass(frozen=True)
+class Course:
+    """What G clients go through: their samples, the lessons, how they learn. `meta`: data that everybody got."""
+
+    room: Classroom
+    deck: Deck
+    plan: tuple[Lesson, ...]
+    habits: Habits
+    shuffle: Shuffle
+    meta: Deck | None = None
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        size, room = self.habits.batch_size, self.room
+        return self.deck.shuffled(size, room.lens, self.shuffle, number, room.change, room.skip_single)
+
+    def meta_batches(self, number: int) -> Iterator[Batch] | None:
+        """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
+        if self.meta is None:
+            return None
+        shuffle = Shuffle(self.shuffle.seed, f"{self.shuffle.purpose} meta {number}", self.shuffle.round)
+        return _endless(self.meta, self.habits.batch_size, self.room, shuffle)
+
+
+@dataclass(frozen=True)
 class Learned:
-    """Stacked tensors after so many epochs; mean loss over all samples met [G]."""
+    """Stacked tensors after so many epochs; mean loss over all samples met [G].
+
+    `own` is the client's own model where the step makes one beside (pFedMe's θ), and the same tensors elsewhere;
+    `notes` is what the step wants to be told at the next visit."""
 
     tensors: Tensors
     loss: Tensor
     epochs: int
+    own: Tensors
+    notes: Tensors = field(default_factory=dict)
 
 
-def learn(
-    room: Classroom,
-    deck: Deck,
-    tensors: Tensors,
-    plan: Sequence[Lesson],
-    habits: Habits,
-    shuffle: Shuffle,
-    anchor: Local | None = None,
-) -> Learned:
+def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
-    *_, last = learn_by_epoch(room, deck, tensors, plan, habits, shuffle, anchor)
+    *_, last = learn_by_epoch(course, tensors, anchor, notes)
     return last
 
 
 def learn_by_epoch(
-    room: Classroom,
-    deck: Deck,
-    tensors: Tensors,
-    plan: Sequence[Lesson],
-    habits: Habits,
-    shuffle: Shuffle,
-    anchor: Local | None = None,
+    course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
 ) -> Iterator[Learned]:
     """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
-    moving = moved_by(plan)
-    tensors = {n: t.clone() if n in moving else t for n, t in tensors.items()}
-    every_name = tuple(dict.fromkeys(n for lesson in plan for n in lesson.rates))
-    samples = torch.tensor(deck.used(habits.batch_size, room.skip_single), device=deck.index.device).clamp(min=1)
-    counts = deck.class_counts(room.classes)
-    loss = torch.zeros(len(deck.clients), device=deck.index.device)
-    sgd = Sgd(habits.momentum, habits.weight_decay)
+    room, habits, moving = course.room, course.habits, moved_by(course.plan)
+    nothing = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
+    pupil = Pupil(
+        net=room.net,
+        habits=habits,
+        counts=course.deck.class_counts(room.classes),
+        tensors={n: t.clone() if n in moving else t for n, t in tensors.items()},
+        names=tuple(dict.fromkeys(n for lesson in course.plan for n in lesson.rates)),
+        rates={},
+        sgd=habits.optimiser(),
+        anchor=anchor,
+        notes=dict(notes or {}),
+        loss=nothing,
+        met=nothing,
+    )
     epoch = 0
-    yield Learned(tensors, loss, epoch)
-    for lesson in plan:
-        names = every_name if habits.shared_momentum else tuple(lesson.rates)
+    yield _learned(pupil, epoch)
+    for lesson in course.plan:
+        pupil.rates = lesson.rates
         if not habits.shared_momentum:
-            sgd = Sgd(habits.momentum, habits.weight_decay)
+            pupil.names, pupil.sgd = tuple(lesson.rates), habits.optimiser()
         for _ in range(lesson.epochs):
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
-            for batch in deck.shuffled(habits.batch_size, room.lens, shuffle, epoch, room.change, room.skip_single):
-                grads, total = _gradients(room.net, tensors, names, batch, habits.objective, counts)
-                grads = _correct(grads, tensors, anchor, habits.drift)
-                sgd.step(tensors, grads, lesson.rates, batch.active)
-                loss += total
+            pupil.meta = course.meta_batches(epoch)
+            habits.step.epoch(pupil, course.epoch(epoch))
             epoch += 1
-            yield Learned(tensors, loss / (samples * epoch), epoch)
+            yield _learned(pupil, epoch)
 
 
-def _gradients(
-    net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
-) -> tuple[Tensors, Tensor]:
-    """Gradients [G, *] of each client's mean loss, and the sum over samples [G]. Clients do not interact."""
-    leaves = [tensors[n].detach().requires_grad_() for n in names]  # same memory, no history
-    said = apply(net, {**tensors, **dict(zip(names, leaves, strict=True))}, batch.images, batch.real)
-    losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
-    if said.personal is not None:  # one loss for both branches: nothing of the second reaches the first (spec 6.2)
-        losses = losses + cross_entropy(said.personal, batch.labels)
-    if batch.real is None:
-        mean = losses.mean(dim=1)
-        total = mean.detach() * losses.shape[1]
-    else:
-        # where, not a product: a padded sample may have a label that the client lacks, and an infinite loss with it
-        total_with_graph = torch.where(batch.real > 0, losses, 0.0).sum(dim=1)
-        mean = total_with_graph / batch.real.sum(dim=1).clamp(min=1)
-        total = total_with_graph.detach()
-    grads = torch.autograd.grad(mean.sum(), leaves)
-    return dict(zip(names, grads, strict=True)), total
+def _learned(pupil: Pupil, epoch: int) -> Learned:
+    own = {**pupil.tensors, **pupil.apart} if pupil.apart else pupil.tensors
+    return Learned(pupil.tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
 
 
-def _correct(grads: Tensors, params: Tensors, anchor: Local | None, drift: Drift) -> Tensors:
-    """Let the drift correction see what travels and learns; the rest keeps its own gradient."""
-    if anchor is None:
-        return grads
-    held = {n: g for n, g in grads.items() if n in anchor.start}
-    return {**grads, **drift.gradient(held, replace(anchor, params={n: params[n] for n in held}))}
+def _endless(deck: Deck, batch_size: int, room: Classroom, shuffle: Shuffle) -> Iterator[Batch]:
+    epoch = 0
+    while True:
+        yield from deck.shuffled(batch_size, room.lens, shuffle, epoch, room.change, room.skip_single)
+        epoch += 1
 
 
-def paces(plan: Sequence[Lesson], steps: Sequence[int], habits: Habits, device: torch.device) -> Tensors:
-    """lr × effective steps of a visit, per tensor [G]; `steps` are those of one epoch, per client."""
+def paces(plan: Sequence[Lesson], batches: Sequence[int], habits: Habits, device: torch.device) -> Tensors:
+    """lr × effective steps of a visit, per tensor [G]; `batches` are those of one epoch, per client."""
     pace: Tensors = {}
+    momentum = habits.step.momentum(habits.momentum)
     for lesson in plan:
-        count = [habits.drift.effective(lesson.epochs * each, habits.momentum) for each in steps]
-        moved = torch.tensor(count, device=device)
-        for name, rate in lesson.rates.items():
+        steps = [lesson.epochs * habits.step.steps(each) for each in batches]
+        moved = torch.tensor([habits.drift.effective(count, momentum) for count in steps], device=device)
+        for name, rate in habits.step.rates(lesson.rates).items():
             pace[name] = pace.get(name, 0.0) + rate * moved
     return pace

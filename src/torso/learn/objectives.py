@@ -55,10 +55,13 @@ class CrossEntropy(Objective):
 @objectives.register("mse")
 @dataclass(frozen=True)
 class SquaredError(Objective):
-    """The mean over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
+    """The mean (or the sum) over classes of (logit − one-hot)² (SphereFed, spec 8.3)."""
+
+    over_classes: Literal["mean", "sum"] = "mean"
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        return (logits - F.one_hot(labels, logits.shape[-1])).square().mean(dim=-1)
+        squares = (logits - F.one_hot(labels, logits.shape[-1])).square()
+        return squares.mean(dim=-1) if self.over_classes == "mean" else squares.sum(dim=-1)
 
 
 @objectives.register("feature-norm")
@@ -125,6 +128,20 @@ class ClassTemperature(_Balanced):
         return cross_entropy(logits * (share**self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
 
 
+def balanced_softmax(
+    logits: Tensor, labels: Tensor, counts: Tensor, gamma: Tensor | float, *, absent_as_one: bool = False
+) -> Tensor:
+    """Cross-entropy of logit + γ·log N_c [G, B]; γ a number or [G, 1].
+
+    An absent class leaves the soft-max after the offset is made, so that γ can be learned (γ·log 0 has no gradient);
+    `absent_as_one`: it counts as one sample instead, for labels that the client has never seen (spec 6.1)."""
+    offset = gamma * counts.clamp(min=1).to(logits.dtype).log()
+    shifted = logits + offset.unsqueeze(1)
+    if not absent_as_one:
+        shifted = shifted.masked_fill((counts == 0).unsqueeze(1), -torch.inf)
+    return cross_entropy(shifted, labels)
+
+
 @objectives.register("balanced-softmax")
 @dataclass(frozen=True)
 class BalancedSoftmax(_Balanced):
@@ -135,6 +152,4 @@ class BalancedSoftmax(_Balanced):
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         if self.gamma == 0:
             return cross_entropy(logits, labels)
-        offset = self.gamma * counts.clamp(min=1).to(logits.dtype).log()
-        absent = (counts == 0).unsqueeze(1)
-        return cross_entropy((logits + offset.unsqueeze(1)).masked_fill(absent, -torch.inf), labels)
+        return balanced_softmax(logits, labels, counts, self.gamma)

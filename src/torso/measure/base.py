@@ -25,13 +25,18 @@ class Evaluation:
     batch_size: int
     templates: Literal["cosine", "l2"]
     template_order: Literal["shuffled", "code"]
+    own: Callable[[Desk, Sequence[int], Tensors], Tensors]  # (desk, G clients, held) → what their fine-tuning starts at
     finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
     epochs: int
     sweep: tuple[int, ...]
     habits: Habits
     shuffle: Shuffle  # of the fine-tuning batches
+    weighting: str  # of the generic model, where clients keep parts of their own
+    arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
+    arrival_habits: Habits  # … and how
 
 
+Taken = Literal["clients", "newcomers", "server"]
 Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
 """(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
 
@@ -40,19 +45,20 @@ Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]
 class Measurement:
     """A measure and what it is taken of.
 
-    `clients`: each client with its own model. `server`: the generic model; "clients" are then the numbers of the
-    batches of the test set, and the values are right answers, to be summed over batches.
+    `clients`: each client with the model it holds. `newcomers`: the same of clients that never train. `server`: the
+    generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers, to
+    be summed over batches.
     """
 
     take: Measure
-    of: Literal["clients", "server"]
+    of: Taken
     about: str
 
 
 measures: Registry[Measurement] = Registry("measure.names")
 
 
-def measure(name: str, of: Literal["clients", "server"]) -> Callable[[Measure], Measure]:
+def measure(name: str, of: Taken) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use."""
 
     def keep(take: Measure) -> Measure:

@@ -5,21 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from torso.learn.drift import Dynamic, Proximal, Scaffold
-from torso.learn.objectives import BalancedSoftmax, FeatureNorm, SquaredError
+from torso.learn.drift import Dynamic, MultiTask, Proximal, Scaffold
+from torso.learn.meta import MetaWeighted
+from torso.learn.objectives import BalancedSoftmax, CrossEntropy, FeatureNorm, SquaredError
 from torso.learn.phases import Phase
+from torso.learn.steps import Envelope, LookAhead
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
 from torso.nets.heads import Dual, MlpHead, Normalized, Sphere
-from torso.personal import FineTune
+from torso.personal import Ditto, FineTune, Fomo, Kept, Personal
 from torso.registry import Registry
-from torso.server.rules import Adaptive, FedExp, Momentum, TorchAdam
+from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
-fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).")
-fedbabu = method(
-    train="body", share="body", about="The head stays as drawn; only the body learns and travels (spec 4.1)."
+_FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2024)"
+_ROD_OWN = Kept()  # Fed-RoD measures the local model, before aggregation (spec 9.4)
+
+fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).", paper="FedAvg (McMahan 2017)")
+fedavg_ft = fedavg.but(
+    personal=FineTune(factor=0.1, rate="first"), about="FedAvg, tuned at a tenth of its rate (spec 8.4)."
 )
-fedper = method(share="body", about="The body travels, every client keeps a head of its own (spec 4.2).")
+random = fedavg.but(about="The whole network from random weights: what FT is compared with (spec 7.3).", paper=_NCM)
+centralized = method(
+    train="none", server_data="all", about="One machine with data.server_fraction=1 (spec 4.1).", paper=_FEDBABU
+)
+centralized_body = centralized.but(server_data="body", about="One machine trains the body alone (spec 4.1).")
+local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).", paper="–")
+fedbabu = method(
+    train="body",
+    share="body",
+    about="The head stays as drawn; only the body learns and travels (spec 4.1).",
+    paper=_FEDBABU,
+)
+fedbabu_ft = fedbabu.but(
+    personal=FineTune(factor=0.01, rate="first"), about="FedBABU, tuned at 0.01 of its rate (spec 8.4)."
+)
+fedper = method(
+    share="body",
+    about="The body travels, every client keeps a head of its own (spec 4.2).",
+    paper="FedPer (Arivazhagan 2019)",
+)
 fedper_reset = fedper.but(
     share=Share("body", rest="reset"),
     about="FedPer as FedBABU's code ran it: the trained head is thrown away (spec 4.2).",
@@ -29,52 +53,128 @@ fedrep = method(
     train=[Phase("head"), Phase("body", epochs=1)],
     personal=FineTune((Phase("head"), Phase("body", epochs=1))),
     about="First the client's own head learns, then the body for one epoch; the body travels (spec 4.4).",
+    paper="FedRep (Collins 2021)",
 )
 lg_fedavg = method(
     share="head",
     start=Finished("fedavg"),
     about="The head travels, every client keeps a body; begins at FedAvg (spec 4.3).",
+    paper="LG-FedAvg (Liang 2020)",
 )
-local_only = method(share="none", about="Every client trains alone from the common start (spec 5.1).")
-fedprox = fedavg.but(drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).")
+per_fedavg = method(
+    step=LookAhead(),
+    about="Learns a model that is good after one more step on a client's data (first-order, spec 5.2).",
+    paper="Per-FedAvg (Fallah 2020)",
+)
+ditto = method(
+    personal=Ditto(),
+    about="FedAvg, and on every client a second model held near it (spec 5.3).",
+    paper="Ditto (Li 2021)",
+)
+pfedme = method(
+    step=Envelope(),
+    personal=Kept(refresh="last-visit"),
+    about="Clients step on the Moreau envelope of their loss and keep its minimiser (spec 5.4).",
+    paper="pFedMe (T. Dinh 2020)",
+)
+mtl = method(
+    server=Apart(),
+    drift=MultiTask(),
+    personal=Personal(),
+    about="Every client's own model, pulled to the mean of the participants' (spec 5.5).",
+    paper="MOCHA (Smith 2017)",
+)
+fedfomo = method(
+    server=Apart(),
+    personal=Fomo(),
+    about="Every client mixes the models of others that lower its validation loss (spec 5.6).",
+    paper="FedFomo (Zhang 2021)",
+)
+fedprox = fedavg.but(
+    drift=Proximal(0.01), about="FedAvg held near the received model (spec 3.5).", paper="FedProx (Li 2020)"
+)
 fedprox_babu = fedbabu.but(drift=Proximal(0.01), about="FedBABU held near the received body (spec 3.6).")
 scaffold = method(
-    drift=Scaffold(), about="FedAvg with control variates; with momentum set method.drift.divisor=momentum (spec 3.7)."
+    drift=Scaffold(),
+    about="FedAvg with control variates; with momentum set method.drift.divisor=momentum (spec 3.7).",
+    paper="SCAFFOLD (Karimireddy 2020)",
 )
-scaffold_babu = fedbabu.but(drift=Scaffold("momentum"), about="FedBABU with control variates on the body (spec 3.11).")
-feddyn = method(drift=Dynamic(), about="FedAvg with a dynamic regulariser on every client (spec 3.8).")
-feddyn_babu = fedbabu.but(drift=Dynamic(), about="FedBABU with a dynamic regulariser on the body (spec 3.11).")
-fedavgm = method(server=Momentum(), about="FedAvg with momentum on the server (spec 3.9).")
-fedadam = method(server=Adaptive(), about="FedAvg with Adam on the server, as Reddi et al. define it (spec 3.9).")
-fedadam_torch = method(server=TorchAdam(), about="FedAvg with torch's Adam on the server, as FedNCM's code (spec 3.9).")
-fedadam_babu = fedbabu.but(server=Adaptive(), about="FedBABU with Adam on the server (spec 3.11).")
-fedyogi = method(server=Adaptive("yogi"), about="FedAvg with Yogi on the server (spec 3.9).")
-fedadagrad = method(server=Adaptive("adagrad", beta1=0.0), about="FedAvg with Adagrad on the server (spec 3.9).")
-fedexp = method(server=FedExp(), about="FedAvg with a server step that grows when clients disagree (spec 3.10).")
-fedexp_babu = fedbabu.but(server=FedExp(), about="FedBABU with FedEXP's server step on the body (spec 3.11).")
-fedfn = method(head=Normalized(), about="FedAvg with features of length one (spec 8.1).")
-scaffold_fn = scaffold.but(
-    head=Normalized(), drift=Scaffold("momentum"), about="SCAFFOLD with features of length one (spec 3.11)."
+scaffold_babu = fedbabu.but(
+    drift=Scaffold("momentum"), about="FedBABU with control variates on the body (spec 3.11).", paper=_FN
 )
-fedexp_fn = fedexp.but(head=Normalized(), about="FedEXP with features of length one (spec 3.11).")
-fedprox_fn = fedprox.but(head=Normalized(), about="FedProx with features of length one (spec 3.11).")
-feddyn_fn = feddyn.but(head=Normalized(), about="FedDyn with features of length one (spec 3.11).")
-fedadam_fn = fedadam.but(head=Normalized(), about="FedAdam with features of length one (spec 3.11).")
-fedfr = method(objective=FeatureNorm(), about="FedAvg with a penalty on the length of features (spec 8.2).")
-spherefed_ce = fedbabu.but(head=Sphere(), about="A frozen orthonormal head, cosines, cross-entropy (spec 8.3).")
+feddyn = method(
+    drift=Dynamic(),
+    about="FedAvg with a dynamic regulariser on every client (spec 3.8).",
+    paper="FedDyn (Acar 2021)",
+)
+feddyn_babu = fedbabu.but(
+    drift=Dynamic(), about="FedBABU with a dynamic regulariser on the body (spec 3.11).", paper=_FN
+)
+fedavgm = method(server=Momentum(), about="FedAvg with momentum on the server (spec 3.9).", paper="FedAvgM (Hsu 2019)")
+fedadam = method(
+    server=Adaptive(),
+    about="FedAvg with Adam on the server, as Reddi et al. define it (spec 3.9).",
+    paper="FedOpt (Reddi 2021)",
+)
+fedadam_torch = fedadam.but(
+    server=TorchAdam(), about="FedAvg with torch's Adam on the server, as FedNCM's code (spec 3.9).", paper=_NCM
+)
+fedadam_babu = fedbabu.but(server=Adaptive(), about="FedBABU with Adam on the server (spec 3.11).", paper=_FN)
+fedyogi = fedadam.but(server=Adaptive("yogi"), about="FedAvg with Yogi on the server (spec 3.9).")
+fedadagrad = fedadam.but(server=Adaptive("adagrad", beta1=0.0), about="FedAvg with Adagrad on the server (spec 3.9).")
+fedexp = method(
+    server=FedExp(),
+    about="FedAvg with a server step that grows when clients disagree (spec 3.10).",
+    paper="FedExP (Jhunjhunwala 2023)",
+)
+fedexp_babu = fedbabu.but(server=FedExp(), about="FedBABU with FedEXP's step on the body (spec 3.11).", paper=_FN)
+fedfn = method(head=Normalized(), about="FedAvg with features of length one (spec 8.1).", paper=_FN)
+fedfn_ft = fedfn.but(personal=FineTune(factor=0.1, rate="first"), about="FedFN, tuned at 0.1 of its rate (spec 8.4).")
+scaffold_fn = fedfn.but(drift=Scaffold("momentum"), about="SCAFFOLD with features of length one (spec 3.11).")
+fedexp_fn = fedfn.but(server=FedExp(), about="FedEXP with features of length one (spec 3.11).")
+fedprox_fn = fedfn.but(drift=Proximal(0.01), about="FedProx with features of length one (spec 3.11).")
+feddyn_fn = fedfn.but(drift=Dynamic(), about="FedDyn with features of length one (spec 3.11).")
+fedadam_fn = fedfn.but(server=Adaptive(), about="FedAdam with features of length one (spec 3.11).")
+fedfr = method(objective=FeatureNorm(), about="FedAvg with a penalty on the length of features (spec 8.2).", paper=_FN)
+spherefed_ce = fedbabu.but(
+    head=Sphere(),
+    about="A frozen orthonormal head, cosines, cross-entropy (spec 8.3).",
+    paper="SphereFed (Dong 2022)",
+)
 spherefed_mse = spherefed_ce.but(
     objective=SquaredError(), about="A frozen orthonormal head, cosines, squares (spec 8.3)."
 )
-fedavg_brm = method(objective=BalancedSoftmax(), about="FedAvg with the balanced soft-max (spec 6.6).")
+spherefed_ce_ft = spherefed_ce.but(
+    personal=FineTune(factor=0.1, rate="first"), about="SphereFed, tuned at 0.1 of its rate (spec 8.4)."
+)
+spherefed_mse_ft = spherefed_mse.but(
+    personal=FineTune(factor=0.01, rate="first"), about="SphereFed with squares, tuned at 0.01 of its rate (spec 8.4)."
+)
+fedavg_brm = fedavg.but(
+    objective=BalancedSoftmax(), personal=_ROD_OWN, about="FedAvg with the balanced soft-max (spec 6.6).", paper=_ROD
+)
+fedavg_brm_ft = fedavg_brm.but(
+    personal=Kept(phases=(Phase("all"),), rate="last"),
+    about="FedAvg with the balanced soft-max, then cross-entropy on the client (spec 6.6).",
+)
+fedavg_meta = fedavg.but(
+    meta_data=True,
+    personal=_ROD_OWN,
+    about="Clients train on their own data and a few balanced images of the server (spec 5.7).",
+    paper="Zhao 2018",
+)
 fedrod_linear = method(
     head=Dual(),
     objective=BalancedSoftmax(),
     share="body+head",
-    about="A generic and a personal head (Fed-RoD, spec 6.2).",
+    personal=_ROD_OWN,
+    about="A generic and a personal head (spec 6.2).",
+    paper=_ROD,
 )
 fedrod_hyper = fedrod_linear.but(
-    head=Dual("hyper"), share=Share("all"), about="A personal head made from class proportions (Fed-RoD, spec 6.3)."
+    head=Dual("hyper"), share=Share("all"), about="A personal head made from class proportions (spec 6.3)."
 )
+fedrod_hyper_ce = fedrod_hyper.but(objective=CrossEntropy(), about="Fed-RoD (hyper) with cross-entropy (spec 6.1).")
 fedrod_hyper_feddyn = fedrod_hyper.but(
     drift=Dynamic(), about="Fed-RoD (hyper) with FedDyn on the generic branch (spec 6.4)."
 )
@@ -84,21 +184,33 @@ fedrod_hyper_fedprox = fedrod_hyper.but(
 fedrod_hyper_scaffold = fedrod_hyper.but(
     drift=Scaffold(), about="Fed-RoD (hyper) with SCAFFOLD on the generic branch (spec 6.4)."
 )
-lp = method(train="head", share="head", about="Linear probing: only the head learns and travels (spec 7.2).")
+fedrod_meta_bsm = fedrod_hyper.but(
+    step=MetaWeighted(), about="Fed-RoD (hyper) whose samples are weighed by a net that learns to (spec 6.5)."
+)
+lp = method(
+    train="head", share="head", about="Linear probing: only the head learns and travels (spec 7.2).", paper=_NCM
+)
 mlp_head = lp.but(head=MlpHead(), about="Probing with a head of three layers (spec 7.5).")
-ft = fedavg.but(about="The whole network from a body trained elsewhere: set model.weights (spec 7.3).")
-lp_ft = method(
+ft = random.but(about="The whole network from a body trained elsewhere: set model.weights (spec 7.3).")
+lp_ft = ft.but(
     start=Finished("lp", first=10, rounds=1.0, lr=0.0, schedule=""), about="Ten rounds of probing, then FT (spec 7.4)."
 )
-fedncm = method(start=ClassMeans(), about="The head is made of class means, in one exchange and no round (spec 7.1).")
-fedncm_ft = method(start=ClassMeans(rounds=1.0), about="FT from FedNCM's head (spec 7.4).")
+lp5_ft = lp_ft.but(
+    start=Finished("lp", first=5, rounds=1.0, lr=0.0, schedule=""), about="Five rounds of probing, then FT (spec 7.4)."
+)
+fedncm = ft.but(start=ClassMeans(), about="The head is made of class means, in one exchange and no round (spec 7.1).")
+fedncm_ft = ft.but(start=ClassMeans(rounds=1.0), about="FT from FedNCM's head (spec 7.4).")
 partial_update = fedavg.but(
-    train=(Phase("blocks:1"),), about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4)."
+    train=(Phase("blocks:1"),),
+    about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4).",
+    paper=_FEDBABU,
 )
 fedavg_data_sharing = fedavg.but(
-    server_data="all", about="FedAvg, then an epoch of the whole network on server data (spec 3.3)."
+    server_data="all",
+    about="FedAvg, then an epoch of the whole network on server data (spec 3.3).",
+    paper=_FEDBABU,
 )
-fedavg_data_sharing_body = fedavg.but(
+fedavg_data_sharing_body = fedavg_data_sharing.but(
     server_data="body", about="FedAvg, then an epoch of the body on server data (spec 3.3)."
 )
 fedbabu_data_sharing = fedbabu.but(

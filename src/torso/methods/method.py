@@ -10,6 +10,7 @@ from torso.errors import RequestError
 from torso.learn.drift import Drift, NoDrift, drifts
 from torso.learn.objectives import CrossEntropy, Objective, objectives
 from torso.learn.phases import Phase, phases
+from torso.learn.steps import Plain, Step, steps
 from torso.methods.starts import Fresh, Start, starts
 from torso.nets.heads import LinearHead, heads
 from torso.personal import FineTune, Personal, personals
@@ -19,6 +20,7 @@ from torso.server import Mean, ServerRule, servers
 AXES: Mapping[str, Registry[Any]] = {
     "head": heads,
     "objective": objectives,
+    "step": steps,
     "drift": drifts,
     "server": servers,
     "personal": personals,
@@ -48,20 +50,24 @@ class Method:
     share: Share = Share()
     head: Any = field(default_factory=LinearHead)
     objective: Objective = field(default_factory=CrossEntropy)
+    step: Step = field(default_factory=Plain)
     drift: Drift = field(default_factory=NoDrift)
     server: ServerRule = field(default_factory=Mean)
     server_data: str = "none"  # part that the server trains on data of its own after each round (spec 3.3)
+    meta_data: bool = False  # clients train on the server's balanced images too (spec 5.7)
     personal: Personal = field(default_factory=FineTune)
     start: Start = field(default_factory=Fresh)
     shared_momentum: bool = False  # one optimiser over all phases of a visit (spec 4.4)
     name: str = "custom"
     about: str = ""
+    paper: str = ""  # who proposed it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", phases(self.train))
         if isinstance(self.share, str):
             object.__setattr__(self, "share", Share(self.share))
-        if not self.train or all(phase.part == "none" for phase in self.train):
+        idle = not self.train or all(phase.part == "none" for phase in self.train)
+        if idle and self.server_data == "none":
             raise RequestError(
                 "method.train names nothing to train. Accepted: all, body, head, blocks:J, or a list of phases"
             )
@@ -73,7 +79,7 @@ class Method:
     def choices(self) -> dict[str, Any]:
         """The axes that say something: those that differ from plain FedAvg."""
         plain = Method()
-        skip = {"name", "about"}
+        skip = {"name", "about", "paper"}
         return {f: v for f, v in vars(self).items() if f not in skip and v != getattr(plain, f)}
 
 

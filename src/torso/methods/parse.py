@@ -19,7 +19,8 @@ from torso.registry import Registry
 
 T = TypeVar("T")
 _CUSTOM = "custom"  # a Method made in Python that no preset names
-_KEYS = ("name", "train", "share", *AXES, "server_data", "shared_momentum")
+_SIMPLE = ("server_data", "meta_data", "shared_momentum")
+_KEYS = ("name", "train", "share", *AXES, *_SIMPLE)
 
 
 def method_from_config(value: Any) -> Method:
@@ -51,8 +52,7 @@ def method_to_config(method: Method) -> dict[str, Any]:
         "name": method.name if method.name in methods else _CUSTOM,
         "train": [asdict(phase) for phase in method.train],
         "share": asdict(method.share),
-        "server_data": method.server_data,
-        "shared_momentum": method.shared_momentum,
+        **{key: getattr(method, key) for key in _SIMPLE},
     }
     for axis, registry in AXES.items():
         tree[axis] = axis_to_config(registry, getattr(method, axis))

@@ -66,13 +66,15 @@ class Network(nn.Module):
         super().__init__()
         self.body = body
         self.head = head
+        self.personal = False  # whether a call answers with the personal logits of a dual head
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of images [B, C, H, W] or [G, B, C, H, W]; `stacked`: the whole output for any [G, B, …]."""
         features = self.body(x, real) if stacked else self.features(x, real)
         logits = self.classify(features)
         if not stacked:
-            return logits
+            dual = self.head if self.personal and isinstance(self.head, DualHead) else None
+            return logits if dual is None else dual.own(features, logits)
         return Output(features, logits, self.head.own(features, logits) if isinstance(self.head, DualHead) else None)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
@@ -85,6 +87,11 @@ class Network(nn.Module):
         return self.head(features)  # type: ignore[no-any-return]
 
     @cached_property
+    def stacks(self) -> bool:
+        """Whether clients of different sizes can be stacked: not where a foreign BatchNorm would count padding."""
+        return self.body.native or not any(isinstance(module, _BatchNorm) for module in self.modules())
+
+    @cached_property
     def parts(self) -> Mapping[str, tuple[str, ...]]:
         """Which tensors (parameters and buffers, in state_dict order) each part holds."""
         body = tuple(f"body.{name}" for name in self.body.state_dict())
@@ -94,6 +101,12 @@ class Network(nn.Module):
         head = tuple(name for name in both if name not in personal)
         every = body + both
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": ()}
+
+    def speak_for(self, counts: Tensor) -> None:
+        """Answer for the client that has these samples per class [C], where the head is dual; else no change."""
+        self.personal = True
+        for name, fact in self.facts(counts.unsqueeze(0)).items():
+            self.get_buffer(name).copy_(fact[0])
 
     def facts(self, counts: Tensor) -> Tensors:
         """What the head must know of G clients beside their weights, from their samples per class [G, C]."""
@@ -157,12 +170,11 @@ def _refuse_padding(net: Network) -> None:
 
 def check_stacking(net: Network, clients: int) -> None:
     """Say before a run what `apply` would say in the middle of it, when ragged clients are padded."""
-    for name, module in net.named_modules():
-        if clients > 1 and not net.body.native and isinstance(module, _BatchNorm):
-            raise RequestError(
-                f"run.clients_at_once = {clients}: {name} ({type(module).__name__}) of a network that is not Torso's "
-                "own would count padded samples in its statistics. Accepted: 1"
-            )
+    if clients > 1 and not net.stacks:
+        raise RequestError(
+            f"run.clients_at_once = {clients}: BatchNorm of a network that is not Torso's own would count padded "
+            "samples in its statistics. Accepted: 1, or 0 to leave it to the engine"
+        )
 
 
 def skeleton(net: Network) -> Network:

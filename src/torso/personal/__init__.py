@@ -1,5 +1,7 @@
 """How does a client get its own model?"""
 
-from torso.personal.finetune import FineTune, Personal, personals
+from torso.personal.base import FineTune, Opening, Personal, Standing, personals
+from torso.personal.fomo import Fomo
+from torso.personal.kept import Ditto, Kept
 
-__all__ = ["FineTune", "Personal", "personals"]
+__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "Opening", "Personal", "Standing", "personals"]

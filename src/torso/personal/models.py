@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
 from torso.data import Federation
@@ -21,8 +22,11 @@ def models_of(model: Tensors, private: Mapping[int, Tensors], clients: Sequence[
     }
 
 
-def generic_model(model: Tensors, private: Mapping[int, Tensors], federation: Federation) -> Tensors:
-    """The server's model; parts that clients keep are averaged over all training clients, by samples (spec 4.2, 9.4).
+def generic_model(
+    model: Tensors, private: Mapping[int, Tensors], federation: Federation, weighting: str = "samples"
+) -> Tensors:
+    """The server's model; parts that clients keep are averaged over all training clients, by samples or all alike
+    (spec 4.2, 9.4).
 
     A client that has not trained counts with the value it would start from.
     """
@@ -30,6 +34,8 @@ def generic_model(model: Tensors, private: Mapping[int, Tensors], federation: Fe
     clients = sorted(private)
     own = federation.train.sizes_of(clients)
     total = len(federation.train.order) - int(federation.train.sizes_of(federation.newcomers).sum())
+    if weighting == "uniform":
+        own, total = np.ones_like(own), federation.clients - len(federation.newcomers)
     mean = dict(model)
     for name in names:
         start = model[name]

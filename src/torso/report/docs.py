@@ -22,10 +22,16 @@ def table(rows: list[dict[str, object]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _only(row: dict[str, object], *columns: str) -> dict[str, object]:
+    return {column: row[column] for column in columns}
+
+
 def sections() -> dict[str, str]:
     """Every generated section by its name."""
+    rows = list_methods()
     return {
-        "methods": table(list_methods()),
+        "methods": table([_only(row, "name", "paper", "differs_from_fedavg", "about") for row in rows]),
+        "anatomy": table([_only(row, "name", "travels", "client_keeps", "bytes_down", "bytes_up") for row in rows]),
         "models": table(list_models()),
         "sources": table(list_registry(sources)),
         "partitions": table(list_registry(partitions)),
@@ -49,7 +55,7 @@ def fill(text: str) -> str:
 
 
 def main(root: Path = Path()) -> None:
-    for path in (root / "README.md", root / "docs" / "reference.md"):
+    for path in (root / "README.md", root / "docs" / "reference.md", root / "docs" / "methods.md"):
         path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 

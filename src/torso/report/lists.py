@@ -12,6 +12,7 @@ from torso.methods import AXES, Method, methods
 from torso.methods.parse import axis_to_config
 from torso.nets import bodies
 from torso.registry import Registry, plain, summary
+from torso.report.anatomy import anatomy
 
 
 def list_registry(registry: Registry[Any]) -> list[dict[str, Any]]:
@@ -19,10 +20,23 @@ def list_registry(registry: Registry[Any]) -> list[dict[str, Any]]:
 
 
 def list_methods() -> list[dict[str, Any]]:
-    return [
-        {"name": name, "differs_from_fedavg": axes_in_words(m), "about": plain(m.about)}
-        for name, m in sorted(methods.items())
-    ]
+    """Every method with what makes it what it is; bytes are of a participant in a round, on 4convNet."""
+    rows = []
+    for name, m in sorted(methods.items()):
+        found = anatomy(m)
+        rows.append(
+            {
+                "name": name,
+                "paper": m.paper or "–",
+                "differs_from_fedavg": axes_in_words(m),
+                "travels": found.travels,
+                "bytes_down": found.bytes_down,
+                "bytes_up": found.bytes_up,
+                "client_keeps": found.keeps,
+                "about": plain(m.about),
+            }
+        )
+    return rows
 
 
 def axes_in_words(method: Method) -> str:

@@ -24,8 +24,9 @@ from torso.runs.state import Cost, State
 
 KEPT = 2
 _FORMAT = 1
-_SERVER = ("model", "shown", "rule", "drift")  # the fields of State that are tensors by name …
-_CLIENTS = ("private", "memory")  # … and those by client and name
+_SERVER = ("model", "shown", "rule", "drift", "origin")  # the fields of State that are tensors by name …
+_CLIENTS = ("private", "memory", "own", "notes")  # … and those by client and name
+_FREE = ("rule", "notes")  # those whose tensors are named and shaped as a strategy likes
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def load_body(path: Path, model: Tensors) -> Tensors:
         raise RequestError(
             f"model.weights = {str(path)!r} lacks {', '.join(missing[:5])}, which this network's body has."
         )
-    return {name: tensor.to(model[name].device) for name, tensor in found.items()}
+    return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}
 
 
 def _flatten(state: State) -> Tensors:
@@ -135,7 +136,17 @@ def _flatten(state: State) -> Tensors:
     for kind in _CLIENTS:
         held: Mapping[int, Tensors] = getattr(state, kind)
         named |= {f"{kind}/{client}/{n}": t for client, own in held.items() for n, t in own.items()}
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+    return _each_its_own({name: tensor.detach().cpu().contiguous() for name, tensor in named.items()})
+
+
+def _each_its_own(tensors: Tensors) -> Tensors:
+    """safetensors refuses two names for one piece of memory (a model that has not moved from where it began)."""
+    met: set[int] = set()
+    alone: Tensors = {}
+    for name, tensor in tensors.items():
+        alone[name] = tensor.clone() if tensor.data_ptr() in met else tensor
+        met.add(tensor.data_ptr())
+    return alone
 
 
 def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Path) -> State:
@@ -145,10 +156,10 @@ def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Pat
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
         client, _, rest = rest.partition("/") if kind in _CLIENTS else ("", "", rest)
-        if kind != "rule":  # a server rule names its tensors as it likes
+        if kind not in _FREE:
             check_fits(rest, tensor, model, path)
         place = held[kind].setdefault(int(client), {}) if kind in _CLIENTS else found[kind]
-        place[rest] = tensor.to(device)
+        place[rest] = tensor.to(device, copy=True)  # aligned memory: sums over a file's depend on where a tensor lies
     missing = model.keys() - found["model"].keys()
     if missing:
         raise RequestError(f"{str(path)!r} lacks {', '.join(sorted(missing))}, which this network has.")

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from torso.data import Federation
 from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets import Network, Tensors
@@ -38,20 +39,29 @@ class Result:
     initial: Network | None = field(default=None, compare=False, repr=False)  # with the weights it started from
     generic: Tensors = field(default_factory=dict, compare=False, repr=False)
     state: State | None = field(default=None, compare=False, repr=False)
+    federation: Federation | None = field(default=None, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
         return self.status == "ok"
 
     def network(self, client: int | None = None) -> Network:
-        """The generic model, or the model that a client holds before fine-tuning, as an ordinary nn.Module."""
-        if self.initial is None or self.state is None:
+        """The generic model, or a client's before fine-tuning, as an ordinary nn.Module that gives logits.
+
+        A client's is the model of its own that its visits left it (Ditto, pFedMe), or the one that it holds: the
+        server's, with the parts that it keeps. A client that has never taken part has one too."""
+        if self.initial is None or self.state is None or self.federation is None:
             raise RequestError("this result was read from a folder; only a run in this process holds its models.")
         net = copy.deepcopy(self.initial)
         if client is None:
             net.load_state_dict(self.generic)
-        else:
-            net.load_state_dict({**self.state.model, **self.state.shown, **self.state.private.get(client, {})})
+            return net
+        if not 0 <= client < self.federation.clients:
+            raise RequestError(f"client = {client} does not exist. Accepted: 0 to {self.federation.clients - 1}")
+        state = self.state.reported
+        own = {name: tensor[0] for name, tensor in state.own_models([client]).items()}
+        net.load_state_dict({**state.model, **state.private.get(client, {}), **own})
+        net.speak_for(self.federation.class_counts[client])
         return net
 
     def as_json(self) -> dict[str, Any]:

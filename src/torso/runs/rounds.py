@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,11 +15,15 @@ from torso.data.batches import Shuffle
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
 from torso.learn.drift import NoDrift
-from torso.learn.phases import Lesson, moved_by
+from torso.learn.phases import moved_by
+from torso.learn.stacked import all_finite
+from torso.learn.steps import Plain
 from torso.nets import Tensors
+from torso.personal import Personal
 from torso.randomness import numpy_generator
+from torso.runs.cost import cost_of
 from torso.runs.stages import Stage
-from torso.runs.state import Cost, State, bytes_of
+from torso.runs.state import Cost, State
 from torso.runs.visit import Sent, Visit
 from torso.server.sums import add
 
@@ -49,7 +53,11 @@ def sample(federation: Federation, fraction: float, seed: int, round: int) -> tu
 
 
 def participants(stage: Stage, federation: Federation, seed: int, round: int) -> tuple[int, ...]:
-    """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1)."""
+    """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1).
+
+    Nobody comes where clients train nothing, and the server learns alone."""
+    if not stage.plan(round):
+        return ()
     return sample(federation, stage.train.fraction if stage.travels else 1.0, seed, round)
 
 
@@ -64,39 +72,68 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     number = state.round + 1
     chosen = participants(stage, federation, seed, number)
     weights = weights_of(federation, chosen, stage.train.weighting)
-    came = _gather(engine.map(visit_of(stage, state, number, weights, seed), chosen), number)
+    if stage.method.personal.from_start and not state.origin:
+        state = replace(state, origin={name: state.model[name] for name in stage.moving})
+    visit = visit_of(stage, state, federation.clients, number, weights, seed)
+    came = _gather(engine.map(visit, chosen), number)
     state = _server_step(stage, state, came, federation)
+    loss = sum(weights[k] * came.loss[k] for k in chosen)
     if stage.method.server_data != "none":
-        state = _server_pass(stage, state, engine, seed, number)
-    if not _finite([state.model[name] for name in stage.moving]) or not _finite(_tensors(came.kept)):
+        state, server_loss = _server_pass(stage, state, engine, seed, number)
+        loss = loss if chosen else server_loss
+    if not bool(all_finite(state.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
+    spent = cost_of(stage, federation, visit, chosen)
     state = replace(
         state,
         round=number,
-        private={**state.private, **came.kept} if stage.keeps else state.private,
-        memory={**state.memory, **came.memory} if stage.method.drift.remembers else state.memory,
+        private={**state.private, **came.kept} if came.kept else state.private,
+        memory={**state.memory, **came.memory} if came.memory else state.memory,
+        own={**state.own, **came.own} if came.own else state.own,
+        notes={**state.notes, **came.notes} if came.notes else state.notes,
         met=state.met.union(chosen),
-        cost=state.cost + _cost(stage, state, federation, chosen),
+        cost=state.cost + spent,
     )
-    loss = sum(weights[k] * came.loss[k] for k in chosen)
     return state, Round(number, stage.method.name, stage.rate(number), chosen, loss, state.cost)
 
 
-def visit_of(stage: Stage, state: State, number: int, weights: dict[int, float], seed: int) -> Visit:
+def visit_of(stage: Stage, state: State, clients: int, number: int, weights: Mapping[int, float], seed: int) -> Visit:
+    """The visit of a round: what the participants, the keys of `weights`, are told; of `clients` in all."""
+    method, chosen = stage.method, tuple(weights)
     return Visit(
-        model=state.model,
-        private=state.private,
-        memory=state.memory,
-        drift=state.drift,
+        state=state,
         weights=weights,
         plan=stage.plan(number),
         habits=stage.habits(),
+        personal=method.personal,
         shuffle=Shuffle(seed, "train", number),
         travels=stage.travels,
         corrected=stage.corrected,
         keeps=stage.keeps,
-        squares=stage.method.server.uses_squares,
+        batch_size=stage.train.batch_size,
+        squares=method.server.uses_squares,
+        averaged=not method.server.apart,
+        meta_data=method.meta_data,
+        gathered=_mean_model(stage, state, chosen) if method.drift.gathers else {},
+        offers={k: _offer(stage, state, clients, number, k, seed) for k in chosen} if method.server.apart else {},
     )
+
+
+def _mean_model(stage: Stage, state: State, chosen: Sequence[int]) -> Tensors:
+    """The plain mean of what the participants hold before the round (spec 5.5)."""
+    mean: Tensors = {}
+    for client in chosen:
+        own = state.private.get(client, {})
+        add(mean, {name: own.get(name, state.model[name]) / len(chosen) for name in stage.corrected})
+    return mean
+
+
+def _offer(stage: Stage, state: State, clients: int, number: int, client: int, seed: int) -> tuple[int, ...]:
+    """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
+    personal = stage.method.personal
+    notes = state.notes.get(client) or personal.notes(client, clients, stage.net)
+    rng = numpy_generator(seed, "offer", number, client)
+    return personal.offer(notes, sorted(state.private), number, rng)
 
 
 @dataclass
@@ -108,22 +145,37 @@ class _Came:
     change: Tensors = field(default_factory=dict)
     kept: dict[int, Tensors] = field(default_factory=dict)
     memory: dict[int, Tensors] = field(default_factory=dict)
+    own: dict[int, Tensors] = field(default_factory=dict)
+    notes: dict[int, Tensors] = field(default_factory=dict)
     loss: dict[int, float] = field(default_factory=dict)
 
 
 def _gather(arriving: Iterator[Sent], number: int) -> _Came:
-    """Sum up as results arrive, so that memory does not grow with m; a non-finite loss ends the run (spec 3.7)."""
+    """Sum up as results arrive, so that memory does not grow with m; a non-finite loss ends the run (spec 3.7).
+
+    Losses are read once, when everything has been asked of the device."""
     came = _Came()
+    clients: list[int] = []
+    losses: list[Tensor] = []
+    finite: list[Tensor] = []
     for sent in arriving:
-        for client, loss in zip(sent.clients, sent.loss, strict=True):
-            if not math.isfinite(loss):
-                raise RunFailed(f"non-finite loss in round {number}, client {client}")
-            came.loss[client] = loss
+        clients += sent.clients
+        losses.append(sent.loss)
+        finite.append(sent.finite.to(sent.loss.device))
         add(came.total, sent.total)
         add(came.change, sent.change)
         came.squares = came.squares.to(sent.squares.device) + sent.squares
         came.kept.update(sent.kept)
         came.memory.update(sent.memory)
+        came.own.update(sent.own)
+        came.notes.update(sent.notes)
+    if clients:
+        came.loss = dict(zip(clients, torch.cat(losses).tolist(), strict=True))
+        for client, loss in came.loss.items():
+            if not math.isfinite(loss):
+                raise RunFailed(f"non-finite loss in round {number}, client {client}")
+        if not bool(torch.stack(finite).all()):
+            raise RunFailed(f"non-finite weights after round {number}")
     return came
 
 
@@ -145,50 +197,23 @@ def _server_step(stage: Stage, state: State, came: _Came, federation: Federation
     )
 
 
-def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: int) -> State:
+def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: int) -> tuple[State, float]:
     """One epoch on the server's own data, with the round's rate (spec 3.3): the server visits itself."""
     plan = stage.server_plan(number)
     visit = replace(
-        visit_of(stage, state, number, {SERVER: 1.0}, seed),
-        private={},
+        visit_of(stage, replace(state, private={}), 0, number, {}, seed),
+        weights={SERVER: 1.0},
         plan=plan,
-        habits=replace(stage.habits(), drift=NoDrift()),
+        habits=replace(stage.habits(), drift=NoDrift(), step=Plain()),
+        personal=Personal(),
         shuffle=Shuffle(seed, "server", number),
         travels=moved_by(plan),
         keeps=frozenset(),
+        averaged=True,
+        meta_data=False,
     )
     (sent,) = engine.map(visit, [SERVER])
-    if not math.isfinite(sent.loss[0]):
+    loss = float(sent.loss)
+    if not math.isfinite(loss):
         raise RunFailed(f"non-finite loss on the server's data in round {number}")
-    return replace(state, model={**state.model, **sent.total}, shown={})
-
-
-def _cost(stage: Stage, state: State, federation: Federation, chosen: Sequence[int]) -> Cost:
-    each = bytes_of(state.model, stage.travels)
-    if stage.method.drift.sends:
-        each += bytes_of(state.model, stage.corrected)
-    down = each * len(chosen)
-    if stage.method.share.frozen == "once" and stage.travels:
-        down += bytes_of(state.model, state.model.keys() - stage.moving) * len(set(chosen) - state.met)
-    up = each * len(chosen)
-    if stage.method.server_data != "none" and state.round + 1 == stage.first:  # the server's images, sent once (3.3)
-        up += len(federation.server_rows) * federation.train.images[0].numel()
-    samples = int(federation.train.sizes_of(chosen).sum())
-    passes = samples * _passes(stage, stage.plan(stage.first))
-    if stage.method.server_data != "none":
-        passes += len(federation.server_rows) * _passes(stage, stage.server_plan(stage.first))
-    return Cost(up, down, passes)
-
-
-def _finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
-
-
-def _tensors(held: Mapping[int, Tensors]) -> Iterator[Tensor]:
-    return (tensor for own in held.values() for tensor in own.values())
-
-
-def _passes(stage: Stage, plan: Sequence[Lesson]) -> int:
-    """Forward passes per sample: a backward pass costs two more, and head tuning needs none through the body (14.2)."""
-    body = set(stage.net.parts["body"])
-    return sum(lesson.epochs * (3 if lesson.moving & body else 1) for lesson in plan)
+    return replace(state, model={**state.model, **sent.total}, shown={}), loss

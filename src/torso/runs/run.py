@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from torso import data, nets
 from torso.config import Config
 from torso.data import Federation
 from torso.data.batches import Shuffle
-from torso.engine import Engine, engines
+from torso.engine import Desk, Engine, engines
 from torso.errors import RequestError, RunFailed, TorsoError
 from torso.learn.drift import NoDrift
 from torso.learn.phases import Phase, lessons
-from torso.measure import Accuracy, Evaluation, evaluate
+from torso.learn.steps import Plain
+from torso.measure import Accuracy, Evaluation, evaluate, measures
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
+from torso.personal import Standing
 from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
 from torso.runs.checkpoint import load_body, load_newest
@@ -31,9 +33,10 @@ from torso.runs.events import Begin, Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
-from torso.runs.rounds import Round, play_round
+from torso.runs.rounds import Round, play_round, visit_of
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
+from torso.runs.visit import Visit
 
 
 class Stopped(TorsoError):
@@ -85,23 +88,46 @@ class Job:
         """Whose round it is; where there are none (FedNCM), the last stage's."""
         return next((stage for stage in self.plan if stage.first <= round <= stage.last), self.plan[-1])
 
-    def evaluation(self, stage: Stage, round: int) -> Evaluation:
+    def evaluation(self, stage: Stage, state: State) -> Evaluation:
         """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
-        config = self.config
+        config, personal = self.config, stage.method.personal
         part = config.personalize.part
-        phases = stage.method.personal.phases if part == "method" else (Phase(part),)
+        phases = personal.phases if part == "method" else (Phase(part),)
+        rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
+        rate = personal.factor * rates[personal.rate]
+        habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
         return Evaluation(
             batch_size=config.measure.batch_size,
             templates=config.measure.templates,
             template_order=config.measure.template_order,
-            finetune=lambda epochs: lessons(self.net, phases, epochs, config.personalize.lr) if epochs else (),
+            own=self._own_models(stage, state),
+            finetune=lambda epochs: lessons(self.net, phases, epochs, rate) if epochs else (),
             epochs=config.personalize.epochs,
             sweep=config.personalize.sweep,
-            habits=replace(
-                stage.habits(), weight_decay=0.0, drift=NoDrift(), objective=stage.method.objective.for_itself()
-            ),
-            shuffle=Shuffle(config.run.seed, "personalize", round),
+            habits=replace(habits, objective=stage.method.objective.for_itself()),
+            shuffle=Shuffle(config.run.seed, "personalize", state.round),
+            weighting=config.train.weighting,
+            arrival=lessons(self.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
+            arrival_habits=replace(habits, objective=stage.method.objective),
         )
+
+    def _own_models(self, stage: Stage, state: State) -> Callable[[Desk, Sequence[int], Tensors], Tensors]:
+        """What fine-tuning begins with, of G clients that hold some models."""
+
+        @cache
+        def refresh() -> Visit:
+            """The last round's visit once more, of everybody who is measured (spec 9.4)."""
+            weights = dict.fromkeys(self.measured_clients, 1 / len(self.measured_clients))
+            clients, seed = self.federation.clients, self.config.run.seed
+            last = visit_of(stage, state, clients, max(state.round, 1), weights, seed)
+            return replace(last, shuffle=replace(last.shuffle, purpose="refresh"))
+
+        def own(desk: Desk, clients: Sequence[int], held: Tensors) -> Tensors:
+            left = {**held, **state.own_models(clients)}
+            at = Standing(held, left, stage.travels, lambda: refresh().alone(desk, clients))
+            return stage.method.personal.begin(at)
+
+        return own
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
@@ -133,6 +159,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     check_stacking(net, config.run.clients_at_once)
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
+    check_measures(config, federation)
     if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
@@ -145,6 +172,22 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     if isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
     return Job(config, federation, net, plan, model)
+
+
+def check_measures(config: Config, federation: Federation) -> None:
+    """Refuse to measure what there is not."""
+    for name in (*config.measure.names, *config.measure.during):
+        if measures[name].of == "newcomers" and not len(federation.newcomers):
+            raise RequestError(
+                f"measure.names = {name!r} is of clients that never train, and data.new_clients is 0. "
+                "Example: --set data.new_clients=10"
+            )
+    tuned = config.personalize.part != "method" or config.method.personal.phases
+    if config.personalize.sweep and not tuned:
+        raise RequestError(
+            f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
+            f"{config.method.name!r} has none. Example: --set personalize.part=full"
+        )
 
 
 def _finished_model(folder: Path, model: Tensors) -> Tensors:
@@ -277,11 +320,10 @@ class _Run:
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
-        job, state = self.job, self.state
+        job, state = self.job, self.state.reported
         stage = job.stage(max(state.round, 1))
-        how = job.evaluation(stage, state.round)
-        model = {**state.model, **state.shown}
-        found = evaluate(engine, job.federation, names, model, state.private, how, job.measured_clients)
+        how = job.evaluation(stage, state)
+        found = evaluate(engine, job.federation, names, state, how, job.measured_clients)
         self.seconds["measure"] += time.perf_counter() - began
         return found
 
@@ -300,8 +342,11 @@ class _Run:
             versions=versions(),
             folder=self.folder.path if self.folder else None,
             initial=self.job.net,
-            generic=generic_model({**self.state.model, **self.state.shown}, self.state.private, self.job.federation),
+            generic=generic_model(
+                self.state.reported.model, self.state.private, self.job.federation, config.train.weighting
+            ),
             state=self.state,
+            federation=self.job.federation,
         )
         if self.folder:
             self.folder.finish(result)

@@ -13,6 +13,8 @@ from torso.data import Federation
 from torso.errors import RequestError
 from torso.learn.drift import NoDrift
 from torso.learn.local import Habits
+from torso.learn.meta import MetaWeighted
+from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
 from torso.methods import ClassMeans, Finished, Method, methods
@@ -71,9 +73,15 @@ class Stage:
     @cached_property
     def keeps(self) -> frozenset[str]:
         """What stays with a client between its visits."""
-        if self.method.share.rest == "reset":
-            return frozenset()
-        return moved_by(self.plan(self.first)) - self.travels
+        moved = moved_by(self.plan(self.first))
+        if self.method.server.apart:
+            return moved
+        return frozenset() if self.method.share.rest == "reset" else moved - self.travels
+
+    @property
+    def uses_meta(self) -> bool:
+        """Whether clients need the balanced images of the server."""
+        return self.method.meta_data or self.method.step.uses_meta
 
     def habits(self) -> Habits:
         return Habits(
@@ -82,6 +90,7 @@ class Stage:
             weight_decay=self.train.weight_decay,
             objective=self.method.objective,
             drift=self.method.drift,
+            step=self.method.step,
             shared_momentum=self.method.shared_momentum,
         )
 
@@ -124,7 +133,7 @@ def _stage(
     schedules.look_up(schedule, "method.start.schedule")  # raises RequestError with the nearest name
     check_parts(method, net)
     stage = Stage(method, net, train, first, rounds, lr, schedule)
-    if not stage.plan(first):
+    if not stage.moving:
         raise RequestError(
             f"method {method.name!r} trains nothing: method.train = {[p.part for p in method.train]} "
             f"with train.head_lr_factor = {train.head_lr_factor}"
@@ -135,17 +144,28 @@ def _stage(
 
 def _check_sense(stage: Stage) -> None:
     """Refuse combinations that cannot mean anything, with the reason."""
-    method = stage.method
+    method, share = stage.method, f"method.share = {stage.method.share.part!r}"
     if not stage.corrected and (type(method.drift) is not NoDrift or type(method.server) is not Mean):
         raise RequestError(
             f"method.drift = {method.drift} and method.server = {method.server} act on what travels, and nothing does: "
-            f"method.share = {method.share.part!r}"
+            f"{share}"
+        )
+    if method.server.apart and not method.drift.gathers and type(method.drift) is not NoDrift:
+        raise RequestError(
+            f"method.server = 'apart' averages nothing, so there is no model for method.drift = {method.drift} "
+            "to hold a client near. Accepted: none, multi-task"
         )
     unshared = moved_by(stage.server_plan(stage.first)) - frozenset(part_names(stage.net, method.share.part))
-    if method.server_data != "none" and unshared:
+    if method.server_data != "none" and (unshared or method.server.apart):
         raise RequestError(
-            f"method.server_data = {method.server_data!r} trains parts that do not travel (method.share = "
-            f"{method.share.part!r}), so no client would get them: {', '.join(sorted(unshared)[:3])}"
+            f"method.server_data = {method.server_data!r} trains parts that do not travel ({share}, method.server = "
+            f"{method.server}), so no client would get them: {', '.join(sorted(unshared)[:3]) or 'any'}"
+        )
+    balanced = isinstance(method.objective, BalancedSoftmax) and method.objective.gamma > 0
+    if isinstance(method.step, MetaWeighted) and not balanced:
+        raise RequestError(
+            "method.step = 'meta-weighted' learns to weigh the balanced soft-max, found method.objective = "
+            f"{method.objective}. Accepted: balanced-softmax with gamma above 0"
         )
 
 
@@ -153,6 +173,7 @@ def check_parts(method: Method, net: Network) -> None:
     """Say no to a part that the network does not have, with the key that asks for it."""
     asked = [("method.train", phase.part) for phase in method.train]
     asked += [("method.personal.phases", phase.part) for phase in method.personal.phases]
+    asked += [(f"method.personal.{key}", part) for key, part in method.personal.parts.items()]
     asked += [("method.share", method.share.part), ("method.server_data", method.server_data)]
     for key, part in asked:
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torso.nets import Tensors
+from torso.personal.models import models_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class State:
     """`model` [*]: the shared part as it is broadcast next, everything else as it was at the start.
 
     What clients have is there only for those that have trained (spec 1.5): `private`, the parts of the model that a
-    client keeps; `memory`, what its drift correction remembers.
+    client keeps; `memory`, what its drift correction remembers; `own`, a model of its own that never travels; `notes`,
+    what its step, or its way to a model of its own, remembers.
     """
 
     model: Tensors
@@ -39,13 +41,27 @@ class State:
     drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
     private: Mapping[int, Tensors] = field(default_factory=dict)
     memory: Mapping[int, Tensors] = field(default_factory=dict)
+    own: Mapping[int, Tensors] = field(default_factory=dict)
+    notes: Mapping[int, Tensors] = field(default_factory=dict)
+    origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
     met: frozenset[int] = frozenset()  # clients that have taken part
     cost: Cost = Cost()
 
+    @property
+    def reported(self) -> State:
+        """The state that accuracy is measured on."""
+        return replace(self, model={**self.model, **self.shown}, shown={})
+
+    def own_models(self, clients: Sequence[int]) -> Tensors:
+        """What the visits of G clients left them [G, *]: tensors of their own, the first or the server's elsewhere."""
+        first = {**self.model, **self.origin}
+        names = self.origin.keys() | {name for k in clients for name in self.own.get(k, {})}
+        return models_of({name: first[name] for name in sorted(names)}, self.own, clients)
+
     def at_new_stage(self) -> State:
         """Another method goes on from the model alone; rounds and costs are counted on."""
-        return State({**self.model, **self.shown}, self.round, cost=self.cost)
+        return State({**self.model, **self.shown}, self.round, met=self.met, cost=self.cost)
 
 
-def bytes_of(model: Tensors, names: Iterable[str]) -> int:
-    return sum(model[name].numel() * model[name].element_size() for name in names)
+def bytes_of(tensors: Tensors) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from torso.data.batches import Deck, Shuffle
+from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.learn.drift import Local
-from torso.learn.local import Habits, Learned, learn, paces
+from torso.learn.local import Course, Habits, Learned, learn, paces
 from torso.learn.phases import Lesson
+from torso.learn.stacked import all_finite
+from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
+from torso.personal import Opening, Personal
 from torso.personal.models import models_of
+from torso.runs.state import State
 from torso.server.sums import weighted_sum
 
 
@@ -28,65 +32,116 @@ class Sent:
     change: Tensors  # Σ_k of the change of what the drift correction remembers
     kept: Mapping[int, Tensors]
     memory: Mapping[int, Tensors]
-    loss: tuple[float, ...]
+    own: Mapping[int, Tensors]
+    notes: Mapping[int, Tensors]
+    loss: Tensor  # [G], on the device: the round reads all of them at once
+    finite: Tensor  # whether all that the clients keep is
 
 
 @dataclass(frozen=True)
 class Visit:
     """The work of one round: everything a group needs beside its own data."""
 
-    model: Tensors
-    private: Mapping[int, Tensors]
-    memory: Mapping[int, Tensors]
-    drift: Tensors  # the server's mean of memories
+    state: State
     weights: Mapping[int, float]  # of the mean over participants; they sum to 1
     plan: tuple[Lesson, ...]
     habits: Habits
+    personal: Personal
     shuffle: Shuffle
     travels: frozenset[str]
     corrected: tuple[str, ...]  # parameters that travel: what drift corrections and server rules see
     keeps: frozenset[str]
-    squares: bool  # whether the server rule wants to know how far the participants went
+    batch_size: int  # of evaluation
+    squares: bool = False  # whether the server rule wants to know how far the participants went
+    averaged: bool = True  # whether what travels is averaged
+    meta_data: bool = False  # whether clients train on the server's balanced images too
+    gathered: Tensors = field(default_factory=dict)  # the mean of the participants' models before the round
+    offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # whose models a client is sent besides
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
-        tensors = desk.models(self.model, self.private, clients)
+        at = self._open(desk, clients)
+        start, notes = self.personal.before(at)
         anchor = self._anchor(clients)
-        deck = desk.train_deck(clients)
-        learned = learn(desk.room, deck, tensors, self.plan, self.habits, self.shuffle, anchor)
+        learned = learn(at.course, start, anchor, notes)
         weights = torch.tensor([self.weights[k] for k in clients], device=learned.loss.device)
-        own = self._remember(anchor, learned, deck, desk)
+        memory = self._remember(anchor, learned, at.course)
+        travels = sorted(self.travels) if self.averaged else ()
+        kept = {name: learned.tensors[name] for name in sorted(self.keeps)}
+        own = self.personal.after(at, learned)
         return Sent(
             clients=tuple(clients),
-            total=weighted_sum({name: learned.tensors[name] for name in sorted(self.travels)}, weights),
+            total=weighted_sum({name: learned.tensors[name] for name in travels}, weights),
             squares=self._squares(learned.tensors, weights),
-            change={n: (t - anchor.own[n]).sum(dim=0) for n, t in own.items()},
-            kept=_apart({name: learned.tensors[name] for name in sorted(self.keeps)}, clients),
-            memory=_apart(own, clients),
-            loss=tuple(learned.loss.tolist()),
+            change={n: (t - anchor.own[n]).sum(dim=0) for n, t in memory.items()},
+            kept=_apart(kept, clients),
+            memory=_apart(memory, clients),
+            own=_apart(own, clients),
+            notes=_apart(learned.notes, clients),
+            loss=learned.loss,
+            finite=all_finite([*kept.values(), *own.values(), *learned.notes.values()]),
         )
 
-    def _anchor(self, clients: Sequence[int]) -> Local:
-        start = {name: self.model[name] for name in self.corrected}
-        if not self.habits.drift.remembers:
-            return Local(start, {})
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
-        return Local(start, {}, models_of(zeros, self.memory, clients), {**zeros, **self.drift})
+    def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
+        """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""
+        at = self._open(desk, clients)
+        start, notes = self.personal.before(at)
+        return learn(at.course, start, self._anchor(clients), notes)
 
-    def _remember(self, anchor: Local, learned: Learned, deck: Deck, desk: Desk) -> Tensors:
+    def _open(self, desk: Desk, clients: Sequence[int]) -> Opening:
+        deck, held_out = desk.visit_deck(clients, self.meta_data), None
+        if self.personal.holds_out:
+            deck, held_out = deck.parted(self.personal.holds_out, self.shuffle.seed)
+        meta = desk.meta_deck(clients) if self.habits.step.uses_meta else None
+        received = desk.models(self.state.model, self.state.private, clients)
+        sent = {name: self.state.model[name] for name in sorted(self.travels)}
+        senders = torch.tensor([self.offers.get(k, ()) for k in clients], dtype=torch.int64, device=deck.index.device)
+
+        def fetch(slot: int) -> Callable[[], Tensors]:
+            return lambda: models_of(sent, self.state.private, [self.offers[k][slot] for k in clients])
+
+        return Opening(
+            course=Course(desk.room, deck, self.plan, self.habits, self.shuffle, meta),
+            received=received,
+            own={**received, **self.state.own_models(clients)},
+            notes=self._notes(desk, clients),
+            offered=[fetch(slot) for slot in range(senders.shape[1])],
+            senders=senders,
+            loss=lambda tensors: mean_loss(desk.room, held_out or deck, tensors, self.batch_size),
+            parameters=self.corrected,
+        )
+
+    def _notes(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        """What the clients remember, stacked: what they did at their last visit, or what everybody begins with."""
+        common, count = self.habits.step.notes(self.shuffle.seed), desk.federation.clients
+        first = {k: {**common, **self.personal.notes(k, count, desk.room.net)} for k in clients}
+        notes = [{**first[k], **self.state.notes.get(k, {})} for k in clients]
+        device = desk.federation.train.labels.device
+        return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}
+
+    def _anchor(self, clients: Sequence[int]) -> Local:
+        start = {name: self.state.model[name] for name in self.corrected}
+        if not self.habits.drift.remembers:
+            return Local(start, {}, shared=self.gathered)
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
+        return Local(start, {}, models_of(zeros, self.state.memory, clients), {**zeros, **self.state.drift})
+
+    def _remember(self, anchor: Local, learned: Learned, course: Course) -> Tensors:
         if not self.habits.drift.remembers:
             return {}
-        steps = deck.steps(self.habits.batch_size, desk.room.skip_single)
+        batches = course.deck.steps(self.habits.batch_size, course.room.skip_single)
         at = replace(anchor, params={name: learned.tensors[name] for name in self.corrected})
-        return self.habits.drift.finish(at, paces(self.plan, steps, self.habits, learned.loss.device))
+        return self.habits.drift.finish(at, paces(self.plan, batches, self.habits, learned.loss.device))
 
     def _squares(self, tensors: Tensors, weights: Tensor) -> Tensor:
         total = torch.zeros_like(weights)
         for name in self.corrected if self.squares else ():
-            total += (tensors[name] - self.model[name]).flatten(1).square().sum(dim=1)
+            total += (tensors[name] - self.state.model[name]).flatten(1).square().sum(dim=1)
         return (weights * total).sum()
 
 
 def _apart(stacked: Tensors, clients: Sequence[int]) -> dict[int, Tensors]:
     """Stacked tensors [G, *] as each client's own, none of which holds on to the others' memory."""
+    if not stacked:
+        return {}
     alone = len(clients) == 1
     return {k: {n: t[g] if alone else t[g].clone() for n, t in stacked.items()} for g, k in enumerate(clients)}

@@ -29,6 +29,7 @@ class ServerRule(ABC):
     """The base of server rules."""
 
     uses_squares: ClassVar[bool] = False
+    apart: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
 
     @abstractmethod
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
@@ -45,6 +46,19 @@ class Mean(ServerRule):
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
         return Moved(state, mean)
+
+
+@servers.register("apart")
+@dataclass(frozen=True)
+class Apart(ServerRule):
+    """No mean: the server keeps everybody's last upload, and a client goes on from its own (MTL, FedFomo).
+
+    The generic model is the mean of all clients' models (spec 9.4)."""
+
+    apart: ClassVar[bool] = True
+
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        return Moved(state, old)
 
 
 @servers.register("momentum")

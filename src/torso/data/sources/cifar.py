@@ -18,7 +18,7 @@ import numpy as np
 
 from torso.data.images import Dataset, Images, as_images
 from torso.data.sources.arrays import read_npz
-from torso.data.sources.base import in_threads, read_bytes, reading, root_of, sources
+from torso.data.sources.base import read_bytes, reading, root_of, sources
 from torso.errors import RequestError
 
 if TYPE_CHECKING:
@@ -195,16 +195,13 @@ def _decode(where: str, jpeg: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         )
     out = np.empty((len(ends) - 1, _SIDE, _SIDE, 3), np.uint8)
 
-    def one(i: int) -> None:
-        content = io.BytesIO(jpeg[ends[i] : ends[i + 1]].tobytes())
-        with reading(f"{where} image {i}", "a JPEG"), Image.open(content, formats=["JPEG"]) as image:
+    content = jpeg.tobytes()
+    for i in range(len(out)):  # in one thread: images this small hold Python's lock most of the time
+        with (
+            reading(f"{where} image {i}", "a JPEG"),
+            Image.open(io.BytesIO(content[ends[i] : ends[i + 1]]), formats=["JPEG"]) as image,
+        ):
             if image.size != (_SIDE, _SIDE):
                 raise RequestError(f"{where} image {i} is {image.width}×{image.height}. Expected: {_SIDE}×{_SIDE}")
-            out[i] = np.asarray(image.convert("RGB"))
-
-    def some(start: int) -> None:
-        for i in range(start, min(start + 500, len(out))):
-            one(i)
-
-    in_threads(some, range(0, len(out), 500))
+            out[i] = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     return out

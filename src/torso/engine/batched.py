@@ -1,0 +1,87 @@
+"""Batched: as many clients as memory holds are stacked into one step, one group after the other.
+
+How many that is, the allocator says: the first group of a kind of work is small, its peak is measured, and the next one
+is as large as what is free allows. Should memory run out all the same, the group is halved and done again; work is a
+pure function of its clients, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Self, TypeVar
+
+import torch
+
+from torso.data import Federation
+from torso.engine.base import Desk, Work, engines
+from torso.errors import RunFailed
+from torso.nets import Network
+
+T = TypeVar("T")
+_FIRST = 10  # clients of a group while nothing is known of the memory that one takes
+_USED = 0.85  # of what is free: the allocator wants room to move
+
+
+class Batched:
+    """One worker, G clients at once; `at_once` 0: what fits."""
+
+    def __init__(self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0) -> None:
+        self.net = net
+        self.federation = federation
+        self.device = federation.train.images.device
+        self.at_once = at_once if net.stacks else 1
+        self.most = federation.clients  # less once memory has run out
+        self.each: dict[str, float] = {}  # bytes of a client, by kind of work
+        self._desk: Desk | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._desk = None
+
+    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+        """In order, group after group."""
+        self._desk = self._desk or Desk.at(self.net, self.federation)
+        start = 0
+        while start < len(clients):
+            group = clients[start : start + self.size(type(work).__name__)]
+            try:
+                result = self._measured(work, self._desk, group)
+            except torch.OutOfMemoryError:
+                if len(group) == 1:
+                    raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
+                self.most = len(group) // 2
+                torch.cuda.empty_cache()
+                continue
+            start += len(group)
+            yield result
+
+    def size(self, kind: str) -> int:
+        """How many clients the next group of a kind of work has."""
+        if self.at_once:
+            return min(self.at_once, self.most)
+        if kind not in self.each:  # nothing is known yet; on CPU it never is, since nobody can be asked
+            return min(_FIRST, self.most)
+        return max(min(int(_USED * free_bytes(self.device) / self.each[kind]), self.most), 1)
+
+    def _measured(self, work: Work[T], desk: Desk, group: Sequence[int]) -> T:
+        """Do the work; of the first group of its kind, note the peak of memory."""
+        kind = type(work).__name__
+        if self.device.type != "cuda" or kind in self.each:
+            return work(desk, group)
+        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        result = work(desk, group)
+        peak = torch.cuda.max_memory_allocated(self.device) - before
+        self.each[kind] = max(peak / len(group), 1.0)
+        return result
+
+
+def free_bytes(device: torch.device) -> int:
+    """What the device has left, with what the allocator keeps for itself and uses for nothing."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+engines["batched"] = Batched

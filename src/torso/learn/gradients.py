@@ -1,0 +1,45 @@
+"""The gradient of each client's own loss, for G clients at once. Clients do not interact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import Batch
+from torso.learn.objectives import Objective, cross_entropy
+from torso.nets import Network, Output, Tensors, apply
+
+
+def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:
+    """The named tensors as the leaves of a new graph: same memory, no history."""
+    return {name: tensors[name].detach().requires_grad_() for name in names}
+
+
+def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:
+    """Losses [G, B] of what a network says; a personal branch adds its own, and nothing of that reaches the rest of
+    the network, so that one sum serves both (spec 6.2)."""
+    losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
+    return losses if said.personal is None else losses + cross_entropy(said.personal, batch.labels)
+
+
+def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The mean over each client's real samples, with its graph, and their sum without one [G]."""
+    if batch.real is None:
+        mean = losses.mean(dim=1)
+        return mean, mean.detach() * losses.shape[1]
+    # where, not a product: a padded sample may have a label that the client lacks, and an infinite loss with it
+    total = torch.where(batch.real > 0, losses, 0.0).sum(dim=1)
+    return total / batch.real.sum(dim=1).clamp(min=1), total.detach()
+
+
+def gradients(
+    net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
+) -> tuple[Tensors, Tensor]:
+    """Gradients [G, *] of each client's mean loss, and the sum over its samples [G]."""
+    leaves = leaves_of(tensors, names)
+    said = apply(net, {**tensors, **leaves}, batch.images, batch.real)
+    mean, total = means(losses_of(said, batch, objective, counts), batch)
+    grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
+    return dict(zip(leaves, grads, strict=True)), total

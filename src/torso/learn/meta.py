@@ -1,0 +1,131 @@
+"""Learning how to weigh samples from a few balanced images that the server gives to everybody (Meta-BSM, spec 6.5).
+
+Each client has a Meta-Weight-Net ζ (loss of a sample → its weight in (0, 1)) and an exponent γ of its balanced
+soft-max. Both learn from how a look-ahead step of the network would do on the balanced images: a gradient through that
+step, so of second order. G clients, B samples, C classes, H hidden units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.data.batches import Batch
+from torso.kinds import Count
+from torso.learn.gradients import leaves_of, means
+from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
+from torso.learn.steps import Pupil, Step, steps
+from torso.nets import Output, Tensors, apply
+from torso.randomness import torch_generator
+
+GAMMA = "gamma"
+_NET = ("first.weight", "first.bias", "second.weight", "second.bias")
+
+
+def weigh(net: Tensors, losses: Tensor) -> Tensor:
+    """Weights [G, B] in (0, 1) of samples with these losses [G, B], by the nets of G clients: 1 → H, ReLU → 1."""
+    hidden = F.relu(losses.detach().unsqueeze(-1) * net["first.weight"].unsqueeze(1) + net["first.bias"].unsqueeze(1))
+    return torch.sigmoid((hidden * net["second.weight"].unsqueeze(1)).sum(dim=-1) + net["second.bias"])
+
+
+@steps.register("meta-weighted")
+@dataclass(frozen=True)
+class MetaWeighted(Step):
+    """Samples are weighed by a small net that learns, with the exponent γ, from balanced images of the server.
+
+    `meta_loss = "weighted"` is the paper's formula taken literally, which lets the net win by sending every weight to
+    0; with `learn_gamma` false γ stays where the balanced soft-max has it (Meta-BSM, spec 6.5)."""
+
+    learn_gamma: bool = True
+    meta_loss: Literal["cross-entropy", "weighted"] = "cross-entropy"
+    hidden: Count = 100
+    uses_meta: ClassVar[bool] = True
+
+    @property
+    def passes(self) -> int:
+        return 3  # ahead, on the balanced images, and the step itself
+
+    def notes(self, seed: int) -> Tensors:
+        """torch's usual start of two linear layers; γ begins where the balanced soft-max has it."""
+        draw = torch_generator(seed, "meta-weight-net")
+
+        def uniform(count: int, inputs: int) -> Tensor:
+            return torch.empty(count).uniform_(-(inputs**-0.5), inputs**-0.5, generator=draw)
+
+        return {
+            "first.weight": uniform(self.hidden, 1),
+            "first.bias": uniform(self.hidden, 1),
+            "second.weight": uniform(self.hidden, self.hidden),
+            "second.bias": uniform(1, self.hidden),
+            GAMMA: torch.ones(1),
+        }
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        assert pupil.meta is not None
+        for batch in batches:
+            self._learn_to_weigh(pupil, batch, next(pupil.meta))
+            leaves = leaves_of(pupil.tensors, pupil.names)
+            said = apply(pupil.net, {**pupil.tensors, **leaves}, batch.images, batch.real)
+            losses = self._losses(said, batch, pupil, pupil.notes)
+            mean, total = means(weigh(pupil.notes, losses) * losses + _personal(said, batch), batch)
+            grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
+            pupil.count(total, batch)
+            pupil.move(dict(zip(leaves, grads, strict=True)), batch.active)
+
+    def _learn_to_weigh(self, pupil: Pupil, batch: Batch, meta: Batch) -> None:
+        """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
+        learned = (*_NET, GAMMA) if self.learn_gamma else _NET
+        leaves = leaves_of(pupil.notes, learned)
+        loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
+        rate = max(pupil.rates.values())
+        moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
+        for name, move in zip(learned, moves, strict=True):
+            step = move if batch.active is None else move * batch.active.unsqueeze(-1)
+            pupil.notes[name] = pupil.notes[name] - rate * step
+
+    def meta_objective(self, pupil: Pupil, notes: Tensors, batch: Batch, meta: Batch) -> Tensor:
+        """The loss on the balanced images [G] after a look-ahead step, as a function of ζ and γ."""
+        ahead = look_ahead(pupil, lambda said: self._weighted(said, batch, pupil, notes), batch, pupil.rates)
+        said = apply(pupil.net, ahead, meta.images, meta.real)
+        if self.meta_loss == "cross-entropy":
+            losses = cross_entropy(said.logits, meta.labels)
+        else:
+            gamma = _gamma(pupil, notes)
+            losses = balanced_softmax(said.logits, meta.labels, pupil.counts, gamma, absent_as_one=True)
+            losses = weigh(notes, losses) * losses
+        return means(losses, meta)[0]
+
+    def _weighted(self, said: Output, batch: Batch, pupil: Pupil, notes: Tensors) -> Tensor:
+        losses = self._losses(said, batch, pupil, notes)
+        return means(weigh(notes, losses) * losses, batch)[0]
+
+    def _losses(self, said: Output, batch: Batch, pupil: Pupil, notes: Tensors) -> Tensor:
+        losses = balanced_softmax(said.logits, batch.labels, pupil.counts, _gamma(pupil, notes))
+        # padding may have a label that the client lacks, and the net would make NaN of its infinite loss
+        return losses if batch.real is None else torch.where(batch.real > 0, losses, 0.0)
+
+
+def _gamma(pupil: Pupil, notes: Tensors) -> Tensor:
+    start = pupil.habits.objective
+    assert isinstance(start, BalancedSoftmax)  # runs/stages.py refuses others
+    return start.gamma * notes[GAMMA]
+
+
+def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, float]) -> Tensors:
+    """w − η∇ of a loss [G] of what the network says, with the graph of the gradient. Running statistics stay."""
+    still = {n: t if n in rates else t.clone() for n, t in pupil.tensors.items()}
+    leaves = leaves_of(still, tuple(rates))
+    said = apply(pupil.net, {**still, **leaves}, batch.images, batch.real)
+    wanted = list(leaves.values())
+    grads = torch.autograd.grad(loss(said).sum(), wanted, create_graph=True, allow_unused=True)
+    moved = {n: t if g is None else t - rates[n] * g for (n, t), g in zip(leaves.items(), grads, strict=True)}
+    return {**still, **moved}
+
+
+def _personal(said: Output, batch: Batch) -> Tensor | float:
+    return 0.0 if said.personal is None else cross_entropy(said.personal, batch.labels)

@@ -1,0 +1,190 @@
+"""How does a client take a step? Most take plain SGD steps; some look ahead first, or step on an envelope of the loss.
+
+A step sees one epoch of batches at a time and moves the tensors of G clients in place. It is one axis of a method: it
+says nothing of which parts learn, what holds them back (drift) or whose model comes out (personal).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import Batch
+from torso.errors import RequestError
+from torso.kinds import Count, NotNegative, Positive
+from torso.learn.drift import Local
+from torso.learn.gradients import gradients
+from torso.learn.sgd import Sgd
+from torso.nets import Network, Tensors
+from torso.registry import Registry
+
+if TYPE_CHECKING:
+    from torso.learn.local import Habits
+
+
+@dataclass
+class Pupil:
+    """Where G clients stand in a lesson: what a step reads, and the tensors that it moves in place."""
+
+    net: Network
+    habits: Habits
+    counts: Tensor  # [G, C]: training samples of each class
+    tensors: Tensors  # [G, *]
+    names: tuple[str, ...]  # whose gradients are taken
+    rates: Mapping[str, float]  # of those that move
+    sgd: Sgd
+    anchor: Local | None  # what drift corrections hold on to
+    apart: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
+    notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
+    meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
+    loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
+    met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
+
+    def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
+        """Gradients of the method's loss at any tensors; counts the samples as met."""
+        grads, total = gradients(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
+        self.count(total, batch)
+        return grads
+
+    def count(self, total: Tensor, batch: Batch) -> None:
+        self.loss = self.loss + total
+        self.met = self.met + (batch.labels.shape[1] if batch.real is None else batch.real.sum(dim=1))
+
+    def move(self, grads: Tensors, active: Tensor | None, rates: Mapping[str, float] | None = None) -> None:
+        """One step of SGD after the drift correction, which sees what travels and learns."""
+        if self.anchor is not None:
+            held = {n: g for n, g in grads.items() if n in self.anchor.start}
+            at = replace(self.anchor, params={n: self.tensors[n] for n in held})
+            grads = {**grads, **self.habits.drift.gradient(held, at)}
+        self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, active)
+
+
+class Step(ABC):
+    """The base of steps."""
+
+    uses_meta: ClassVar[bool] = False  # data that the server gives to everybody
+
+    @abstractmethod
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        """Meet an epoch of batches."""
+
+    @property
+    def passes(self) -> int:
+        """Passes over each batch, for the cost (spec 14.2)."""
+        return 1
+
+    def momentum(self, usual: float) -> float:
+        """The momentum of `pupil.sgd`, where the run's is `usual`."""
+        return usual
+
+    def steps(self, batches: int) -> int:
+        """How many steps an epoch of so many batches makes."""
+        return batches
+
+    def rates(self, usual: Mapping[str, float]) -> Mapping[str, float]:
+        """The rates of those steps, where the round's are `usual`."""
+        return usual
+
+    def notes(self, seed: int) -> Tensors:
+        """What a client remembers at first."""
+        return {}
+
+
+steps: Registry[type[Step]] = Registry("method.step")
+
+
+@steps.register("plain")
+@dataclass(frozen=True)
+class Plain(Step):
+    """SGD: the gradient of each batch, once."""
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            pupil.move(pupil.gradients(pupil.tensors, batch), batch.active)
+
+
+@steps.register("look-ahead")
+@dataclass(frozen=True)
+class LookAhead(Step):
+    """w̃ = w − α∇ℓ(w; B₁), then w ← w − β∇ℓ(w̃; B₂) (Per-FedAvg, first-order, spec 5.2).
+
+    An epoch uses the data once, so it makes ⌊batches / 2⌋ steps, at least one. α is the round's rate, and so is β where
+    `beta` is 0; `momentum` lets the outer step have the run's."""
+
+    beta: NotNegative = 0.0
+    with_momentum: bool = False
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for first, second in pairs(batches):
+            grads = pupil.gradients(pupil.tensors, first)
+            ahead = {n: pupil.tensors[n] - rate * grads[n] for n, rate in pupil.rates.items()}
+            pupil.move(pupil.gradients({**pupil.tensors, **ahead}, second), second.active, self.rates(pupil.rates))
+
+    def momentum(self, usual: float) -> float:
+        return usual if self.with_momentum else 0.0
+
+    def steps(self, batches: int) -> int:
+        return max(batches // 2, min(batches, 1))
+
+    def rates(self, usual: Mapping[str, float]) -> Mapping[str, float]:
+        return {n: self.beta or rate for n, rate in usual.items()}
+
+
+def pairs(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Batch]]:
+    """Batches two by two, an odd one left over; a client with a single batch uses it twice (spec 5.2)."""
+    first = next(batches, None)
+    if first is None:
+        return
+    second = next(batches, None)
+    yield first, first if second is None else second.filled_from(first)
+    while (first := next(batches, None)) is not None and (second := next(batches, None)) is not None:
+        yield first, second
+
+
+@steps.register("envelope")
+@dataclass(frozen=True)
+class Envelope(Step):
+    """A step on the Moreau envelope min_θ ℓ(θ) + (λ/2)‖θ − w‖² (pFedMe, spec 5.4).
+
+    `inner_steps` steps of θ at `inner_lr` on each batch, then w ← w − η·λ(w − θ) with η = `lr`; θ goes on from batch to
+    batch and is the client's own model. Both rates are constants, as the original's, and there is no momentum."""
+
+    lam: Positive = 15.0
+    inner_steps: Count = 5
+    inner_lr: Positive = 0.09
+    lr: Positive = 0.005
+
+    def __post_init__(self) -> None:
+        if self.lr * self.lam >= 1:
+            raise RequestError(
+                f"method.step.lr = {self.lr} with method.step.lam = {self.lam}: their product must be below 1, "
+                "or w overshoots θ in every step"
+            )
+
+    @property
+    def passes(self) -> int:
+        return self.inner_steps
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for name in pupil.names:
+            pupil.apart.setdefault(name, pupil.tensors[name].clone())
+        inner, rates = Sgd(0.0, 0.0), dict.fromkeys(pupil.rates, self.inner_lr)
+        for batch in batches:
+            for _ in range(self.inner_steps):
+                grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch)
+                inner.step(pupil.apart, {n: grads[n] + self.pull(pupil, n) for n in rates}, rates, batch.active)
+            pupil.move({n: -self.pull(pupil, n) for n in rates}, batch.active, self.rates(pupil.rates))
+
+    def pull(self, pupil: Pupil, name: str) -> Tensor:
+        return self.lam * (pupil.apart[name] - pupil.tensors[name])
+
+    def momentum(self, usual: float) -> float:
+        return 0.0
+
+    def rates(self, usual: Mapping[str, float]) -> Mapping[str, float]:
+        return dict.fromkeys(usual, self.lr)

@@ -1,0 +1,38 @@
+"""Clients that come when training is over (spec 9.7): what they get at once, and after training for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torso.engine import Desk
+from torso.learn.local import Course, learn_by_epoch
+from torso.learn.stacked import per_client
+from torso.measure.accuracy import percent_by_mix, percent_correct
+from torso.measure.base import Evaluation, measure
+from torso.nets import Tensors
+
+_HELD_OUT = 0.1  # of a newcomer's samples: they choose the epoch
+
+
+@measure("new_before", of="newcomers")
+def new_before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """Clients that never train, with the model they are given, by their own mix of classes (spec 9.7).
+
+    Where a hypernetwork makes the personal head, theirs is made from their class proportions alone."""
+    return {"new_before": percent_by_mix(desk, clients, tensors, how.batch_size)}
+
+
+@measure("new_after", of="newcomers")
+def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7)."""
+    deck, held_out = desk.train_deck(clients).parted(_HELD_OUT, how.shuffle.seed)
+    best, highest = tensors, torch.full((len(clients),), -1.0, device=deck.index.device)
+    for learned in learn_by_epoch(Course(desk.room, deck, how.arrival, how.arrival_habits, how.shuffle), tensors):
+        score = percent_correct(desk.room, held_out, learned.tensors, how.batch_size).nan_to_num(0.0)
+        better = score > highest if learned.epochs else torch.zeros_like(score, dtype=torch.bool)
+        best = {n: torch.where(per_client(better, t), t, best[n]) for n, t in learned.tensors.items()}
+        highest = torch.where(better, score, highest)
+    return {"new_after": percent_by_mix(desk, clients, best, how.batch_size)}

@@ -1,0 +1,1 @@
+"""The papers that Torso reproduces: what they call things, and what we do."""

@@ -1,0 +1,68 @@
+"""Own models that training itself leaves behind: the local model (Fed-RoD's way to measure) and Ditto's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from torso.kinds import NotNegative
+from torso.learn.drift import Local, Proximal
+from torso.learn.local import Learned, learn
+from torso.learn.phases import moved_by
+from torso.learn.steps import Plain
+from torso.nets import Tensors
+from torso.personal.base import Opening, Personal, Standing, personals
+
+
+@personals.register("kept")
+@dataclass(frozen=True)
+class Kept(Personal):
+    """The model as it is on the client after local training, before aggregation (spec 9.4).
+
+    `refresh = "final"`: after the last round everybody trains once more, and nobody uploads; `"last-visit"`: as the
+    client's last visit left it, the server's model for those that never had one. `mode = "global"` takes what travels
+    from the server and only the rest from the client (spec 6.2)."""
+
+    refresh: Literal["final", "last-visit"] = "final"
+    mode: Literal["local", "global"] = "local"
+
+    @property
+    def keeps(self) -> bool:
+        return self.refresh == "last-visit" and self.mode == "local"
+
+    def after(self, at: Opening, learned: Learned) -> Tensors:
+        return {name: learned.own[name] for name in moved_by(at.course.plan)} if self.keeps else {}
+
+    def begin(self, at: Standing) -> Tensors:
+        if self.refresh == "last-visit":
+            return at.own
+        visited = at.visit().own
+        if self.mode == "local":
+            return visited
+        return {name: at.held[name] if name in at.travels else tensor for name, tensor in visited.items()}
+
+
+@personals.register("ditto")
+@dataclass(frozen=True)
+class Ditto(Personal):
+    """A second model v on the client, trained at every visit on loss + (λ/2)‖v − θ‖², θ the model received (spec 5.3).
+
+    It never travels, begins at the run's initial model, and stays as it is while the client is absent."""
+
+    lam: NotNegative = 0.75
+    from_start: ClassVar[bool] = True
+    passes: ClassVar[int] = 1
+
+    @property
+    def keeps(self) -> bool:
+        return True
+
+    def after(self, at: Opening, learned: Learned) -> Tensors:
+        plan = at.course.plan
+        pull = Local(start={n: at.received[n] for lesson in plan for n in lesson.rates}, params={})
+        habits = replace(at.course.habits, drift=Proximal(self.lam), step=Plain())
+        tensors = learn(replace(at.course, habits=habits), at.own, pull).tensors
+        return {name: tensors[name] for name in moved_by(plan)}
+
+    def begin(self, at: Standing) -> Tensors:
+        return at.own

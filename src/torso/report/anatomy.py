@@ -1,0 +1,145 @@
+"""What a method is made of, read from the method itself: what travels, what stays, its rules in words.
+
+Sizes are those of one network, since bytes depend on it: 4convNet on 32×32 images of ten classes unless told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torso.config import Config
+from torso.methods import AXES, Method, Share, methods
+from torso.methods.parse import axis_to_config
+from torso.nets import Network, build, part_names
+from torso.registry import plain
+from torso.runs.cost import down, up
+from torso.runs.rounds import visit_of
+from torso.runs.stages import Stage, stages
+from torso.runs.state import State, bytes_of
+
+_PARTS = ("all", "body", "head", "personal")
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """One method on one network. Bytes are per participant and round, of the method's last stage."""
+
+    travels: str
+    keeps: str
+    bytes_down: int
+    bytes_up: int
+
+
+def anatomy(
+    method: Method, body: str = "conv4", classes: int = 10, image: tuple[int, int, int] = (3, 32, 32)
+) -> Anatomy:
+    config = Config(method=method, model={"body": body})
+    net = build(body, classes, (3, 32, 32), config.method.head)
+    stage = stages(config, net)[-1]
+    if stage.rounds == 0:  # class sums and counts, once (spec 7.1)
+        return Anatomy("class sums, once", "nothing", 0, 4 * classes * (net.body.features + 1))
+    if not stage.plan(stage.first):
+        return Anatomy("nothing", "nothing", 0, 0)
+    return Anatomy(_travels(stage), _keeps(stage), *_bytes(stage, net))
+
+
+def _bytes(stage: Stage, net: Network) -> tuple[int, int]:
+    """The messages of a participant when everybody has uploaded a model before."""
+    everybody = 100
+    model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
+    held = {k: {name: model[name] for name in stage.keeps} for k in range(everybody)}
+    state = State(model, private=held)
+    visit = visit_of(stage, state, everybody, 2, {0: 1.0}, seed=0)
+    return bytes_of(down(stage, visit, 0)), bytes_of(up(stage, visit, 0))
+
+
+def _travels(stage: Stage) -> str:
+    method = stage.method
+    if not stage.travels:
+        return "nothing"
+    words = [_named(stage.net, stage.travels)]
+    if method.drift.sends:
+        words.append("control variates")
+    if method.drift.gathers:
+        words.append("mean of models")
+    if method.server.apart and method.personal.holds_out:
+        words.append("others' models")
+    return " + ".join(words)
+
+
+def _keeps(stage: Stage) -> str:
+    method = stage.method
+    words = [_named(stage.net, stage.keeps)] if stage.keeps else []
+    if method.drift.remembers:
+        words.append("drift memory")
+    if method.personal.keeps:
+        words.append("own model")
+    if method.step.notes(0):
+        words.append("weighing net")
+    if method.personal.notes(0, 1, stage.net):
+        words.append("notes")
+    return ", ".join(words) or "nothing"
+
+
+def _named(net: Network, names: frozenset[str]) -> str:
+    """The largest parts that make the names up; the number of tensors where no parts do."""
+    for part in _PARTS:
+        if names and names == frozenset(part_names(net, part)):
+            return part
+    found = [part for part in _PARTS[1:] if (held := frozenset(part_names(net, part))) and held <= names]
+    if frozenset(name for part in found for name in part_names(net, part)) == names:
+        return " + ".join(found)
+    depth = len(net.body.blocks)
+    blocks = [f"blocks:{j}" for j in range(1, depth + 1) if frozenset(part_names(net, f"blocks:{j}")) == names]
+    return blocks[0] if blocks else f"{len(names)} tensors"
+
+
+def explain(name: str) -> list[tuple[str, str]]:
+    """A method's rules in words, axis by axis, from the docstrings of the choices it makes."""
+    method = methods[name]
+    found = anatomy(method)
+    lines = [("method", f"{name}: {plain(method.about)}"), ("from", method.paper or "–")]
+    if method.start != Method().start:
+        lines.append(("start", _rule("start", method)))
+    lines += [("train", _training(method)), ("share", _sharing(method.share, method))]
+    lines += [(axis, _rule(axis, method)) for axis in ("head", "objective", "step", "drift", "server", "personal")]
+    if method.server_data != "none":
+        lines.append(("server_data", f"after each round the server trains {method.server_data} on data of its own"))
+    if method.meta_data:
+        lines.append(("meta_data", "clients train on the server's balanced images too"))
+    lines += [("travels", found.travels), ("client keeps", found.keeps)]
+    size = f"down {found.bytes_down:,}, up {found.bytes_up:,} (per participant and round, 4convNet, 10 classes)"
+    return [*lines, ("bytes", size)]
+
+
+def _training(method: Method) -> str:
+    each = [
+        f"{phase.part} for {phase.epochs or 'the local'} epoch{'' if phase.epochs == 1 else 's'}"
+        + (f" at {phase.lr} of the rate" if phase.lr != 1 else "")
+        for phase in method.train
+    ]
+    return "clients train nothing" if method.train[0].part == "none" else ", then ".join(each)
+
+
+def _sharing(share: Share, method: Method) -> str:
+    if share.part == "none":
+        return "nothing travels; every client goes on with its own"
+    said = f"{share.part} travels, as far as somebody trains it"
+    return said + ("; what else is trained is thrown away" if share.rest == "reset" else "")
+
+
+def _rule(axis: str, method: Method) -> str:
+    value = getattr(method, axis)
+    options: dict[str, Any] = axis_to_config(AXES[axis], value)
+    name = options.pop("name")
+    if options.get("phases") == ():  # nothing is fine-tuned, so at no rate
+        options = {key: option for key, option in options.items() if key not in ("phases", "factor", "rate")}
+    shown = ", ".join(f"{key}={_short(option)}" for key, option in options.items())
+    return f"{name}{f' ({shown})' if shown else ''}: {plain(type(value).__doc__ or '')}"
+
+
+def _short(option: Any) -> Any:
+    if isinstance(option, tuple | list):
+        return "+".join(str(phase["part"]) for phase in option)
+    return option

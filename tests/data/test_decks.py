@@ -1,0 +1,106 @@
+"""Decks made from decks: samples held out for validation, common samples added, a batch filled from another."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torso.data.augment import Lens
+from torso.data.batches import Batch, Deck, Shuffle
+
+PLAIN = Lens.of((0.0,), (1 / 255,), torch.device("cpu"))  # input = the stored byte
+
+
+def deck(sizes: list[int], clients: list[int] | None = None, spare: int = 0) -> Deck:
+    """Client g owns the next `sizes[g]` images; image i is one pixel with value i, its label is i; nobody's at last."""
+    total = sum(sizes) + spare
+    rows = [torch.arange(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(len(sizes))]
+    images = torch.arange(total, dtype=torch.uint8).view(-1, 1, 1, 1)
+    return Deck.of(images, torch.arange(total), rows, clients or list(range(len(sizes))))
+
+
+def rows(cards: Deck) -> list[list[int]]:
+    return [index[:size].tolist() for index, size in zip(cards.index, cards.sizes, strict=True)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.sampled_from([0.1, 0.2, 0.29, 0.5, 0.9, 1.0]))
+def test_parted_is_disjoint_whole_and_of_the_right_size(sizes: list[int], share: float) -> None:
+    whole = deck(sizes)
+    kept, held = whole.parted(share, seed=3)
+    for mine, learned, out, size in zip(rows(whole), rows(kept), rows(held), sizes, strict=True):
+        assert sorted(learned + out) == mine
+        assert len(out) == math.floor(round(share * size, 6))  # 0.29 · 100 is 29, whatever floats make of it
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=4), st.integers(0, 5))
+def test_parted_does_not_depend_on_company_and_is_the_same_every_time(sizes: list[int], seed: int) -> None:
+    together = rows(deck(sizes).parted(0.3, seed)[1])
+    assert together == rows(deck(sizes).parted(0.3, seed)[1])
+    images = deck(sizes).images
+    for g, size in enumerate(sizes):
+        mine = torch.arange(sum(sizes[:g]), sum(sizes[:g]) + size)
+        alone = Deck.of(images, torch.arange(sum(sizes)), [mine], [g])
+        assert rows(alone.parted(0.3, seed)[1]) == [together[g]]
+
+
+def test_parted_differs_between_clients_and_seeds() -> None:
+    outs = [rows(deck([40], [client]).parted(0.5, seed)[1])[0] for client in (0, 1) for seed in (0, 1)]
+    assert len({tuple(sorted(out)) for out in outs}) == 4
+
+
+def test_parted_of_a_single_sample_holds_nothing_out() -> None:
+    kept, held = deck([1, 1]).parted(0.2, 0)
+    assert (kept.sizes, held.sizes) == ((1, 1), (0, 0))
+    assert list(held.in_order(5, PLAIN)) == []
+
+
+def test_joined_puts_the_same_rows_behind_everybodys_own() -> None:
+    cards = deck([2, 4, 1], spare=3).joined(torch.tensor([7, 9]))
+    assert rows(cards) == [[0, 1, 7, 9], [2, 3, 4, 5, 7, 9], [6, 7, 9]]
+    assert cards.sizes == (4, 6, 3)
+    assert cards.clients == (0, 1, 2)
+    seen = [0] * 10
+    for batch in cards.shuffled(2, PLAIN, Shuffle(0, "train", 1), 0, None):
+        real = torch.ones_like(batch.labels) if batch.real is None else batch.real
+        for label in batch.labels[real.bool()].tolist():
+            seen[label] += 1
+    assert seen == [1, 1, 1, 1, 1, 1, 1, 3, 0, 3]
+
+
+def batches(sizes: list[int], batch_size: int) -> list[Batch]:
+    return list(deck(sizes).in_order(batch_size, PLAIN))
+
+
+def samples(batch: Batch) -> list[list[int]]:
+    real = torch.ones_like(batch.labels) if batch.real is None else batch.real
+    assert torch.equal(batch.images.flatten(1).long()[real.bool()], batch.labels[real.bool()])
+    return [labels[keep.bool()].tolist() for labels, keep in zip(batch.labels, real, strict=True)]
+
+
+def test_a_batch_is_filled_from_another_for_clients_without_samples() -> None:
+    """Sizes 2, 5, 3 in batches of 3: the second batch has clients 1 (two samples) and nobody else."""
+    first, second = batches([2, 5, 3], 3)
+    assert samples(second) == [[], [5, 6], []]
+    filled = second.filled_from(first)
+    assert samples(filled) == [[0, 1], [5, 6], [7, 8, 9]]
+    assert filled.active is None  # everybody has samples
+
+
+def test_filling_leaves_a_batch_that_everybody_has_alone() -> None:
+    first, second = batches([4, 5], 3)
+    assert second.filled_from(first) is second
+
+
+def test_filling_keeps_clients_still_that_have_no_samples_in_either() -> None:
+    """A client whose last batch of one is skipped has none at all."""
+    cards = deck([1, 5])
+    first, second = cards.shuffled(3, PLAIN, Shuffle(0, "train", 1), 0, None, skip_single=True)
+    filled = second.filled_from(first)
+    assert filled.active is not None
+    assert filled.active.tolist() == [False, True]
+    assert samples(filled)[0] == []

@@ -1,0 +1,147 @@
+"""All clients at once are the clients one by one, and memory that runs out is no end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from torso import Config, Result, run
+from torso.data.augment import Lens
+from torso.engine import Batched, Desk, OneByOne, auto, batched
+from torso.errors import RunFailed
+from torso.methods import methods
+from torso.nets import Tensors
+from torso.runs.rounds import play_round
+from torso.runs.run import prepare
+from torso.runs.state import State
+
+RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
+
+
+def go(method: str, engine: str, body: str = "mlp", at_once: int = 0) -> Result:
+    return run(
+        Config(
+            method=method,
+            data=RAGGED,
+            model={"body": body},
+            train={"rounds": 3, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05},
+            measure={"names": ["initial", "personalized", "generic"], "clients": 6},
+            personalize={"epochs": 1},
+            run={"engine": engine, "clients_at_once": at_once},
+        )
+    )
+
+
+def far(one: Tensors, other: Tensors) -> float:
+    """The largest difference of a tensor, relative to its norm."""
+    assert one.keys() == other.keys()
+    return max(
+        float((one[n].double() - other[n].double()).norm() / one[n].double().norm().clamp(min=1e-3)) for n in one
+    )
+
+
+@pytest.mark.parametrize("method", sorted(methods))
+def test_batched_is_one_by_one_to_rounding(method: str) -> None:
+    """A ragged Dirichlet federation, three rounds: the model, what clients keep, and what is measured."""
+    alone, together = go(method, "one-by-one"), go(method, "batched")
+    assert alone.status == together.status
+    assert alone.state is not None
+    assert together.state is not None
+    assert far(alone.state.model, together.state.model) < 1e-4
+    for kind in ("private", "memory", "own", "notes"):
+        mine, theirs = getattr(alone.state, kind), getattr(together.state, kind)
+        assert mine.keys() == theirs.keys()
+        assert all(far(mine[client], theirs[client]) < 1e-3 for client in mine)
+    assert alone.cost == together.cost
+    for name, found in alone.accuracy.items():
+        assert together.accuracy[name].mean == pytest.approx(found.mean, abs=1.0)
+
+
+def test_convolutions_too() -> None:
+    alone, together = go("fedbabu", "one-by-one", "conv3"), go("fedbabu", "batched", "conv3")
+    assert alone.state is not None
+    assert together.state is not None
+    assert far(alone.state.model, together.state.model) < 1e-4
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything in float64, where a ReLU that stands at its edge does not fall to either side by rounding."""
+    look = Lens.look
+    monkeypatch.setattr(Lens, "look", lambda *args: look(*args).double())
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("body", ["conv3", "resnet8", "vgg11", "squeezenet"])
+def test_in_double_precision_nothing_is_left_of_the_difference(body: str, double: None) -> None:
+    """In float32 a single ReLU tie can move a small tensor by a percent (resnet8): nothing else does."""
+    size = 8 if body in ("conv3", "resnet8") else 32
+    data = {**RAGGED, "clients": 4, "source": "synthetic", "synthetic": {"samples": 60, "size": size, "channels": 3}}
+    config = Config(
+        method="fedavg",
+        data=data,
+        model={"body": body},
+        train={"rounds": 1, "local_epochs": 1, "fraction": 1.0, "batch_size": 16, "lr": 0.01},
+    )
+    job = prepare(config)
+    ends = []
+    for place in (OneByOne(job.net, job.federation, workers=2), Batched(job.net, job.federation)):
+        with place as engine:
+            state, _ = play_round(job.plan[0], State(job.model), job.federation, engine, seed=0)
+            ends.append(state.model)
+    assert far(*ends) < 1e-10
+
+
+class Counted:
+    """Work that has room for three clients at a time."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.tried = room, list[int]()
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[int, ...]:
+        self.tried.append(len(clients))
+        if len(clients) > self.room:
+            raise torch.OutOfMemoryError("made up")
+        return tuple(clients)
+
+
+def engine(at_once: int = 0) -> Batched:
+    job = prepare(Config(data=RAGGED))
+    return Batched(job.net, job.federation, at_once=at_once)
+
+
+def test_a_group_that_does_not_fit_is_halved_and_done_again() -> None:
+    work = Counted(room=3)
+    with engine(at_once=10) as place:
+        found = list(place.map(work, range(12)))
+        assert [client for group in found for client in group] == list(range(12))  # once each, in order
+        assert work.tried == [10, 5, 2, 2, 2, 2, 2, 2]
+        list(place.map(work, range(4)))
+        assert work.tried[-2:] == [2, 2]  # it has learned
+
+
+def test_a_client_that_does_not_fit_alone_ends_the_run() -> None:
+    with engine() as place, pytest.raises(RunFailed, match="client 0 alone does not fit"):
+        list(place.map(Counted(room=0), range(12)))
+
+
+def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = engine()
+    assert place.size("Visit") == 10  # nothing is known yet
+    place.each["Visit"] = 100.0
+    monkeypatch.setattr(batched, "free_bytes", lambda device: 500)
+    assert place.size("Visit") == 4  # 0.85 · 500 / 100
+    monkeypatch.setattr(batched, "free_bytes", lambda device: 10)
+    assert place.size("Visit") == 1  # never none
+    monkeypatch.setattr(batched, "free_bytes", lambda device: 10**9)
+    assert place.size("Visit") == 12  # no more than there are
+    assert engine(at_once=7).size("Visit") == 7
+
+
+def test_auto_is_one_by_one_on_cpu() -> None:
+    job = prepare(Config(data=RAGGED))
+    assert isinstance(auto(job.net, job.federation, 0, 0), OneByOne)

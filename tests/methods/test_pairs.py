@@ -1,0 +1,143 @@
+"""Any choice on one axis goes with any choice on another, or is refused with the reason.
+
+Every pair of choices, with the whole network learning (FedAvg) and with the body alone (FedBABU), plays two rounds on a
+small ragged federation: all numbers finite, frozen parts untouched, shared parts equal on all clients, and a run that
+stops after the first round and is read back from its checkpoint ends in the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torso import Config
+from torso.data import Federation
+from torso.engine import Desk, OneByOne
+from torso.errors import RequestError
+from torso.learn.objectives import BalancedSoftmax
+from torso.methods import AXES, Method, Share
+from torso.nets import Tensors, part_names
+from torso.personal import Fomo, Kept
+from torso.runs.checkpoint import load_newest, save
+from torso.runs.rounds import play_round
+from torso.runs.run import Job, prepare
+from torso.runs.stages import Stage
+from torso.runs.state import State
+
+SEED = 3
+
+
+def choices(axis: str) -> dict[str, Any]:
+    """Every registered choice of an axis, and the variants that take other paths through the code."""
+    known = {name: cls() for name, cls in AXES[axis].items()}
+    if axis == "head":
+        known["dual-hyper"] = AXES["head"]["dual"](personal="hyper")
+    if axis == "personal":
+        known |= {"kept-last": Kept(refresh="last-visit"), "fomo": Fomo(models=2, explore=1.0)}
+    return known
+
+
+CHOICES = {axis: choices(axis) for axis in ("drift", "server", "head", "personal", "step")}
+PAIRS = [
+    pytest.param({one: a, other: b}, part, id=f"{one}={a}-{other}={b}-{part}")
+    for one, other in combinations(CHOICES, 2)
+    for a in CHOICES[one]
+    for b in CHOICES[other]
+    for part in ("all", "body")
+]
+HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic"}
+
+
+@cache
+def federation() -> Federation:
+    return prepare(_config(Method())).federation
+
+
+def _config(method: Method) -> Config:
+    synthetic = {"classes": 3, "samples": 60, "test_samples": 12, "size": 4}
+    return Config(
+        method=method,
+        data={
+            "source": "synthetic",
+            "clients": 4,
+            "partition": "dirichlet-class",
+            "alpha": 0.5,
+            "synthetic": synthetic,
+        },
+        train={"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 4, "lr": 0.05, "momentum": 0.5},
+        run={"seed": SEED},
+    )
+
+
+def method_of(pair: dict[str, str], part: str) -> Method:
+    axes = {axis: CHOICES[axis][name] for axis, name in pair.items()}
+    if pair.get("step") == "meta-weighted":  # it weighs the balanced soft-max
+        axes["objective"] = BalancedSoftmax()
+    train = "body" if part == "body" else "all"
+    return Method(share=Share(train), **axes).but(train=train) if part == "body" else Method(**axes)
+
+
+def refused(pair: dict[str, str]) -> bool:
+    return pair.get("server") == "apart" and pair.get("drift") in HELD_BY_THE_RECEIVED_MODEL
+
+
+@pytest.mark.parametrize(("pair", "part"), PAIRS)
+def test_a_pair_of_choices_plays_two_rounds(pair: dict[str, str], part: str, tmp_path: Path) -> None:
+    if refused(pair):
+        with pytest.raises(RequestError, match="averages nothing"):
+            prepare(_config(method_of(pair, part)), federation())
+        return
+    job = prepare(_config(method_of(pair, part)), federation())
+    stage = job.plan[0]
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        first, _ = play_round(stage, State(job.model), job.federation, engine, SEED)
+        second, _ = play_round(stage, first, job.federation, engine, SEED)
+        save(tmp_path, first, "the same config")
+        read = load_newest(tmp_path, job.model, "the same config")
+        assert read is not None
+        again, _ = play_round(stage, read.state, job.federation, engine, SEED)
+        assert_same(second, again)
+        assert_sound(job, stage, second)
+        how = job.evaluation(stage, second.reported)
+        assert how.own(*_asked(job, second)).keys() >= second.model.keys()
+
+
+def _asked(job: Job, state: State) -> tuple[Desk, list[int], Tensors]:
+    desk, everybody = Desk.at(job.net, job.federation), list(range(job.federation.clients))
+    return desk, everybody, desk.models(state.model, state.private, everybody)
+
+
+def assert_sound(job: Job, stage: Stage, state: State) -> None:
+    kept = (state.private, state.memory, state.own, state.notes)
+    every = [state.model, state.rule, state.drift, *(own for kind in kept for own in kind.values())]
+    assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
+    frozen = set(job.model) - stage.moving
+    assert frozen >= (set(part_names(job.net, "head")) if stage.method.train[0].part == "body" else set())
+    _, _, held = _asked(job, state)
+    for name in frozen:
+        assert torch.equal(state.model[name], job.model[name])
+        assert all(torch.equal(row, job.model[name]) for row in held[name])
+        assert not any(name in own for kind in kept[:3] for own in kind.values())
+    if not stage.method.server.apart:
+        for name in stage.travels:
+            assert all(torch.equal(row, state.model[name]) for row in held[name])
+    assert any(not torch.equal(state.model[n], job.model[n]) for n in stage.moving) or stage.method.server.apart
+
+
+def assert_same(one: State, other: State) -> None:
+    for kind in ("model", "shown", "rule", "drift", "origin"):
+        mine, theirs = getattr(one, kind), getattr(other, kind)
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for kind in ("private", "memory", "own", "notes"):
+        mine, theirs = getattr(one, kind), getattr(other, kind)
+        assert mine.keys() == theirs.keys()
+        for client in mine:
+            assert mine[client].keys() == theirs[client].keys()
+            assert all(torch.equal(mine[client][name], theirs[client][name]) for name in mine[client])
+    assert (one.round, one.met, one.cost) == (other.round, other.met, other.cost)

@@ -1,0 +1,291 @@
+"""docs/extending.md: its code is that of examples/, and does what the page says (by hand: methods/tiny.py)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.methods import tiny
+from tests.methods.tiny import tiny_parts  # noqa: F401  a fixture
+from tests.runs import samples
+from torch import Tensor
+from torch.testing import assert_close
+from typer.testing import CliRunner
+
+from torso import Config, RequestError, Result, run
+from torso.cli import app
+from torso.data.batches import Batch
+from torso.engine import OneByOne
+from torso.learn.gradients import gradients
+from torso.methods import AXES, methods
+from torso.nets import Network, Tensors
+from torso.runs.rounds import play_round
+from torso.runs.run import Stopped
+from torso.runs.state import State
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _examples() -> Iterator[None]:
+    """The examples can be imported, and what they register is forgotten afterwards: other tests list what there is."""
+    kept = [(registry, dict(registry)) for registry in (methods, *AXES.values())]
+    sys.path.insert(0, str(EXAMPLES))
+    for name in ("fedala", "own_methods"):
+        importlib.import_module(name)
+    yield
+    sys.path.remove(str(EXAMPLES))
+    for name in ("fedala", "own_methods"):
+        del sys.modules[name]
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)
+
+
+# the page
+
+
+def test_every_python_block_of_the_page_is_in_an_example_or_here() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (*EXAMPLES.glob("*.py"), Path(__file__))]
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) >= 6
+    for block in blocks:
+        assert any(block in source for source in sources), block
+
+
+def test_every_command_of_the_page_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the folder that the page names, in few rounds; that --plugin imports is tested in a process of its own."""
+    monkeypatch.chdir(EXAMPLES)
+    commands = re.findall(r"^\$ torso (.*)$", PAGE, re.MULTILINE)
+    assert len(commands) >= 4
+    for number, command in enumerate(commands):
+        words = command.split()
+        if words[0] in ("run", "compare"):
+            words += ["--set=train.rounds=2", "--set=data.clients=10", "--quiet", f"--out={tmp_path / str(number)}"]
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert done.exit_code == 0, f"{command}: {done.output}"
+
+
+def torso(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torso", *words]
+    return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)
+
+
+def test_the_file_of_small_methods_runs_as_a_program() -> None:
+    done = subprocess.run([sys.executable, EXAMPLES / "own_methods.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["fedper-fn-prox", "fedbabu-nesterov", "fedper"]
+
+
+# a composition, and a server rule
+
+
+def test_a_composition_is_the_same_in_python_and_in_a_config() -> None:
+    by_words = Config.load(
+        None,
+        ["method.name=fedper", "method.head=normalized", "method.drift=proximal", "method.drift.mu=0.1"],
+    )
+    assert by_words.method.choices() == methods["fedper-fn-prox"].choices()
+
+
+def test_nesterov_by_hand() -> None:
+    """Δ = 1, then 3, with β = ½: m = 1, θ = 1 + ½·1 = 1.5; m = ½ + 3 = 3.5, θ = 1.5 + 3 + ½·3.5 = 6.25."""
+    from own_methods import Nesterov
+
+    rule, state, theta = Nesterov(beta=0.5), {}, {"w": torch.zeros(1)}
+    for delta, expected in ((1.0, 1.5), (3.0, 6.25)):
+        state, theta, _ = rule.step(state, theta, {"w": theta["w"] + delta}, squares=torch.zeros(()))
+        assert theta["w"].item() == expected
+
+
+def test_nesterov_without_memory_is_fedavg() -> None:
+    """β = 0 leaves θ + Δ, which is the mean to rounding."""
+    plain, mine = small("fedavg"), small({"name": "fedavg", "server": {"name": "nesterov", "beta": 0.0}})
+    for name, tensor in plain.model.items():
+        assert_close(mine.model[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+# FedALA by hand
+
+OLD = {0: torch.tensor([[0.5, 0.0], [-0.5, 0.0]]), 1: torch.tensor([[0.0, -0.5], [0.0, 0.5]])}  # heads, last visit
+MEAN = 0.25 * OLD[0] + 0.75 * OLD[1]  # the head received: columns ±⅛ and ∓⅜
+Q = 1 / (1 + math.exp(0.25))  # client 0, pixels (1, 0), at MEAN: logits ±⅛, p − e = (−Q, Q)
+R = 1 / (1 + math.exp(0.75))  # client 1, pixels (0, 1), at MEAN: logits ∓⅜, p − e = (R, −R)
+
+
+def second_round(notes: dict[int, Tensors] | None = None, **options: Any) -> State:
+    """A round of two clients that have been there before; their own steps are too small to change a bit."""
+    from fedala import FedALA
+
+    task = tiny.job(replace(methods["fedala"], personal=FedALA(**options)), lr=1e-30)
+    own = {k: {"head.weight": w} for k, w in OLD.items()}
+    start = State({**task.model, "head.weight": MEAN}, round=1, own=own, notes=notes or {})
+    with OneByOne(task.net, task.federation, workers=1) as engine:
+        return play_round(task.stage(2), start, task.federation, engine, seed=0)[0]
+
+
+def heads(state: State) -> list[Tensor]:
+    return [state.own[k]["head.weight"] for k in (0, 1)]
+
+
+def test_one_step_of_the_weights_by_hand() -> None:
+    """∂ℓ/∂W = (p − e)xᵀ ⊙ (MEAN − OLD). Client 0, first column: (−Q)(⅛ − ½) = ⅜Q above and Q(−⅛ + ½) = ⅜Q below, so
+    W = 1 − ⅜Q·lr there, 1 in the other column, and the mix is ±(½ − ⅜W). Client 1, second column: W = 1 − ⅛R·lr."""
+    lr = 2.0
+    state = second_round(lr=lr, sample=1.0)
+    first, second = heads(state)
+    one, other = 0.5 - 0.375 * (1 - 0.375 * Q * lr), 0.5 - 0.125 * (1 - 0.125 * R * lr)
+    assert_close(first, torch.stack([torch.tensor([one, -one]), MEAN[:, 1]], dim=1))
+    assert_close(second, torch.stack([MEAN[:, 0], torch.tensor([-other, other])], dim=1))
+    assert_close(state.notes[0]["W.head.weight"], torch.tensor([[1 - 0.375 * Q * lr, 1.0]]).expand(2, 2))
+
+
+def test_two_epochs_are_two_steps_of_the_weights() -> None:
+    """Client 0 again: at the mix ±a the logits are ±a, so the second gradient is ⅜ / (1 + e^2a)."""
+    once = 1 - 0.375 * Q
+    twice = once - 0.375 / (1 + math.exp(2 * (0.5 - 0.375 * once)))
+    assert_close(heads(second_round(epochs=2))[0][0, 0], torch.tensor(0.5 - 0.375 * twice))
+
+
+def test_the_weights_learn_from_a_share_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """⅔ of one sample is that sample, ⅔ of three are two: n − ⌊n/3⌋."""
+    import fedala
+
+    met: list[int] = []
+
+    def counting(net: Network, tensors: Tensors, names: Any, batch: Batch, *rest: Any) -> tuple[Tensors, Tensor]:
+        met.append(batch.labels.shape[1])
+        return gradients(net, tensors, names, batch, *rest)
+
+    monkeypatch.setattr(fedala, "gradients", counting)
+    second_round(sample=2 / 3)
+    assert met == [1, 2]
+
+
+def test_the_weights_go_on_from_the_last_visit() -> None:
+    """A rate of 0 leaves W as the client has noted it: at 0 its old head, at 1 the one received."""
+    kept = {0: {"W.head.weight": torch.zeros(2, 2)}}
+    first, second = heads(second_round(kept, lr=0.0))
+    assert torch.equal(first, OLD[0])
+    assert torch.equal(second, MEAN)
+
+
+def test_weights_that_would_leave_the_interval_keep_the_old_model_where_there_is_a_gradient() -> None:
+    """The other column of a client's head meets only zeros: no gradient, W = 1, as received."""
+    first, second = heads(second_round(lr=1e6))
+    assert torch.equal(first, torch.stack([OLD[0][:, 0], MEAN[:, 1]], dim=1))
+    assert torch.equal(second, torch.stack([MEAN[:, 0], OLD[1][:, 1]], dim=1))
+
+
+def test_the_mix_is_exact_at_both_ends() -> None:
+    from fedala import mix
+
+    generator = torch.Generator().manual_seed(0)
+    own, received = (torch.randn(3, 50, generator=generator) * 10 for _ in range(2))
+    at: Any = type("At", (), {"own": {"w": own, "b": own}, "received": {"w": received, "b": received}})
+    assert torch.equal(mix(at, {"w": torch.zeros(3, 50)})["w"], own)
+    assert torch.equal(mix(at, {"w": torch.ones(3, 50)})["w"], received)
+    assert torch.equal(mix(at, {"w": torch.zeros(3, 50)})["b"], received)  # no weights: as received
+
+
+def test_the_lower_part_is_taken_as_received() -> None:
+    """Own bodies of 3 are passed over with lower = body; with lower = none and W driven to 0 they come back."""
+    from fedala import FedALA
+
+    for lower, expected in (("body", [1.0, 1.0]), ("none", [3.0, 1.0])):
+        task = tiny.job(replace(methods["fedala"], personal=FedALA(lower=lower, lr=1e6)), lr=1e-30)
+        own = {0: {"head.weight": OLD[0], "body.blocks.0.weight": torch.full((2,), 3.0)}}
+        with OneByOne(task.net, task.federation, workers=1) as engine:
+            start = State({**task.model, "head.weight": MEAN}, round=1, own=own)
+            state, _ = play_round(task.stage(2), start, task.federation, engine, seed=0)
+        assert state.own[0]["body.blocks.0.weight"].tolist() == expected
+
+
+def test_nothing_to_mix_is_said_with_the_key() -> None:
+    with pytest.raises(RequestError, match=r"method.personal.lower = 'all' leaves nothing to mix. Example: none"):
+        second_round(lower="all")
+
+
+# FedALA on digits
+
+
+class Small:
+    """A short run of ragged clients in which some come back, and what its clients have."""
+
+    def __init__(self, result: Result) -> None:
+        assert result.ok
+        assert result.state is not None
+        self.result, self.state, self.model = result, result.state, result.state.model
+
+
+def small(method: Any, at_once: int = 1) -> Small:
+    data = {"clients": 10, "partition": "dirichlet-class"}
+    train = {"rounds": 5, "fraction": 0.4, "local_epochs": 1, "batch_size": 10, "schedule": "const", "momentum": 0.0}
+    model, runs = {"body": "mlp"}, {"clients_at_once": at_once, "workers": 1}
+    return Small(run(Config(method=method, data=data, train=train, model=model, run=runs)))
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Small:
+    return small("fedala")
+
+
+def close(one: Tensors, other: Tensors) -> None:
+    for name, tensor in one.items():
+        assert (other[name] - tensor).norm() < 1e-3 * max(tensor.norm().item(), 1.0), name
+
+
+def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small) -> None:
+    """A rate of 0 leaves W at 1; the mix does something where it does not."""
+    plain, ones = small("fedavg"), small({"name": "fedala", "personal": {"lr": 0.0}})
+    assert all(torch.equal(ones.model[name], tensor) for name, tensor in plain.model.items())
+    assert not all(torch.equal(mixed.model[name], tensor) for name, tensor in plain.model.items())
+
+
+def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
+    stacked = small("fedala", at_once=2)
+    close(mixed.model, stacked.model)
+    for client, own in mixed.state.own.items():
+        close(own, stacked.state.own[client])
+    for client, notes in mixed.state.notes.items():
+        close(notes, stacked.state.notes[client])
+
+
+def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small) -> None:
+    assert mixed.state.own.keys() == mixed.state.met
+    assert not mixed.state.private
+    plain = small("fedavg").result.cost
+    assert (mixed.result.cost.bytes_up, mixed.result.cost.bytes_down) == (plain.bytes_up, plain.bytes_down)
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    assert run(samples.tiny("fedala"), tmp_path / "whole").ok
+    listener = samples.StopAfter(2)
+    with pytest.raises(Stopped):
+        run(samples.tiny("fedala"), tmp_path / "half", listener=listener, stop=listener.stop)
+    assert run(samples.tiny("fedala"), tmp_path / "half", resume=True).ok
+    whole, half = (samples.last_tensors(tmp_path / name) for name in ("whole", "half"))
+    assert any(name.startswith("own/") for name in whole)
+    assert samples.same_tensors(whole, half)
+    assert samples.result_of(tmp_path / "whole") == samples.result_of(tmp_path / "half")
+
+
+def test_the_command_line_knows_it_by_name(tmp_path: Path) -> None:
+    sets = [f"--set={text}" for text in (*samples.TINY, "method.name=fedala", "method.personal.lower=blocks:1")]
+    done = torso("run", "--plugin", "fedala", *sets, "--quiet", "--json", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "fedala"
+    assert 'lower = "blocks:1"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    assert "did you mean" in torso("run", "--set", "method.name=fedala", "--quiet").stderr  # nobody has imported it
