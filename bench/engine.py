@@ -20,7 +20,7 @@ import torch
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.fast import plain_path
-from torso.learn.local import _gradients as gradients
+from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd

@@ -9,7 +9,9 @@ from typing import Protocol, Self, TypeVar
 from torso.data import Federation
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
+from torso.learn.gradients import gradients
 from torso.learn.local import Classroom
+from torso.learn.recorded import Recorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
@@ -38,6 +40,7 @@ class Desk:
             lens=Lens.of(federation.mean, federation.std, device),
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, (channels, height, width)) == 1,
+            recorder=Recorder(gradients) if device.type == "cuda" and net.body.native else None,
         )
         return cls(room, federation)
 

@@ -7,7 +7,7 @@ G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,8 +15,10 @@ from torch import Tensor
 from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Drift, Local, NoDrift
+from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
+from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
 from torso.learn.steps import Plain, Pupil, Step
 from torso.nets import Network, Tensors, set_modes
@@ -47,6 +49,7 @@ class Classroom:
     lens: Lens
     change: Augmentation
     skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
+    recorder: Recorder | None = None  # launches the many kernels of a step as one, on an accelerator
 
 
 @dataclass(frozen=True)
@@ -85,24 +88,29 @@ class Learned:
     own: Tensors
     notes: Tensors = field(default_factory=dict)
 
+    def copy(self) -> Learned:
+        copies = {n: t.clone() for n, t in self.tensors.items()}
+        own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
+        return replace(self, tensors=copies, own=own)
+
 
 def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
     *_, last = learn_by_epoch(course, tensors, anchor, notes)
-    return last
+    return last if course.room.recorder is None else last.copy()  # the recorder's memory is for the next visit
 
 
 def learn_by_epoch(
     course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
 ) -> Iterator[Learned]:
     """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
-    room, habits, moving = course.room, course.habits, moved_by(course.plan)
+    room, habits = course.room, course.habits
     nothing = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
     pupil = Pupil(
         net=room.net,
         habits=habits,
         counts=course.deck.class_counts(room.classes),
-        tensors={n: t.clone() if n in moving else t for n, t in tensors.items()},
+        tensors=_copies(course, tensors),
         names=tuple(dict.fromkeys(n for lesson in course.plan for n in lesson.rates)),
         rates={},
         sgd=habits.optimiser(),
@@ -110,6 +118,7 @@ def learn_by_epoch(
         notes=dict(notes or {}),
         loss=nothing,
         met=nothing,
+        take=gradients if room.recorder is None else room.recorder.gradients,
     )
     epoch = 0
     yield _learned(pupil, epoch)
@@ -123,6 +132,14 @@ def learn_by_epoch(
             habits.step.epoch(pupil, course.epoch(epoch))
             epoch += 1
             yield _learned(pupil, epoch)
+
+
+def _copies(course: Course, tensors: Tensors) -> Tensors:
+    """The tensors to train, in memory of their own; what does not move may stay where it is."""
+    if course.room.recorder is not None:
+        return course.room.recorder.home(tensors, min(course.habits.batch_size, max(course.deck.sizes)))
+    moving = moved_by(course.plan)
+    return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 
 
 def _learned(pupil: Pupil, epoch: int) -> Learned:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.data.batches import Batch
+from torso.fast import plain_path
 from torso.kinds import Count
 from torso.learn.gradients import leaves_of, means
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
@@ -81,7 +82,8 @@ class MetaWeighted(Step):
         """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
         learned = (*_NET, GAMMA) if self.learn_gamma else _NET
         leaves = leaves_of(pupil.notes, learned)
-        loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
+        with plain_path():  # fused kernels cannot be differentiated twice
+            loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
         rate = max(pupil.rates.values())
         moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
         for name, move in zip(learned, moves, strict=True):

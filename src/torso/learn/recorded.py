@@ -56,6 +56,11 @@ class Recorder:
         self._width = 0
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
+    def forget(self) -> None:
+        """Give all memory back, as when it has run out; what is at home is lost."""
+        self._recordings.clear()
+        self._homes.clear()
+
     def home(self, tensors: Tensors, width: int) -> Tensors:
         """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
         read. The next visit of as many clients overwrites them."""

@@ -19,6 +19,7 @@ from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
 from torso.learn.drift import Local
 from torso.learn.gradients import gradients
+from torso.learn.recorded import Gradients
 from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors
 from torso.registry import Registry
@@ -44,10 +45,11 @@ class Pupil:
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
+    take: Gradients = gradients  # or a recorder's, whose result is gone with the next call
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
         """Gradients of the method's loss at any tensors; counts the samples as met."""
-        grads, total = gradients(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
+        grads, total = self.take(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
         self.count(total, batch)
         return grads
 
