@@ -25,6 +25,7 @@ from torso.learn.objectives import CrossEntropy
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
 from torso.nets import LinearHead, build, learnable, set_modes, skeleton
+from torso.precision import Precision, activation_type, computing
 
 CUDA = torch.device("cuda")
 Row = dict[str, Any]
@@ -41,8 +42,6 @@ def steps(
     ragged: bool = False,
 ) -> Callable[[], None]:
     """A function that takes one training step of `clients` stacked models; epoch after epoch over random images."""
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.benchmark = True
     each = 4 * batch
     generator = torch.Generator(CUDA).manual_seed(0)
@@ -52,13 +51,13 @@ def steps(
     rows = [torch.arange(k * each, k * each + size, device=CUDA) for k, size in enumerate(sizes)]
     deck = Deck.of(images, labels, rows, range(clients))
     lens = Lens.of((0.5,) * 3, (0.25,) * 3, CUDA)
-    lens = Lens(lens.mean, lens.std, torch.bfloat16 if precision == "bf16" else torch.float32)
+    lens = Lens(lens.mean, lens.std, activation_type(precision))
     whole = build(body, 10, (3, 32, 32), LinearHead(), seed=0)
     net, names = skeleton(whole), learnable(whole, whole.state_dict())
     set_modes(net, names)
     recorder, counts = Recorder(gradients), deck.class_counts(10)
     tensors = {n: t.to(CUDA).expand(clients, *t.shape).contiguous() for n, t in whole.state_dict().items()}
-    tensors = recorder.home(tensors)
+    tensors = recorder.home(tensors, batch)
     sgd, rates, objective = Sgd(0.9, 0.0), dict.fromkeys(names, 0.01), CrossEntropy()
     take = recorder.gradients if recorded else gradients
 
@@ -71,7 +70,7 @@ def steps(
     batches = forever()
 
     def step() -> None:
-        with plain_path() if plain else nullcontext():
+        with computing(precision), plain_path() if plain else nullcontext():
             dealt = next(batches)
             grads, _ = take(net, tensors, names, dealt, objective, counts)
             sgd.step(tensors, grads, rates, dealt.active)
@@ -102,7 +101,7 @@ def rate(step: Callable[[], None], images: int, windows: int = 5, seconds: float
     return row | {"warm_up_s": round(warm, 1), "gib": round(torch.cuda.max_memory_allocated() / 2**30, 1)}
 
 
-def measure(body: str, clients: int, batch: int = 50, precision: str = "bf16", what: str = "stacked") -> Row:
+def measure(body: str, clients: int, batch: int = 50, precision: Precision = "bf16", what: str = "stacked") -> Row:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     made = {
@@ -124,13 +123,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bodies", default="conv4,mobilenet")
     parser.add_argument("--clients", default="10,100")
-    parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--what", default="stacked,one by one,centralised")
+    parser.add_argument("--precision", default="bf16", choices=["fp32", "tf32", "bf16"])
+    parser.add_argument("--what", default="stacked;one by one;centralised")
     options = parser.parse_args()
-    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    print(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}), flush=True)
     for body in options.bodies.split(","):
         for clients in map(int, options.clients.split(",")):
-            for what in options.what.split(","):
+            for what in options.what.split(";"):
                 print(json.dumps(measure(body, clients, 50, options.precision, what)), flush=True)
 
 

@@ -45,7 +45,7 @@ def test_ragged_epochs(body: str, at_home: bool) -> None:
         for take in (gradients, recorder.gradients):
             tensors = {n: t.clone() for n, t in start.items()}
             if at_home and take is not gradients:
-                tensors = recorder.home(tensors)
+                tensors = recorder.home(tensors, 5)
             sgd = Sgd(0.9, 1e-3)
             for batch in batches(deck, 2):
                 grads, total = take(net, tensors, names, batch, CrossEntropy(), counts)
@@ -61,7 +61,7 @@ def test_nothing_waits() -> None:
     net, tensors, deck = federation("conv4")
     names, counts, recorder, sgd = learnable(net, tensors), deck.class_counts(4), Recorder(gradients), Sgd(0.9, 0.0)
     set_modes(net, names)
-    tensors = recorder.home(tensors)
+    tensors = recorder.home(tensors, 5)
 
     def epoch() -> None:
         for batch in batches(deck, 1):

@@ -11,11 +11,11 @@ from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
 from torso.learn.gradients import gradients
 from torso.learn.local import Classroom
-from torso.learn.precision import precision_of
 from torso.learn.recorded import Recorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
+from torso.precision import precision_of
 from torso.registry import Registry
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Desk:
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, (channels, height, width)) == 1,
             precision=precision_of(precision, device),
-            recorder=Recorder(gradients) if recorded and device.type == "cuda" else None,
+            recorder=Recorder(gradients) if recorded and device.type == "cuda" and net.body.native else None,
         )
         return cls(room, federation)
 

@@ -55,6 +55,8 @@ class Batched:
                 if len(group) == 1:
                     raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
                 self.most = len(group) // 2
+                if self._desk.room.recorder is not None:
+                    self._desk.room.recorder.forget()
                 torch.cuda.empty_cache()
                 continue
             start += len(group)

@@ -18,11 +18,11 @@ from torso.learn.drift import Drift, Local, NoDrift
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
-from torso.learn.precision import Precision, computing
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
 from torso.learn.steps import Plain, Pupil, Step
 from torso.nets import Network, Tensors, set_modes
+from torso.precision import Precision, activation_type, computing
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,7 @@ class Classroom:
 
     @property
     def training_lens(self) -> Lens:
-        return replace(self.lens, dtype=torch.bfloat16) if self.precision == "bf16" else self.lens
-
-    def home(self, tensors: Tensors, moving: frozenset[str]) -> Tensors:
-        """Copies of the tensors that move; of all, in the memory that recordings read, where there are any."""
-        if self.recorder is not None:
-            return self.recorder.home(tensors)
-        return {n: t.clone() if n in moving else t for n, t in tensors.items()}
+        return replace(self.lens, dtype=activation_type(self.precision))
 
 
 @dataclass(frozen=True)
@@ -100,30 +94,30 @@ class Learned:
     own: Tensors
     notes: Tensors = field(default_factory=dict)
 
+    def copy(self) -> Learned:
+        copies = {n: t.clone() for n, t in self.tensors.items()}
+        own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
+        return replace(self, tensors=copies, own=own)
+
 
 def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
     *_, last = learn_by_epoch(course, tensors, anchor, notes)
-    if course.room.recorder is None:
-        return last
-    alone = {name: tensor.clone() for name, tensor in last.tensors.items()}  # the next visit begins in the same memory
-    return replace(
-        last, tensors=alone, own={**alone, **{n: t for n, t in last.own.items() if t is not last.tensors[n]}}
-    )
+    return last if course.room.recorder is None else last.copy()  # the recorder's memory is for the next visit
 
 
 def learn_by_epoch(
     course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
 ) -> Iterator[Learned]:
     """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
-    room, habits, moving = course.room, course.habits, moved_by(course.plan)
+    room, habits = course.room, course.habits
     nothing = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
     pupil = Pupil(
         net=room.net,
         take=gradients if room.recorder is None else room.recorder.gradients,
         habits=habits,
         counts=course.deck.class_counts(room.classes),
-        tensors=room.home(tensors, moving),
+        tensors=_copies(course, tensors),
         names=tuple(dict.fromkeys(n for lesson in course.plan for n in lesson.rates)),
         rates={},
         sgd=habits.optimiser(),
@@ -141,10 +135,18 @@ def learn_by_epoch(
         for _ in range(lesson.epochs):
             set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
             pupil.meta = course.meta_batches(epoch)
-            with computing(room.precision, course.deck.index.device):
+            with computing(room.precision):
                 habits.step.epoch(pupil, course.epoch(epoch))
             epoch += 1
             yield _learned(pupil, epoch)
+
+
+def _copies(course: Course, tensors: Tensors) -> Tensors:
+    """The tensors to train, in memory of their own; what does not move may stay where it is."""
+    if course.room.recorder is not None:
+        return course.room.recorder.home(tensors, min(course.habits.batch_size, max(course.deck.sizes)))
+    moving = moved_by(course.plan)
+    return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 
 
 def _learned(pupil: Pupil, epoch: int) -> Learned:

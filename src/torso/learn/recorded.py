@@ -52,11 +52,18 @@ class Recorder:
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
         self._modules: dict[int, list[nn.Module]] = {}
-        self._widest = 0
+        self._width = 0
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
-    def home(self, tensors: Tensors) -> Tensors:
-        """Copies in the memory that recordings read; the next visit of as many clients overwrites them."""
+    def forget(self) -> None:
+        """Give all memory back, as when it has run out; what is at home is lost."""
+        self._recordings.clear()
+        self._homes.clear()
+
+    def home(self, tensors: Tensors, width: int) -> Tensors:
+        """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
+        read. The next visit of as many clients overwrites them."""
+        self._width = width
         for name, tensor in tensors.items():
             key = name, tensor.shape
             if key not in self._homes:
@@ -73,17 +80,18 @@ class Recorder:
         objective: Objective,
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
-        self._widest = max(self._widest, batch.labels.shape[1])
-        batch = replace(batch, active=None)
-        masked = batch.real is not None or batch.labels.shape[1] < self._widest
+        batch, width = replace(batch, active=None), max(self._width, batch.labels.shape[1])
+        masked = batch.real is not None or batch.labels.shape[1] < width
         at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
         if id(net) not in self._modules:
             self._modules[id(net)] = list(net.modules())
         modes = tuple(module.training for module in self._modules[id(net)])
         switches = torch.get_float32_matmul_precision(), batch.images.dtype, is_fast(batch.images)
-        key = id(net), modes, tuple(names), objective, len(batch.labels), self._widest, masked, at_home, switches
+        key = id(net), modes, tuple(names), objective, len(batch.labels), width, masked, at_home, switches
         if key not in self._recordings:
-            self._recordings[key] = self._record(net, tensors, names, batch, objective, counts, masked)
+            fixed = _room_for(batch, width, masked)
+            _fill(fixed, batch)
+            self._recordings[key] = self._record(net, tensors, names, fixed, objective, counts.clone())
             if len(self._recordings) > self.most:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
@@ -101,27 +109,23 @@ class Recorder:
         batch: Batch,
         objective: Objective,
         counts: Tensor,
-        masked: bool,
     ) -> _Recording:
         """Run once to warm up (kernels compile, libraries choose), put back what that moved, and record."""
         kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
         buffers = frozenset(kept).difference(learnable(net, kept))
         before = {n: kept[n].clone() for n in buffers}
-        fixed = _room_for(batch, self._widest, masked)
-        _fill(fixed, batch)
-        counts = counts.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self.compute(net, kept, names, fixed, objective, counts)
+                self.compute(net, kept, names, batch, objective, counts)
         torch.cuda.current_stream().wait_stream(side)
         for name, tensor in before.items():
             kept[name].copy_(tensor)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            grads, total = self.compute(net, kept, names, fixed, objective, counts)
-        return _Recording(graph, kept, fixed, counts, grads, total, buffers)
+            grads, total = self.compute(net, kept, names, batch, objective, counts)
+        return _Recording(graph, kept, batch, counts, grads, total, buffers)
 
 
 def _room_for(batch: Batch, width: int, masked: bool) -> Batch:

@@ -13,9 +13,9 @@ from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
 from torso.learn.local import Classroom, Course, learn, learn_by_epoch
 from torso.learn.objectives import cross_entropy
-from torso.learn.precision import computing
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors, apply, set_modes
+from torso.precision import computing
 
 
 def own_answer(said: Output) -> Tensor:
@@ -91,7 +91,7 @@ def _look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterat
     """What the network says in evaluation mode."""
     set_modes(room.net, frozenset())
     for batch in batches:
-        with computing("fp32", batch.labels.device):
+        with computing("fp32"):
             said = apply(room.net, tensors, batch.images, batch.real)
         yield batch, said
 

@@ -15,6 +15,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from torso.errors import RequestError
 from torso.nets.kernels.norm_kernels import (
     apply_kernel,
     gradient_kernel,
@@ -52,6 +53,8 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, windows: int, channels: int, clients: int, pool: int) -> _Plan:
+        if windows * pool * pool * channels >= 2**31:
+            raise RequestError("a client's batch makes a map of 2³¹ values or more. Choose a smaller train.batch_size")
         values, most, _ = TILE
         block = min(most, triton.next_power_of_2(channels))
         tile = values // block // pool // pool
