@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torso import Config, Result, run
-from torso.config import DataConfig
+from torso.config import DataConfig, RunConfig
 from torso.data import Federation, Split, build
 from torso.data.batches import Shuffle
 from torso.engine import SERVER, Desk, Engine, OneByOne, engines
@@ -80,8 +80,8 @@ def watched(
     """A run of three of six clients a round, what its engine saw, and the stage of each visit."""
     made: list[Spy] = []
 
-    def make(net: Network, federation: Federation, workers: int, at_once: int) -> Engine:
-        made.append(Spy(net, federation, workers, at_once))
+    def make(net: Network, federation: Federation, options: RunConfig) -> Engine:
+        made.append(Spy(net, federation, options.workers, options.clients_at_once))
         return made[0]
 
     patch.setitem(engines, "spy", make)
