@@ -182,6 +182,42 @@ def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B0
     _print_list(list_registry(known), as_json)
 
 
+_bench = typer.Typer(help="Measure speed on this machine.")
+app.add_typer(_bench, name="bench")
+
+
+@_bench.command("engine")
+def bench_engine(
+    bodies: Annotated[str, typer.Option(help="Networks, with commas between them.")] = "conv4,mobilenet",
+    clients: Annotated[str, typer.Option(help="Numbers of stacked clients, with commas between them.")] = "10,100",
+    batch: Annotated[int, typer.Option(min=1, help="Images of a client in a step.")] = 50,
+    precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16 (auto: tf32 on an accelerator).")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Training steps of stacked clients, in images per second, beside one by one and one large model."""
+    from torso.engine.bench import measure_engine
+    from torso.runs.run import device_of
+
+    try:
+        counts = [int(count) for count in clients.split(",")]
+    except ValueError:
+        raise RequestError(f"--clients {clients!r} is no list of numbers. Example: 10,100") from None
+    if min(counts) < 1:
+        raise RequestError(f"--clients {clients!r}: at least one client steps. Example: 10,100")
+    if precision not in ("auto", "fp32", "tf32", "bf16"):
+        raise RequestError(f"--precision {precision!r} is unknown. Accepted: auto, fp32, tf32, bf16")
+    found = measure_engine(bodies.split(","), counts, batch, precision, device_of(device))
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = [{**row, "times_centralised": row.get("times_centralised", "")} for row in found["rows"]]
+    rows = [{"times_one_by_one": "", **row} for row in rows]
+    columns = ("body", "what", "clients", "images_per_s", "times_one_by_one", "times_centralised", "warm_up_s")
+    _print_list([{column: row[column] for column in columns} for row in rows], as_json=False)
+    print(", ".join(f"{key}: {value}" for key, value in {**found["machine"], "precision": found["precision"]}.items()))
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,

@@ -1,0 +1,168 @@
+"""Images per second of whole training steps: G clients stacked, against one by one and against one large model.
+
+A step is everything between stored bytes and moved weights: gather, crop, mirror, normalise, forward, loss, backward,
+SGD with momentum. Rows of one network come from one process: `stacked` (G clients, batch 50), `one by one` (the plain
+eager path, one client), `centralised` (one model of the same network on G × 50 images a step, by the same code).
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from torso.data.augment import Lens, augmentations
+from torso.data.batches import Batch, Deck, Shuffle
+from torso.fast import plain_path
+from torso.learn.gradients import gradients
+from torso.learn.objectives import CrossEntropy
+from torso.learn.recorded import Recorder
+from torso.learn.sgd import Sgd
+from torso.nets import LinearHead, build, learnable, set_modes, skeleton
+from torso.precision import Precision, activation_type, computing, precision_of
+
+Row = dict[str, Any]
+_CLASSES, _IMAGE = 10, (3, 32, 32)
+
+
+def measure_engine(bodies: list[str], clients: list[int], batch: int, precision: str, device: torch.device) -> Row:
+    """What `torso bench engine` prints: the machine, what it can do at best, and a row a measurement."""
+    exact = precision_of(precision, device)
+    rows = []
+    for body in bodies:
+        alone = _row(body, 1, batch, exact, device, "one by one", recorded=False, plain=True)
+        rows.append(alone)
+        for count in clients:
+            stacked = _row(body, count, batch, exact, device, "stacked")
+            large = _row(body, 1, count * batch, exact, device, "centralised")
+            for row in (stacked, large):
+                row["times_one_by_one"] = round(row["images_per_s"] / alone["images_per_s"], 2)
+            stacked["times_centralised"] = round(stacked["images_per_s"] / large["images_per_s"], 2)
+            rows += [stacked, large]
+    return {"machine": _machine(device), "precision": exact, "batch": batch, "rows": rows}
+
+
+def _machine(device: torch.device) -> Row:
+    """Name and versions, and the two ceilings that a step meets: copying memory, and multiplying matrices."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
+    size = 2**28 if device.type == "cuda" else 2**24
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copied = _per_second(lambda: target.copy_(source), device) * 2 * size
+    side, kind = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    factor = torch.ones(side, side, dtype=kind, device=device)
+    multiplied = _per_second(lambda: factor @ factor, device) * 2 * side**3
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "copy_GB_per_s": round(copied / 1e9),
+        "matrix_TFLOP_per_s": round(multiplied / 1e12, 2),
+    }
+
+
+def flops_of_an_image(body: str) -> int:
+    """Operations of forward and backward for one image, by torch's counter."""
+    net = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
+    with FlopCounterMode(display=False) as counter:
+        net(torch.zeros(2, *_IMAGE)).sum().backward()
+    return int(counter.get_total_flops()) // 2
+
+
+def _row(
+    body: str,
+    clients: int,
+    batch: int,
+    precision: Precision,
+    device: torch.device,
+    what: str,
+    *,
+    recorded: bool = True,
+    plain: bool = False,
+) -> Row:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    step = steps(body, clients, batch, precision, device, recorded=recorded, plain=plain)
+    for _ in range(2):
+        step()
+    _wait(device)
+    warm = time.perf_counter() - began
+    found = [_per_second(step, device) * clients * batch for _ in range(3)]
+    row = {"body": body, "what": what, "clients": clients, "batch": batch, "images_per_s": round(median(found))}
+    row |= {"low": round(min(found)), "high": round(max(found)), "n": len(found), "warm_up_s": round(warm, 1)}
+    row["TFLOP_per_s"] = round(median(found) * flops_of_an_image(body) / 1e12, 2)
+    return row | ({"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device.type == "cuda" else {})
+
+
+def _per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:
+    """How often a second: calls for a while, after a short trial that says how many."""
+    work()
+    _wait(device)
+    began = time.perf_counter()
+    work()
+    _wait(device)
+    count = max(2, int(seconds / max(time.perf_counter() - began, 1e-6)))
+    began = time.perf_counter()
+    for _ in range(count):
+        work()
+    _wait(device)
+    return count / (time.perf_counter() - began)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def steps(
+    body: str,
+    clients: int,
+    batch: int,
+    precision: Precision,
+    device: torch.device,
+    *,
+    recorded: bool = True,
+    plain: bool = False,
+) -> Callable[[], None]:
+    """A function that takes one training step of `clients` stacked models; epoch after epoch over random images."""
+    each = 4 * batch
+    generator = torch.Generator(device).manual_seed(0)
+    images = torch.randint(0, 256, (clients * each, 32, 32, 3), dtype=torch.uint8, device=device, generator=generator)
+    labels = torch.randint(0, _CLASSES, (clients * each,), device=device, generator=generator)
+    rows = [torch.arange(k * each, (k + 1) * each, device=device) for k in range(clients)]
+    deck = Deck.of(images, labels, rows, range(clients))
+    lens = Lens.of((0.5,) * 3, (0.25,) * 3, device)
+    lens = Lens(lens.mean, lens.std, activation_type(precision))
+    whole = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
+    net, names = skeleton(whole), learnable(whole, whole.state_dict())
+    set_modes(net, names)
+    counts = deck.class_counts(_CLASSES)
+    tensors = {n: t.to(device).expand(clients, *t.shape).contiguous() for n, t in whole.state_dict().items()}
+    recorder = Recorder(gradients) if recorded and device.type == "cuda" else None
+    tensors = tensors if recorder is None else recorder.home(tensors, batch)
+    sgd, rates, objective = Sgd(0.9, 0.0), dict.fromkeys(names, 0.01), CrossEntropy()
+    take = gradients if recorder is None else recorder.gradients
+
+    def forever() -> Iterator[Batch]:
+        epoch = 0
+        while True:
+            yield from deck.shuffled(batch, lens, Shuffle(0, "bench", 0), epoch, augmentations["crop-flip"])
+            epoch += 1
+
+    batches = forever()
+
+    def step() -> None:
+        with computing(precision), plain_path() if plain else nullcontext():
+            dealt = next(batches)
+            grads, _ = take(net, tensors, names, dealt, objective, counts)
+            sgd.step(tensors, grads, rates, dealt.active)
+
+    return step
