@@ -29,7 +29,7 @@ def go(method: str, engine: str, body: str = "mlp", at_once: int = 0) -> Result:
             train={"rounds": 3, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05},
             measure={"names": ["initial", "personalized", "generic"], "clients": 6},
             personalize={"epochs": 1},
-            run={"engine": engine, "clients_at_once": at_once},
+            run={"engine": engine, "clients_at_once": at_once, "precision": "fp32"},
         )
     )
 
