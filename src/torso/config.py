@@ -123,6 +123,18 @@ class PersonalizeConfig(_Section):
     )
 
 
+class AttackConfig(_Section):
+    """Clients that spoil what the others learn (spec 9.6)."""
+
+    kind: Literal["none", "label-poisoning", "random-updates", "model-replacement"] = Field(
+        "none",
+        description="none; label-poisoning: random labels; random-updates: noise; model-replacement: m × the update",
+    )
+    fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="share of the training clients that attack, drawn once; unused where kind = none"
+    )
+
+
 class MeasureConfig(_Section):
     """What is measured and when (spec 9)."""
 
@@ -174,6 +186,7 @@ class Config(_Section):
     model: ModelConfig = ModelConfig()
     method: Annotated[Method, _MethodField] = Field(default_factory=lambda: method_from_config("fedavg"))
     train: TrainConfig = TrainConfig()
+    attack: AttackConfig = AttackConfig()
     personalize: PersonalizeConfig = PersonalizeConfig()
     measure: MeasureConfig = MeasureConfig()
     run: RunConfig = RunConfig()

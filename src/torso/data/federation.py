@@ -66,6 +66,7 @@ class Federation:
     newcomers: Ints  # sorted ids of clients that never train (spec 9.7)
     server_rows: Tensor  # int64, indices into train.images; empty: the server has no data (spec 3.3)
     meta_rows: Tensor  # int64, as many of every class: what the server gives to everybody, if a method asks (spec 5.7)
+    malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
 
     @cached_property
     def test_order(self) -> Tensor:

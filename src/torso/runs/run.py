@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,25 @@ import torch
 from torso import data, nets
 from torso.config import Config
 from torso.data import Federation
+from torso.data.attacks import attacked
 from torso.data.batches import Shuffle
-from torso.engine import Desk, Engine, engines
+from torso.engine import Engine, engines
 from torso.errors import RequestError, RunFailed, TorsoError
-from torso.learn.drift import NoDrift
-from torso.learn.phases import Phase, lessons
-from torso.learn.steps import Plain
 from torso.measure import Accuracy, Evaluation, evaluate, measures
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
-from torso.personal import Standing
 from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
 from torso.runs.checkpoint import load_body, load_newest
+from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
-from torso.runs.rounds import Round, play_round, visit_of
+from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
-from torso.runs.visit import Visit
+from torso.runs.tamper import TAMPERS
 
 
 class Stopped(TorsoError):
@@ -89,45 +87,7 @@ class Job:
         return next((stage for stage in self.plan if stage.first <= round <= stage.last), self.plan[-1])
 
     def evaluation(self, stage: Stage, state: State) -> Evaluation:
-        """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
-        config, personal = self.config, stage.method.personal
-        part = config.personalize.part
-        phases = personal.phases if part == "method" else (Phase(part),)
-        rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
-        rate = personal.factor * rates[personal.rate]
-        habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
-        return Evaluation(
-            batch_size=config.measure.batch_size,
-            templates=config.measure.templates,
-            template_order=config.measure.template_order,
-            own=self._own_models(stage, state),
-            finetune=lambda epochs: lessons(self.net, phases, epochs, rate) if epochs else (),
-            epochs=config.personalize.epochs,
-            sweep=config.personalize.sweep,
-            habits=replace(habits, objective=stage.method.objective.for_itself()),
-            shuffle=Shuffle(config.run.seed, "personalize", state.round),
-            weighting=config.train.weighting,
-            arrival=lessons(self.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
-            arrival_habits=replace(habits, objective=stage.method.objective),
-        )
-
-    def _own_models(self, stage: Stage, state: State) -> Callable[[Desk, Sequence[int], Tensors], Tensors]:
-        """What fine-tuning begins with, of G clients that hold some models."""
-
-        @cache
-        def refresh() -> Visit:
-            """The last round's visit once more, of everybody who is measured (spec 9.4)."""
-            weights = dict.fromkeys(self.measured_clients, 1 / len(self.measured_clients))
-            clients, seed = self.federation.clients, self.config.run.seed
-            last = visit_of(stage, state, clients, max(state.round, 1), weights, seed)
-            return replace(last, shuffle=replace(last.shuffle, purpose="refresh"))
-
-        def own(desk: Desk, clients: Sequence[int], held: Tensors) -> Tensors:
-            left = {**held, **state.own_models(clients)}
-            at = Standing(held, left, stage.travels, lambda: refresh().alone(desk, clients))
-            return stage.method.personal.begin(at)
-
-        return own
+        return evaluation_of(self, stage, state)
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
@@ -143,6 +103,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     """Read the data, build the network, work the method out; raises RequestError and writes nothing."""
     device = device_of(config.run.device)
     federation = federation or data.build(config.data, config.run.seed, device)
+    federation = attacked(federation, config.attack, config.run.seed)
     _, height, width, channels = federation.train.images.shape
     net = nets.build(
         body=config.model.body,
@@ -156,6 +117,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     )
     plan = stages(config, net)
     check_server_data(plan, federation)
+    check_attack(config, plan)
     check_stacking(net, config.run.clients_at_once)
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
@@ -172,6 +134,15 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     if isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
     return Job(config, federation, net, plan, model)
+
+
+def check_attack(config: Config, plan: Sequence[Stage]) -> None:
+    """Refuse an attack on what never happens."""
+    if config.attack.kind in TAMPERS and not any(stage.rounds for stage in plan):
+        raise RequestError(
+            f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
+            f"{config.method.name!r} has no rounds. Accepted: none, label-poisoning"
+        )
 
 
 def check_measures(config: Config, federation: Federation) -> None:

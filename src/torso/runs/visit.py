@@ -19,6 +19,7 @@ from torso.nets import Tensors
 from torso.personal import Opening, Personal
 from torso.personal.models import models_of
 from torso.runs.state import State
+from torso.runs.tamper import Tamper
 from torso.server.sums import weighted_sum
 
 
@@ -57,6 +58,7 @@ class Visit:
     meta_data: bool = False  # whether clients train on the server's balanced images too
     gathered: Tensors = field(default_factory=dict)  # the mean of the participants' models before the round
     offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # whose models a client is sent besides
+    tamper: Tamper | None = None  # what malicious clients do to what they send
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
         at = self._open(desk, clients)
@@ -65,13 +67,16 @@ class Visit:
         learned = learn(at.course, start, anchor, notes)
         weights = torch.tensor([self.weights[k] for k in clients], device=learned.loss.device)
         memory = self._remember(anchor, learned, at.course)
+        sent = learned.tensors
+        if self.tamper is not None:
+            sent = self.tamper(at.received, sent, clients, desk.federation.malicious)
         travels = sorted(self.travels) if self.averaged else ()
-        kept = {name: learned.tensors[name] for name in sorted(self.keeps)}
+        kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
         own = self.personal.after(at, learned)
         return Sent(
             clients=tuple(clients),
-            total=weighted_sum({name: learned.tensors[name] for name in travels}, weights),
-            squares=self._squares(learned.tensors, weights),
+            total=weighted_sum({name: sent[name] for name in travels}, weights),
+            squares=self._squares(sent, weights),
             change={n: (t - anchor.own[n]).sum(dim=0) for n, t in memory.items()},
             kept=_apart(kept, clients),
             memory=_apart(memory, clients),
