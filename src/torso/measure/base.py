@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,14 @@ from torso.nets import Tensors
 from torso.registry import Registry
 
 
+class OwnModels(Protocol):
+    """What the fine-tuning of G clients starts at, from the models that they hold; `visit`, where it was made."""
+
+    def __call__(
+        self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
+    ) -> Tensors: ...
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How to measure: what the measures of one evaluation have in common."""
@@ -27,8 +35,7 @@ class Evaluation:
     template_order: Literal["shuffled", "code"]
     visit: Callable[[Desk, Sequence[int]], Learned]  # one more visit of G clients, of which nothing is uploaded
     alone: Callable[[Desk, Sequence[int]], Tensors]  # their models had they never met the server, after as many epochs
-    own: Callable[[Desk, Sequence[int], Tensors, Callable[[], Learned]], Tensors]
-    """(desk, G clients, held, their visit) → what their fine-tuning starts at"""
+    own: OwnModels
     finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
     epochs: int
     sweep: tuple[int, ...]

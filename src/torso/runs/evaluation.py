@@ -14,6 +14,7 @@ from torso.learn.local import Course, Habits, Learned, learn
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Plain
 from torso.measure import Evaluation
+from torso.measure.base import OwnModels
 from torso.nets import Tensors
 from torso.personal import Standing
 from torso.runs.rounds import visit_of
@@ -32,14 +33,15 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
     rate = personal.factor * rates[personal.rate]
+    visit = _last_visit(job, stage, state)
     habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
     return Evaluation(
         batch_size=config.measure.batch_size,
         templates=config.measure.templates,
         template_order=config.measure.template_order,
-        visit=_last_visit(job, stage, state),
+        visit=visit,
         alone=lambda desk, clients: _trained_alone(job, desk, clients),
-        own=_own_models(stage, state),
+        own=_own_models(stage, state, visit),
         finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,
@@ -63,12 +65,13 @@ def _last_visit(job: Job, stage: Stage, state: State) -> Callable[[Desk, Sequenc
     return lambda desk, clients: again().alone(desk, clients)
 
 
-def _own_models(stage: Stage, state: State) -> Callable[[Desk, Sequence[int], Tensors, Callable[[], Learned]], Tensors]:
+def _own_models(stage: Stage, state: State, usual: Callable[[Desk, Sequence[int]], Learned]) -> OwnModels:
     """What fine-tuning begins with, of G clients that hold some models."""
 
-    def own(desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned]) -> Tensors:
+    def own(desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None) -> Tensors:
         left = {**held, **state.own_models(clients)}
-        return stage.method.personal.begin(Standing(held, left, stage.travels, visit))
+        at = Standing(held, left, stage.travels, visit or (lambda: usual(desk, clients)))
+        return stage.method.personal.begin(at)
 
     return own
 

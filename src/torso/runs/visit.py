@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.learn.drift import Local
-from torso.learn.local import Course, Habits, Learned, learn, paces
+from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson
 from torso.learn.stacked import all_finite
 from torso.measure.accuracy import mean_loss
@@ -88,9 +88,14 @@ class Visit:
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
         """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""
+        *_, last = self.by_epoch(desk, clients)
+        return last
+
+    def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:
+        """As `alone`, before the first epoch and after each."""
         at = self._open(desk, clients)
         start, notes = self.personal.before(at)
-        return learn(at.course, start, self._anchor(clients), notes)
+        return learn_by_epoch(at.course, start, self._anchor(clients), notes)
 
     def _open(self, desk: Desk, clients: Sequence[int]) -> Opening:
         deck, held_out = desk.visit_deck(clients, self.meta_data), None
