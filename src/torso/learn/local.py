@@ -15,6 +15,7 @@ from torch import Tensor
 from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Drift, Local, NoDrift
+from torso.learn.features import are_fixed, on_features
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.sgd import Sgd
@@ -117,17 +118,24 @@ def learn_by_epoch(
         pupil.rates = lesson.rates
         if not habits.shared_momentum:
             pupil.names, pupil.sgd = tuple(lesson.rates), habits.optimiser()
+        met, still = course, Tensors()
+        if are_fixed(course, lesson, pupil.names):
+            met = on_features(course, lesson, pupil.tensors)
+            still = {n: t for n, t in pupil.tensors.items() if n.startswith("body.")}
+        pupil.net, pupil.tensors = met.room.net, {n: t for n, t in pupil.tensors.items() if n not in still}
         for _ in range(lesson.epochs):
-            set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
+            set_modes(pupil.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on it
             pupil.meta = course.meta_batches(epoch)
-            habits.step.epoch(pupil, course.epoch(epoch))
+            habits.step.epoch(pupil, met.epoch(epoch))
             epoch += 1
-            yield _learned(pupil, epoch)
+            yield _learned(pupil, epoch, still)
+        pupil.tensors = {**still, **pupil.tensors}
 
 
-def _learned(pupil: Pupil, epoch: int) -> Learned:
-    own = {**pupil.tensors, **pupil.apart} if pupil.apart else pupil.tensors
-    return Learned(pupil.tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
+def _learned(pupil: Pupil, epoch: int, still: Tensors | None = None) -> Learned:
+    tensors = {**still, **pupil.tensors} if still else pupil.tensors
+    own = {**tensors, **pupil.apart} if pupil.apart else tensors
+    return Learned(tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
 
 
 def _endless(deck: Deck, batch_size: int, room: Classroom, shuffle: Shuffle) -> Iterator[Batch]:
