@@ -118,7 +118,7 @@ def test_regularization_of_local_models_by_hand() -> None:
 
 
 def test_regularization_of_ditto_is_of_its_own_models() -> None:
-    """Held back by a strong λ, Ditto's models stay nearer to the generic one than the local models of FedAvg do."""
+    """Held back by λ = 0.75, Ditto's models stay nearer to the generic one than the local models of FedAvg do."""
     found, after = hands_on(["regularization"], "ditto", local_epochs=3)
     apart = [
         sum(float((own[n] - after.model[n]).square().sum()) for n in own) * share
@@ -126,7 +126,7 @@ def test_regularization_of_ditto_is_of_its_own_models() -> None:
     ]
     assert found["regularization"]["distance"] == pytest.approx(sum(apart), rel=1e-5)
     local = hands_on(["regularization"], local_epochs=3)[0]["regularization"]
-    assert found["regularization"]["distance"] != pytest.approx(local["distance"], rel=1e-3)
+    assert found["regularization"]["distance"] < 0.9 * local["distance"]
 
 
 def test_entries_of_rounds_become_lists() -> None:
