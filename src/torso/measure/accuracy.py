@@ -77,7 +77,7 @@ def personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
 
 @measure("benign", of="own")
 def benign(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The same over the clients that do not attack (spec 9.6)."""
+    """The own models of the clients that do not attack, on their own test data (spec 9.6)."""
     found = percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size)
     hostile = torch.tensor([k in desk.federation.malicious for k in clients], device=found.device)
     return {"benign": found.masked_fill(hostile, torch.nan)}

@@ -117,6 +117,7 @@ def before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation
 
 @measure("id_after", "ood_after", of="own")
 def after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The same of the client's own model, as method.personal makes it (spec 9.5)."""
+    """The client's own model, as method.personal makes it, on its own test samples of classes that it trains on (id)
+    and of the others (ood) (spec 9.5)."""
     found = before(desk, clients, tensors, how)
     return {"id_after": found["id_before"], "ood_after": found["ood_before"]}
