@@ -203,7 +203,7 @@ def test_an_axis_can_be_switched_off() -> None:
     [
         # keys
         ("trian.lr=1", ["trian is not a key; did you mean 'train'?", "data, measure, method"]),
-        ("self.lr=1", ["self is not a key.", "Keys here: data"]),
+        ("self.lr=1", ["self is not a key.", "Keys here: attack, data"]),
         ("train.epochs=1", ["train.epochs is not a key; did you mean 'local_epochs'?", "batch_size"]),
         ("data.synthetic.sampels=1", ["data.synthetic.sampels is not a key; did you mean 'samples'?"]),
         ("method.drfit=proximal", ["method.drfit is not a key; did you mean 'drift'?"]),

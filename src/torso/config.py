@@ -123,6 +123,18 @@ class PersonalizeConfig(_Section):
     )
 
 
+class AttackConfig(_Section):
+    """Clients that spoil what the others learn (spec 9.6)."""
+
+    kind: Literal["none", "label-poisoning", "random-updates", "model-replacement"] = Field(
+        "none",
+        description="none; label-poisoning: random labels; random-updates: noise; model-replacement: m × the update",
+    )
+    fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="share of the training clients that attack, drawn once; unused where kind = none"
+    )
+
+
 class MeasureConfig(_Section):
     """What is measured and when (spec 9)."""
 
@@ -133,6 +145,8 @@ class MeasureConfig(_Section):
         strict=False,
         description="what is measured at the end; see Measures",
     )
+    analyses: Names = Field((), strict=False, description="what analyses.json holds beside class counts; see Analyses")
+    analyses_every: Count = Field(1, description="rounds between looks of the analyses that are taken of rounds")
     clients: CountOrZero = Field(0, description="at most this many clients, drawn once; 0: all of them")
     batch_size: Count = Field(
         128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)"
@@ -177,6 +191,7 @@ class Config(_Section):
     model: ModelConfig = ModelConfig()
     method: Annotated[Method, _MethodField] = Field(default_factory=lambda: method_from_config("fedavg"))
     train: TrainConfig = TrainConfig()
+    attack: AttackConfig = AttackConfig()
     personalize: PersonalizeConfig = PersonalizeConfig()
     measure: MeasureConfig = MeasureConfig()
     run: RunConfig = RunConfig()
@@ -194,6 +209,7 @@ class Config(_Section):
         from torso.engine import engines
         from torso.learn.schedule import schedules
         from torso.measure import measures
+        from torso.measure.analyses import analyses
         from torso.nets import bodies, head_inits
 
         names, during = self.measure.names, self.measure.during
@@ -207,6 +223,7 @@ class Config(_Section):
             (engines, self.run.engine, "run.engine"),
             *((measures, name, "measure.names") for name in names),
             *((measures, name, "measure.during") for name in during),
+            *((analyses, name, "measure.analyses") for name in self.measure.analyses),
         )
         for registry, name, key in named:
             registry.look_up(name, key)  # raises RequestError with the nearest name

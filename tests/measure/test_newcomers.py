@@ -13,7 +13,8 @@ from torso import Config, Result, run
 from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
 from torso.measure import Accuracy, evaluate
-from torso.measure.accuracy import generic_answer, percent_by_mix, right_by_class
+from torso.measure.accuracy import generic_answer
+from torso.measure.mixes import percent_by_mix, right_by_class
 from torso.nets import apply
 from torso.nets.dual import DualHead, HyperLinear
 from torso.runs.run import prepare

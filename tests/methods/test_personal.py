@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
 from torso.learn.drift import Local, MultiTask
-from torso.measure.accuracy import own_models
+from torso.measure.evaluate import own_models
 from torso.nets import apply
 from torso.personal.models import generic_model
 from torso.runs.rounds import participants, play_round
@@ -58,7 +58,7 @@ def tuned(task: Job, state: State, client: int, epochs: int) -> dict[str, Tensor
     desk = Desk.at(task.net, task.federation)
     held = desk.models(state.model, state.private, [client])
     how = task.evaluation(task.stage(max(state.round, 1)), state)
-    ((_, found),) = own_models(desk, [client], held, how, [epochs])
+    ((_, found),) = own_models(desk, [client], how.own(desk, [client], held), how, [epochs])
     return {name: tensor[0] for name, tensor in found.items()}
 
 

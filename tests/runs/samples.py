@@ -63,9 +63,9 @@ def same_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tens
 
 
 def result_of(folder: Path) -> dict[str, Any]:
-    """result.json without times."""
+    """result.json without times and memory."""
     tree: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return {key: value for key, value in tree.items() if key != "seconds"}
+    return {key: value for key, value in tree.items() if key not in ("seconds", "peak_memory_bytes")}
 
 
 def history_of(folder: Path) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ def test_the_folder_holds_the_files_of_the_design_and_no_others(finished: Result
         "config.toml",
         "history.jsonl",
         "result.json",
+        "analyses.json",
         "checkpoints/round-000003.json",
         "checkpoints/round-000003.safetensors",
         "checkpoints/round-000004.json",
@@ -43,12 +44,12 @@ def test_result_json_has_the_keys_of_the_design(finished: Result) -> None:
     tree = json.loads((folder_of(finished) / "result.json").read_text())
     assert list(tree) == [
         *("method", "dataset", "model", "seed", "rounds", "status"),
-        *("accuracy", "cost", "seconds", "versions"),
+        *("accuracy", "cost", "seconds", "versions", "peak_memory_bytes"),
     ]
     assert (tree["method"], tree["dataset"], tree["model"]) == ("fedper", "digits", "mlp")
     assert (tree["seed"], tree["rounds"], tree["status"]) == (0, 4, "ok")
     assert set(tree["accuracy"]) == {"initial", "personalized", "without_head", "generic"}
-    assert set(tree["cost"]) == {"bytes_up", "bytes_down", "forward_passes"}
+    assert set(tree["cost"]) == {"bytes_up", "bytes_down", "forward_passes", "flops"}
     assert {"train", "measure", "total"} == set(tree["seconds"])
     assert {"python", "torso", "torch", "numpy"} <= set(tree["versions"])
 

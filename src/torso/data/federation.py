@@ -66,6 +66,8 @@ class Federation:
     newcomers: Ints  # sorted ids of clients that never train (spec 9.7)
     server_rows: Tensor  # int64, indices into train.images; empty: the server has no data (spec 3.3)
     meta_rows: Tensor  # int64, as many of every class: what the server gives to everybody, if a method asks (spec 5.7)
+    superclasses: tuple[int, ...] = ()  # of each class, where the data have them (CIFAR-100)
+    malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
 
     @cached_property
     def test_order(self) -> Tensor:
@@ -107,6 +109,7 @@ def build(options: DataConfig, seed: int, device: torch.device) -> Federation:
         newcomers=draw_newcomers(clients, options.new_clients, seed),
         server_rows=torch.from_numpy(draw_server_rows(len(dataset.train), options.server_fraction, seed)).to(device),
         meta_rows=torch.from_numpy(draw_meta_rows(dataset.train.labels, options.meta_per_class, seed)).to(device),
+        superclasses=dataset.superclasses,
     )
 
 

@@ -46,6 +46,7 @@ class Dataset:
     mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale (spec 10.6)
     std: tuple[float, ...] = ()
     augment: str = "none"  # what data.augment = "auto" stands for
+    superclasses: tuple[int, ...] = ()  # of each class, where there are any
 
 
 def as_images(where: str, images: Any, labels: Any, writers: Any = None) -> Images:

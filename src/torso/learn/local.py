@@ -15,6 +15,7 @@ from torch import Tensor
 from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.learn.drift import Drift, Local, NoDrift
+from torso.learn.features import are_fixed, on_features
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
@@ -114,7 +115,6 @@ def learn_by_epoch(
     nothing = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
     pupil = Pupil(
         net=room.net,
-        take=gradients if room.recorder is None else room.recorder.gradients,
         habits=habits,
         counts=course.deck.class_counts(room.classes),
         tensors=_copies(course, tensors),
@@ -132,13 +132,20 @@ def learn_by_epoch(
         pupil.rates = lesson.rates
         if not habits.shared_momentum:
             pupil.names, pupil.sgd = tuple(lesson.rates), habits.optimiser()
+        met, still = course, Tensors()
+        pupil.take = gradients if room.recorder is None else room.recorder.gradients
+        if are_fixed(course, lesson, pupil.names):
+            met, pupil.take = on_features(course, lesson, pupil.tensors), gradients  # a network of this lesson only
+            still = {n: t for n, t in pupil.tensors.items() if n.startswith("body.")}
+        pupil.net, pupil.tensors = met.room.net, {n: t for n, t in pupil.tensors.items() if n not in still}
         for _ in range(lesson.epochs):
-            set_modes(room.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on this network
+            set_modes(pupil.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on it
             pupil.meta = course.meta_batches(epoch)
             with computing(room.precision):
-                habits.step.epoch(pupil, course.epoch(epoch))
+                habits.step.epoch(pupil, met.epoch(epoch))
             epoch += 1
-            yield _learned(pupil, epoch)
+            yield _learned(pupil, epoch, still)
+        pupil.tensors = {**still, **pupil.tensors}
 
 
 def _copies(course: Course, tensors: Tensors) -> Tensors:
@@ -149,9 +156,10 @@ def _copies(course: Course, tensors: Tensors) -> Tensors:
     return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 
 
-def _learned(pupil: Pupil, epoch: int) -> Learned:
-    own = {**pupil.tensors, **pupil.apart} if pupil.apart else pupil.tensors
-    return Learned(pupil.tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
+def _learned(pupil: Pupil, epoch: int, still: Tensors | None = None) -> Learned:
+    tensors = {**still, **pupil.tensors} if still else pupil.tensors
+    own = {**tensors, **pupil.apart} if pupil.apart else tensors
+    return Learned(tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
 
 
 def _endless(deck: Deck, batch_size: int, room: Classroom, shuffle: Shuffle) -> Iterator[Batch]:

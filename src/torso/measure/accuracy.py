@@ -1,9 +1,11 @@
-"""The accuracies of spec 9.1 to 9.3 and 9.8, for G clients at a time."""
+"""The accuracies of clients on their own test data, and of the generic model (spec 9.1 to 9.3, 9.6, 9.8).
+
+G clients at a time, B samples, C classes, d features.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
-from torso.learn.local import Classroom, Course, learn, learn_by_epoch
+from torso.learn.local import Classroom
 from torso.learn.objectives import cross_entropy
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors, apply, set_modes
@@ -37,57 +39,23 @@ def percent_correct(
 ) -> Tensor:
     """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
     right = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in _look(room, deck.in_order(batch_size, room.lens), tensors):
+    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors):
         hit = (answer(said) == batch.labels).float()
         right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
 
 
 @torch.no_grad()
-def right_by_class(
-    desk: Desk,
-    clients: Sequence[int],
-    tensors: Tensors,
-    batch_size: int,
-    answer: Callable[[Output], Tensor] = own_answer,
-) -> tuple[Tensor, Tensor]:
-    """How many of each class of the whole test set G models have right [G, C], and how many there are [C]."""
-    room, labels = desk.room, desk.federation.test.labels
-    right = torch.zeros(len(clients), room.classes, device=labels.device)
-    for start in range(0, len(labels), batch_size):
-        (batch,) = desk.whole_test(start, start + batch_size).in_order(batch_size, room.lens)
-        for_all = Batch(batch.images.expand(len(clients), *batch.images.shape[1:]), batch.labels)
-        for _, said in _look(room, iter([for_all]), tensors):
-            hit = (answer(said) == batch.labels).float()
-            right.scatter_add_(1, batch.labels.expand_as(hit), hit)
-    return right, torch.bincount(labels, minlength=room.classes).float()
-
-
-def percent_by_mix(
-    desk: Desk,
-    clients: Sequence[int],
-    tensors: Tensors,
-    batch_size: int,
-    answer: Callable[[Output], Tensor] = own_answer,
-) -> Tensor:
-    """P-FL [G]: accuracy on the whole test set, each sample weighed by the client's share of its class (spec 9.4)."""
-    right, there = right_by_class(desk, clients, tensors, batch_size, answer)
-    counts = desk.train_deck(clients).class_counts(desk.room.classes)
-    mix = counts / counts.sum(dim=1, keepdim=True)  # 0 / 0 is NaN: nothing to measure by
-    return 100 * (mix * right).sum(dim=1) / (mix * there).sum(dim=1)
-
-
-@torch.no_grad()
 def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
     """Cross-entropy [G] of what the clients go by, over a deck; 0 where it is empty."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in _look(room, deck.in_order(batch_size, room.lens), tensors):
+    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors):
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
     return total / on_device(total.device, deck.sizes).clamp(min=1)
 
 
-def _look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
+def look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
     """What the network says in evaluation mode."""
     set_modes(room.net, frozenset())
     for batch in batches:
@@ -102,38 +70,28 @@ def initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluatio
     return {"initial": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size)}
 
 
-@measure("personalized", of="clients")
+@measure("personalized", of="own", swept=True)
 def personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The client's own model, as method.personal makes it: usually fine-tuned on its training data (spec 9.2).
 
     A sweep of epochs adds personalized@E."""
-    test = desk.test_deck(clients)
-    found = {
-        epochs: percent_correct(desk.room, test, model, how.batch_size)
-        for epochs, model in own_models(desk, clients, tensors, how, sorted({how.epochs, *how.sweep}))
-    }
-    return {"personalized": found[how.epochs], **{f"personalized@{epochs}": found[epochs] for epochs in how.sweep}}
+    return {"personalized": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size)}
 
 
-def own_models(
-    desk: Desk, clients: Sequence[int], held: Tensors, how: Evaluation, wanted: Sequence[int]
-) -> Iterator[tuple[int, Tensors]]:
-    """The clients' own models [G, *] after each wanted number of epochs, ascending; each is gone with the next."""
-    start = how.own(desk, clients, held)
-    course = Course(desk.room, desk.train_deck(clients), (), how.habits, how.shuffle)
-    plans = {epochs: how.finetune(epochs) for epochs in wanted}
-    if all(
-        sum(lesson.epochs for lesson in plan) in (0, epochs) and len(plan) <= 1 for epochs, plan in plans.items()
-    ):  # fewer epochs are a stop on the way to more: one pass
-        walk = learn_by_epoch(replace(course, plan=plans[wanted[-1]]), start)
-        now = next(walk)
-        for epochs in wanted:
-            while now.epochs < epochs and (later := next(walk, None)):
-                now = later
-            yield epochs, now.tensors
-    else:
-        for epochs, plan in plans.items():
-            yield epochs, learn(replace(course, plan=plan), start).tensors
+@measure("benign", of="own")
+def benign(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The own models of the clients that do not attack, on their own test data (spec 9.6)."""
+    found = percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size)
+    hostile = torch.tensor([k in desk.federation.malicious for k in clients], device=found.device)
+    return {"benign": found.masked_fill(hostile, torch.nan)}
+
+
+@measure("local_only", of="clients")
+def local_only(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The client on its own test data had it trained alone, for as many epochs as the run has (rounds times local
+    epochs): what taking part is worth to it. As expensive as a run in which everybody comes in every round."""
+    alone = how.alone(desk, clients)
+    return {"local_only": percent_correct(desk.room, desk.test_deck(clients), alone, how.batch_size)}
 
 
 @measure("without_head", of="clients")
@@ -173,7 +131,7 @@ def class_sums(
     features = room.net.body.features
     total = torch.zeros(len(clients), room.classes, features, device=deck.index.device)
     count = torch.zeros(len(clients), room.classes, device=deck.index.device)
-    for batch, said in _look(room, batches, tensors):
+    for batch, said in look(room, batches, tensors):
         member = F.one_hot(batch.labels, room.classes).to(said.features.dtype)  # [G, B, C]
         if batch.real is not None:
             member = member * batch.real.unsqueeze(-1)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from torso.data.batches import Shuffle
 from torso.engine import Desk
-from torso.learn.local import Habits
+from torso.learn.local import Habits, Learned
 from torso.learn.phases import Lesson
 from torso.nets import Tensors
 from torso.registry import Registry
+
+
+class OwnModels(Protocol):
+    """What the fine-tuning of G clients starts at, from the models that they hold; `visit`, where it was made."""
+
+    def __call__(
+        self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
+    ) -> Tensors: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,9 @@ class Evaluation:
     batch_size: int
     templates: Literal["cosine", "l2"]
     template_order: Literal["shuffled", "code"]
-    own: Callable[[Desk, Sequence[int], Tensors], Tensors]  # (desk, G clients, held) → what their fine-tuning starts at
+    visit: Callable[[Desk, Sequence[int]], Learned]  # one more visit of G clients, of which nothing is uploaded
+    alone: Callable[[Desk, Sequence[int]], Tensors]  # their models had they never met the server, after as many epochs
+    own: OwnModels
     finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
     epochs: int
     sweep: tuple[int, ...]
@@ -36,7 +46,7 @@ class Evaluation:
     arrival_habits: Habits  # … and how
 
 
-Taken = Literal["clients", "newcomers", "server"]
+Taken = Literal["clients", "own", "local", "newcomers", "server", "mixes"]
 Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
 """(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
 
@@ -45,27 +55,36 @@ Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]
 class Measurement:
     """A measure and what it is taken of.
 
-    `clients`: each client with the model it holds. `newcomers`: the same of clients that never train. `server`: the
+    `clients`: each client with the model it holds; `own`: with its own, as method.personal makes it; `local`: with that
+    which one more visit leaves it. `newcomers`: clients that never train, with the model they are given. `server`: the
     generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers, to
-    be summed over batches.
+    be summed over batches. `mixes`: the same with right answers by class [G, C], which are then weighed by the mix of
+    classes of each client. `swept`: taken after each number of epochs of personalize.sweep as well.
     """
 
     take: Measure
     of: Taken
     about: str
+    swept: bool = False
 
 
 measures: Registry[Measurement] = Registry("measure.names")
 
 
-def measure(name: str, of: Taken) -> Callable[[Measure], Measure]:
-    """Decorator: register a measure under the name that `measure.names` and `result.json` use."""
+def measure(*names: str, of: Taken, swept: bool = False) -> Callable[[Measure], Measure]:
+    """Decorator: register a measure under the name that `measure.names` and `result.json` use.
+
+    One that finds several values in one pass has several names; whoever asks for one of them gets that one."""
 
     def keep(take: Measure) -> Measure:
-        measures.register(name)(Measurement(take, of, " ".join((take.__doc__ or "").split())))
+        for name in names:
+            measures.register(name)(Measurement(take, of, " ".join((take.__doc__ or "").split()), swept))
         return take
 
     return keep
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
@@ -84,6 +103,12 @@ class Accuracy:
         if not len(known):
             return cls(math.nan, math.nan, 0, clients)
         return cls(float(known.mean()), float(known.std()), len(known), clients)
+
+    def in_brief(self) -> dict[str, Any]:
+        """For the history: no value of a single client, but how they are spread."""
+        brief = {key: value for key, value in self.as_json().items() if key != "clients"}
+        known = [value for value in self.clients if value is not None]
+        return {**brief, "quantiles": np.quantile(known, QUANTILES).tolist()} if known else brief
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Accuracy:

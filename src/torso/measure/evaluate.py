@@ -3,33 +3,97 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
 
 from torso.data import Federation
-from torso.engine import SERVER, Desk, Engine
+from torso.engine import SERVER, Desk, Engine, Work
+from torso.learn.local import Course, learn, learn_by_epoch
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
+from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
 from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures
+from torso.measure.mixes import weigh
 from torso.nets import Tensors
 from torso.personal.models import generic_model
 from torso.runs.state import State
 
+Values = dict[str, list[float]]
+
 
 @dataclass(frozen=True)
 class Exam:
-    """Work: take the measures of a group of clients, each with the model it holds."""
+    """Work: take the measures of a group of clients. Each model is made once, whoever looks at it."""
 
-    takes: tuple[Measure, ...]
-    of: Taken
+    names: tuple[str, ...]
     model: Tensors
     private: Mapping[int, Tensors]
     how: Evaluation
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> dict[str, list[float]]:
-        holders = clients if self.of != "server" else [SERVER] * len(clients)
-        tensors = desk.models(self.model, self.private, holders)
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
+        held = desk.models(self.model, self.private, clients)
+        visit = cache(lambda: self.how.visit(desk, clients))
+        found: Values = {}
+        for of in dict.fromkeys(measures[name].of for name in self.names):
+            if of == "own":
+                found |= self._swept(desk, clients, self.how.own(desk, clients, held, visit))
+            else:
+                models = visit().tensors if of == "local" else held
+                found |= self._take(desk, clients, of, models, self.names)
+        return found
+
+    def _take(self, desk: Desk, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]) -> Values:
+        takes: dict[Measure, None] = {measures[name].take: None for name in names if measures[name].of == of}
+        values = {n: v for take in takes for n, v in take(desk, clients, models, self.how).items()}
+        return {name: value.tolist() for name, value in values.items() if name in names}
+
+    def _swept(self, desk: Desk, clients: Sequence[int], start: Tensors) -> Values:
+        """The measures of own models; those that are swept after every number of epochs, in one pass."""
+        how, found = self.how, Values()
+        swept = [name for name in self.names if measures[name].swept]
+        wanted = {how.epochs, *(how.sweep if swept else ())}
+        for epochs, models in own_models(desk, clients, start, how, sorted(wanted)):
+            now = epochs == how.epochs
+            values = self._take(desk, clients, "own", models, self.names if now else swept)
+            found |= values if now else {}
+            found |= {f"{name}@{epochs}": values[name] for name in swept if epochs in how.sweep}
+        return found
+
+
+@dataclass(frozen=True)
+class ServerExam:
+    """Work: what the generic model has right, in a group of batches of the test set."""
+
+    takes: tuple[Measure, ...]
+    model: Tensors
+    how: Evaluation
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
+        tensors = desk.models(self.model, {}, [SERVER] * len(clients))
         return {name: v.tolist() for take in self.takes for name, v in take(desk, clients, tensors, self.how).items()}
+
+
+def own_models(
+    desk: Desk, clients: Sequence[int], start: Tensors, how: Evaluation, wanted: Sequence[int]
+) -> Iterator[tuple[int, Tensors]]:
+    """The clients' own models [G, *] after each wanted number of epochs, ascending; each is gone with the next."""
+    course = Course(desk.room, desk.train_deck(clients), (), how.habits, how.shuffle)
+    plans = {epochs: how.finetune(epochs) for epochs in wanted}
+    if all(
+        sum(lesson.epochs for lesson in plan) in (0, epochs) and len(plan) <= 1 for epochs, plan in plans.items()
+    ):  # fewer epochs are a stop on the way to more: one pass
+        walk = learn_by_epoch(replace(course, plan=plans[wanted[-1]]), start)
+        now = next(walk)
+        for epochs in wanted:
+            while now.epochs < epochs and (later := next(walk, None)):
+                now = later
+            yield epochs, now.tensors
+    else:
+        for epochs, plan in plans.items():
+            yield epochs, learn(replace(course, plan=plan), start).tensors
 
 
 def evaluate(
@@ -43,25 +107,51 @@ def evaluate(
     """Take the named measures: those of clients over `clients`, of newcomers over all of them, of the server over the
     whole test set."""
     found: dict[str, Accuracy] = {}
-    model, private = state.model, state.private
     newcomers = federation.newcomers.tolist()
-    groups: tuple[tuple[Taken, Sequence[int]], ...] = (("clients", clients), ("newcomers", newcomers))
-    for of, who in groups:
-        takes = tuple(measures[name].take for name in names if measures[name].of == of)
-        values = _collect(engine, Exam(takes, of, model, private, how), who) if takes else {}
+    groups: tuple[tuple[tuple[Taken, ...], Sequence[int]], ...] = (
+        (("clients", "local", "own"), clients),
+        (("newcomers",), newcomers),
+    )
+    for kinds, who in groups:
+        asked = tuple(name for name in names if measures[name].of in kinds)
+        values = _collect(engine, Exam(asked, state.model, state.private, how), who) if asked else {}
         found |= {name: Accuracy.over(per_client) for name, per_client in values.items()}
-    of_server = tuple(measures[name].take for name in names if measures[name].of == "server")
-    if of_server:
-        samples = len(federation.test.labels)
-        batches = range(-(-samples // how.batch_size))
-        exam = Exam(of_server, "server", generic_model(model, private, federation, how.weighting), {}, how)
-        rights = _collect(engine, exam, batches)
-        found |= {name: Accuracy.over([100 * sum(right) / samples], per_client=False) for name, right in rights.items()}
+    return found | _of_server(engine, federation, names, state, how, clients)
+
+
+def _of_server(
+    engine: Engine,
+    federation: Federation,
+    names: Sequence[str],
+    state: State,
+    how: Evaluation,
+    clients: Sequence[int],
+) -> dict[str, Accuracy]:
+    """The measures of the generic model: plain ones, and those that are weighed by each client's mix of classes."""
+    asked = [name for name in names if measures[name].of in ("server", "mixes")]
+    if not asked:
+        return {}
+    labels = federation.test.labels
+    exam = ServerExam(
+        tuple(dict.fromkeys(measures[name].take for name in asked)),
+        generic_model(state.model, state.private, federation, how.weighting),
+        how,
+    )
+    rights = _collect(engine, exam, range(-(-len(labels) // how.batch_size)))
+    found: dict[str, Accuracy] = {}
+    for name in asked:
+        right = torch.tensor(rights[name], dtype=torch.float64).sum(dim=0)
+        if measures[name].of == "mixes":
+            there = torch.bincount(labels, minlength=federation.classes).cpu()
+            counts = federation.class_counts[list(clients)].cpu().double()
+            found[name] = Accuracy.over(weigh(right, there, counts).tolist())
+        else:
+            found[name] = Accuracy.over([100 * float(right) / len(labels)], per_client=False)
     return found
 
 
-def _collect(engine: Engine, exam: Exam, clients: Sequence[int]) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = defaultdict(list)
+def _collect(engine: Engine, exam: Work[Values], clients: Sequence[int]) -> Values:
+    values: Values = defaultdict(list)
     for part in engine.map(exam, clients):
         for name, found in part.items():
             values[name] += found

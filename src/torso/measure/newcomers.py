@@ -10,8 +10,9 @@ from torch import Tensor
 from torso.engine import Desk
 from torso.learn.local import Course, learn_by_epoch
 from torso.learn.stacked import per_client
-from torso.measure.accuracy import percent_by_mix, percent_correct
+from torso.measure.accuracy import percent_correct
 from torso.measure.base import Evaluation, measure
+from torso.measure.mixes import percent_by_mix
 from torso.nets import Tensors
 
 _HELD_OUT = 0.1  # of a newcomer's samples: they choose the epoch

@@ -8,6 +8,7 @@ from torso.config import describe_keys
 from torso.data import augmentations, partitions, sources
 from torso.learn.schedule import schedules
 from torso.measure import measures
+from torso.measure.analyses import analyses
 from torso.nets import head_inits
 from torso.registry import plain
 from torso.report.lists import list_axes, list_methods, list_models, list_registry
@@ -39,6 +40,7 @@ def sections() -> dict[str, str]:
         "head_inits": table(list_registry(head_inits)),
         "augmentations": table([{"name": n, "about": plain(a.about)} for n, a in augmentations.items()]),
         "measures": table([{"name": n, "of": m.of, "about": plain(m.about)} for n, m in measures.items()]),
+        "analyses": table([{"name": n, "taken": a.when, "about": plain(a.about)} for n, a in analyses.items()]),
         "axes": table(list_axes()),
         "keys": table([{"key": f"`{key}`", "meaning": plain(meaning)} for key, meaning in describe_keys().items()]),
     }

@@ -1,11 +1,13 @@
-"""What a round costs: bytes that travel (spec 14.1) and forward passes of one sample (spec 14.2).
+"""What a round costs: bytes that travel (spec 14.1), forward passes of one sample (spec 14.2), operations.
 
 `down` and `up` are the messages themselves, so that what is counted is what an engine over a network has to send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ import torch
 from torso.data import Federation
 from torso.learn.phases import Lesson
 from torso.nets import Tensors
+from torso.runs.flops import Image, step_flops
 from torso.runs.stages import Stage
 from torso.runs.state import Cost, bytes_of
 from torso.runs.visit import Visit
@@ -55,23 +58,52 @@ def cost_of(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence
         bytes_down += len(federation.meta_rows) * image * newly_met
     if method.server_data != "none" and visit.state.round + 1 == stage.first:  # the server's images, once (spec 3.3)
         bytes_up += len(federation.server_rows) * image
-    return Cost(bytes_up, bytes_down, _passes_of(stage, federation, visit, chosen))
+    return Cost(
+        bytes_up,
+        bytes_down,
+        _sum(stage, federation, visit, chosen, Unit(lambda lesson: 3 if lesson.moving & body_of(stage) else 1, 1)),
+        _sum(stage, federation, visit, chosen, _flops(stage, federation)),
+    )
 
 
-def _passes_of(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[int]) -> int:
+@dataclass(frozen=True)
+class Unit:
+    """What one sample costs: in an epoch of a lesson, and in a forward pass alone."""
+
+    learn: Callable[[Lesson], float]
+    look: float
+
+
+def body_of(stage: Stage) -> frozenset[str]:
+    """A backward pass costs two forward ones, and head tuning needs none through the body (spec 14.2)."""
+    return frozenset(stage.net.parts["body"])
+
+
+def _flops(stage: Stage, federation: Federation) -> Unit:
+    """One step of a client is counted; a sample has its share of it."""
+    batch = max(stage.train.batch_size, 2)  # of one sample, BatchNorm has no statistics
+    count = partial(step_flops, stage.net, image_of(federation), batch)
+    return Unit(lambda lesson: count(lesson.rates) / batch, count() / batch)
+
+
+def image_of(federation: Federation) -> Image:
+    _, height, width, channels = federation.train.images.shape
+    return channels, height, width
+
+
+def _sum(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[int], unit: Unit) -> int:
+    """What the participants' and the server's learning costs, in some unit."""
     method, personal = stage.method, stage.method.personal
     each = federation.train.sizes_of(chosen) + (len(federation.meta_rows) if method.meta_data else 0)
     held_out = int(np.floor(personal.holds_out * each + 1e-9).sum())
     learned_from = int(each.sum()) - held_out
     offered = max((len(others) for others in visit.offers.values()), default=0)
-    passes = learned_from * _passes(stage, visit.plan) * (method.step.passes + personal.passes)
-    passes += round(personal.opening_passes(offered) * (held_out if personal.holds_out else learned_from))
+    spent = learned_from * _epochs(visit.plan, unit) * (method.step.passes + personal.passes)
+    spent += personal.opening_passes(offered) * (held_out if personal.holds_out else learned_from) * unit.look
     if method.server_data != "none":
-        passes += len(federation.server_rows) * _passes(stage, stage.server_plan(stage.first))
-    return passes
+        spent += len(federation.server_rows) * _epochs(stage.server_plan(stage.first), unit)
+    return round(spent)
 
 
-def _passes(stage: Stage, plan: Sequence[Lesson]) -> int:
-    """Forward passes per sample: a backward pass costs two more, and head tuning needs none through the body (14.2)."""
-    body = set(stage.net.parts["body"])
-    return sum(lesson.epochs * (3 if lesson.moving & body else 1) for lesson in plan)
+def _epochs(plan: Sequence[Lesson], unit: Unit) -> float:
+    return sum(lesson.epochs * unit.learn(lesson) for lesson in plan)

@@ -1,4 +1,4 @@
-"""The run folder: config.toml, history.jsonl, result.json, checkpoints/."""
+"""The run folder: config.toml, history.jsonl, result.json, analyses.json, checkpoints/."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.runs import checkpoint
 from torso.runs.checkpoint import Checkpoint, write_text
-from torso.runs.result import Result
+from torso.runs.result import ANALYSES, Result
 from torso.runs.state import State
 
 _FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once"}
@@ -98,6 +98,8 @@ class RunFolder:
 
     def finish(self, result: Result) -> None:
         checkpoint.tidy(self.path / "checkpoints")
+        if result.analyses:
+            write_text(self.path / ANALYSES, json.dumps(result.analyses) + "\n")
         write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
 
 

@@ -6,7 +6,7 @@ import copy
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets import Network, Tensors
 from torso.runs.state import Cost, State
+
+ANALYSES = "analyses.json"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Result:
     cost: Cost
     seconds: Mapping[str, float]
     versions: Mapping[str, str] = field(default_factory=dict)
+    peak_memory_bytes: int | None = field(default=None, compare=False)  # of the device; on CPU of the whole process
+    malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
+    analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     initial: Network | None = field(default=None, compare=False, repr=False)  # with the weights it started from
     generic: Tensors = field(default_factory=dict, compare=False, repr=False)
@@ -65,6 +70,7 @@ class Result:
         return net
 
     def as_json(self) -> dict[str, Any]:
+        known = {"peak_memory_bytes": self.peak_memory_bytes, "malicious": list(self.malicious)}
         return {
             "method": self.method,
             "dataset": self.dataset,
@@ -76,6 +82,7 @@ class Result:
             "cost": asdict(self.cost),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "versions": dict(self.versions),
+            **{key: value for key, value in known.items() if value},
         }
 
     @classmethod
@@ -84,10 +91,20 @@ class Result:
         path = folder / "result.json"
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
-            accuracy = {name: Accuracy.from_json(found) for name, found in tree.pop("accuracy").items()}
-            return cls(**{**tree, "cost": Cost(**tree["cost"])}, accuracy=accuracy, folder=folder)
+            analysed = folder / ANALYSES
+            found = {
+                **{key: value for key, value in tree.items() if key in _IN_JSON},
+                "accuracy": {name: Accuracy.from_json(found) for name, found in tree["accuracy"].items()},
+                "cost": Cost(**tree["cost"]),
+                "malicious": tuple(tree.get("malicious", ())),
+                "analyses": json.loads(analysed.read_text(encoding="utf-8")) if analysed.exists() else {},
+            }
+            return cls(**found, folder=folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RequestError(f"{str(path)!r} is not the result of a run: {error}. Give another folder.") from None
+
+
+_IN_JSON = {f.name for f in fields(Result)} - {"folder", "initial", "generic", "state", "federation"}
 
 
 def versions() -> dict[str, str]:

@@ -18,12 +18,13 @@ from torso.learn.drift import NoDrift
 from torso.learn.phases import moved_by
 from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
-from torso.nets import Tensors
+from torso.nets import Tensors, learnable
 from torso.personal import Personal
 from torso.randomness import numpy_generator
 from torso.runs.cost import cost_of
 from torso.runs.stages import Stage
 from torso.runs.state import Cost, State
+from torso.runs.tamper import TAMPERS, Tamper
 from torso.runs.visit import Sent, Visit
 from torso.server.sums import add
 
@@ -116,7 +117,15 @@ def visit_of(stage: Stage, state: State, clients: int, number: int, weights: Map
         meta_data=method.meta_data,
         gathered=_mean_model(stage, state, chosen) if method.drift.gathers else {},
         offers={k: _offer(stage, state, clients, number, k, seed) for k in chosen} if method.server.apart else {},
+        tamper=_tamper(stage, len(chosen), number, seed),
     )
+
+
+def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper | None:
+    """How uploads are replaced, where the attack does that (spec 9.6)."""
+    if stage.attack not in TAMPERS:
+        return None
+    return Tamper(stage.attack, learnable(stage.net, sorted(stage.travels)), participants, seed, number)
 
 
 def _mean_model(stage: Stage, state: State, chosen: Sequence[int]) -> Tensors:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,28 @@ import torch
 from torso import data, nets
 from torso.config import Config
 from torso.data import Federation
+from torso.data.attacks import attacked
 from torso.data.batches import Shuffle
-from torso.engine import Desk, Engine, engines
+from torso.engine import Engine, engines
 from torso.errors import RequestError, RunFailed, TorsoError
-from torso.learn.drift import NoDrift
-from torso.learn.phases import Phase, lessons
-from torso.learn.steps import Plain
 from torso.measure import Accuracy, Evaluation, evaluate, measures
+from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
-from torso.personal import Standing
 from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
+from torso.runs.analysing import scene_of, watch_round
 from torso.runs.checkpoint import load_body, load_newest
+from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.flops import peak_memory_bytes
 from torso.runs.folder import RunFolder
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
-from torso.runs.rounds import Round, play_round, visit_of
+from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
-from torso.runs.visit import Visit
+from torso.runs.tamper import TAMPERS
 
 
 class Stopped(TorsoError):
@@ -89,45 +90,7 @@ class Job:
         return next((stage for stage in self.plan if stage.first <= round <= stage.last), self.plan[-1])
 
     def evaluation(self, stage: Stage, state: State) -> Evaluation:
-        """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
-        config, personal = self.config, stage.method.personal
-        part = config.personalize.part
-        phases = personal.phases if part == "method" else (Phase(part),)
-        rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
-        rate = personal.factor * rates[personal.rate]
-        habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
-        return Evaluation(
-            batch_size=config.measure.batch_size,
-            templates=config.measure.templates,
-            template_order=config.measure.template_order,
-            own=self._own_models(stage, state),
-            finetune=lambda epochs: lessons(self.net, phases, epochs, rate) if epochs else (),
-            epochs=config.personalize.epochs,
-            sweep=config.personalize.sweep,
-            habits=replace(habits, objective=stage.method.objective.for_itself()),
-            shuffle=Shuffle(config.run.seed, "personalize", state.round),
-            weighting=config.train.weighting,
-            arrival=lessons(self.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
-            arrival_habits=replace(habits, objective=stage.method.objective),
-        )
-
-    def _own_models(self, stage: Stage, state: State) -> Callable[[Desk, Sequence[int], Tensors], Tensors]:
-        """What fine-tuning begins with, of G clients that hold some models."""
-
-        @cache
-        def refresh() -> Visit:
-            """The last round's visit once more, of everybody who is measured (spec 9.4)."""
-            weights = dict.fromkeys(self.measured_clients, 1 / len(self.measured_clients))
-            clients, seed = self.federation.clients, self.config.run.seed
-            last = visit_of(stage, state, clients, max(state.round, 1), weights, seed)
-            return replace(last, shuffle=replace(last.shuffle, purpose="refresh"))
-
-        def own(desk: Desk, clients: Sequence[int], held: Tensors) -> Tensors:
-            left = {**held, **state.own_models(clients)}
-            at = Standing(held, left, stage.travels, lambda: refresh().alone(desk, clients))
-            return stage.method.personal.begin(at)
-
-        return own
+        return evaluation_of(self, stage, state)
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
@@ -143,6 +106,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     """Read the data, build the network, work the method out; raises RequestError and writes nothing."""
     device = device_of(config.run.device)
     federation = federation or data.build(config.data, config.run.seed, device)
+    federation = attacked(federation, config.attack, config.run.seed)
     _, height, width, channels = federation.train.images.shape
     net = nets.build(
         body=config.model.body,
@@ -156,6 +120,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     )
     plan = stages(config, net)
     check_server_data(plan, federation)
+    check_attack(config, plan)
     check_stacking(net, config.run.clients_at_once)
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
@@ -174,6 +139,15 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     return Job(config, federation, net, plan, model)
 
 
+def check_attack(config: Config, plan: Sequence[Stage]) -> None:
+    """Refuse an attack on what never happens."""
+    if config.attack.kind in TAMPERS and not any(stage.rounds for stage in plan):
+        raise RequestError(
+            f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
+            f"{config.method.name!r} has no rounds. Accepted: none, label-poisoning"
+        )
+
+
 def check_measures(config: Config, federation: Federation) -> None:
     """Refuse to measure what there is not."""
     for name in (*config.measure.names, *config.measure.during):
@@ -183,6 +157,11 @@ def check_measures(config: Config, federation: Federation) -> None:
                 "Example: --set data.new_clients=10"
             )
     tuned = config.personalize.part != "method" or config.method.personal.phases
+    if "layer_similarity" in config.measure.analyses and not tuned:
+        raise RequestError(
+            f"measure.analyses = 'layer_similarity' looks at fine-tuning; method.personal of {config.method.name!r} "
+            "has none. Example: --set personalize.part=full"
+        )
     if config.personalize.sweep and not tuned:
         raise RequestError(
             f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
@@ -226,6 +205,8 @@ class _Run:
         self.state = State(job.model)
         self.opened = False  # whether the state is past what comes before the first round
         self.seconds = {"train": 0.0, "measure": 0.0}
+        self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
+        self.peak_memory: int | None = None
 
     def go(self, resume: bool) -> Result:
         note = self._resume() if resume else ""
@@ -242,7 +223,7 @@ class _Run:
             )
         )
         make = engines[config.run.engine]
-        status, accuracy = "ok", {}
+        status, accuracy, found = "ok", {}, {}
         with make(job.net, job.federation, config.run) as engine:
             try:
                 if not self.opened:
@@ -251,15 +232,17 @@ class _Run:
                     self._round(engine)
                 self.listener.measuring(len(job.measured_clients))
                 accuracy = self._measure(engine, config.measure.names)
+                found = self._analyse(engine)
             except RunFailed as failure:
                 status = f"failed: {failure}"
-        return self._finish(status, accuracy)
+        return self._finish(status, accuracy, found)
 
     def _resume(self) -> str:
         assert self.folder is not None
         for line in self.folder.history():
             self.seconds["train"] += line["seconds"]
         found = self.folder.resume(self.job.model)
+        self.analysed = {line["round"]: line["analyses"] for line in self.folder.history() if "analyses" in line}
         if found is None:
             return "no checkpoint yet: from the first round"
         self.state, self.opened = found.state, True
@@ -281,12 +264,14 @@ class _Run:
         stage = self.job.stage(self.state.round + 1)
         if 1 < self.state.round + 1 == stage.first:  # a new stage begins at the model alone
             self.state = self.state.at_new_stage()
+        before = self.state
         self.state, played = play_round(stage, self.state, self.job.federation, engine, self.config.run.seed)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
         every, last = self.config.measure.every, played.round == self.job.rounds
         due = every and played.round % every == 0 and not last
         accuracy = self._measure(engine, self.config.measure.during) if due else {}
+        self._watch(engine, before, played)
         self._record(played, seconds, accuracy, last)
         self.listener.round(played, seconds, accuracy)
         if self.stop.asked and not last:
@@ -298,9 +283,9 @@ class _Run:
         line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
         del line["cost"]
         if accuracy:
-            line["accuracy"] = {
-                n: {k: v for k, v in a.as_json().items() if k != "clients"} for n, a in accuracy.items()
-            }
+            line["accuracy"] = {name: found.in_brief() for name, found in accuracy.items()}
+        if played.round in self.analysed:
+            line["analyses"] = self.analysed[played.round]
         self.folder.append(line)
         every = self.config.run.checkpoint_every
         if last or (every and played.round % every == 0):
@@ -324,10 +309,27 @@ class _Run:
         stage = job.stage(max(state.round, 1))
         how = job.evaluation(stage, state)
         found = evaluate(engine, job.federation, names, state, how, job.measured_clients)
-        self.seconds["measure"] += time.perf_counter() - began
+        self._took(began)
         return found
 
-    def _finish(self, status: str, accuracy: Mapping[str, Accuracy]) -> Result:
+    def _took(self, began: float) -> None:
+        self.seconds["measure"] += time.perf_counter() - began
+        used = peak_memory_bytes(self.job.federation.train.images.device)
+        self.peak_memory = max(used, self.peak_memory or 0) if used else None
+
+    def _watch(self, engine: Engine, before: State, played: Round) -> None:
+        began = time.perf_counter()
+        if found := watch_round(self.job, engine, before, self.state, played):
+            self.analysed[played.round] = found
+        self._took(began)
+
+    def _analyse(self, engine: Engine) -> dict[str, Any]:
+        began = time.perf_counter()
+        found = at_end(self.config.measure.analyses, scene_of(self.job, self.state, engine))
+        self._took(began)
+        return found
+
+    def _finish(self, status: str, accuracy: Mapping[str, Accuracy], found: Mapping[str, Any]) -> Result:
         config, seconds = self.config, self.seconds
         result = Result(
             method=config.method.name,
@@ -340,6 +342,9 @@ class _Run:
             cost=self.state.cost,
             seconds={**seconds, "total": sum(seconds.values())},
             versions=versions(),
+            peak_memory_bytes=self.peak_memory,
+            malicious=tuple(sorted(self.job.federation.malicious)),
+            analyses={**class_counts(self.job.federation), **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             initial=self.job.net,
             generic=generic_model(

@@ -5,7 +5,7 @@ A stage is a method worked out for one network: what moves, what travels, what s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torso.config import Config, TrainConfig
@@ -33,6 +33,7 @@ class Stage:
     rounds: int
     lr: float
     schedule: str
+    attack: str = "none"  # what malicious clients do (spec 9.6)
 
     @property
     def last(self) -> int:
@@ -97,7 +98,8 @@ class Stage:
 
 def stages(config: Config, net: Network) -> tuple[Stage, ...]:
     """Work the config out, checking what only the network can tell (parts, blocks)."""
-    return _stages(config.method, config.train, net, chain=())
+    plan = _stages(config.method, config.train, net, chain=())
+    return tuple(replace(stage, attack=config.attack.kind) for stage in plan)
 
 
 def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, ...]) -> tuple[Stage, ...]:

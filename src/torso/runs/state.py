@@ -11,17 +11,20 @@ from torso.personal.models import models_of
 
 @dataclass(frozen=True)
 class Cost:
-    """What has been spent so far: bytes that travelled (spec 14.1), forward passes of one sample (spec 14.2)."""
+    """What has been spent so far: bytes that travelled (spec 14.1), forward passes of one sample (spec 14.2), and the
+    floating-point operations of the same passes."""
 
     bytes_up: int = 0
     bytes_down: int = 0
     forward_passes: int = 0
+    flops: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             self.bytes_up + other.bytes_up,
             self.bytes_down + other.bytes_down,
             self.forward_passes + other.forward_passes,
+            self.flops + other.flops,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torso.data.batches import Shuffle, on_device
 from torso.engine import Desk
 from torso.learn.drift import Local
-from torso.learn.local import Course, Habits, Learned, learn, paces
+from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson
 from torso.learn.stacked import all_finite
 from torso.measure.accuracy import mean_loss
@@ -19,6 +19,7 @@ from torso.nets import Tensors
 from torso.personal import Opening, Personal
 from torso.personal.models import models_of
 from torso.runs.state import State
+from torso.runs.tamper import Tamper
 from torso.server.sums import weighted_sum
 
 
@@ -57,6 +58,7 @@ class Visit:
     meta_data: bool = False  # whether clients train on the server's balanced images too
     gathered: Tensors = field(default_factory=dict)  # the mean of the participants' models before the round
     offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # whose models a client is sent besides
+    tamper: Tamper | None = None  # what malicious clients do to what they send
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
         at = self._open(desk, clients)
@@ -65,13 +67,16 @@ class Visit:
         learned = learn(at.course, start, anchor, notes)
         weights = on_device(learned.loss.device, [self.weights[k] for k in clients])
         memory = self._remember(anchor, learned, at.course)
+        sent = learned.tensors
+        if self.tamper is not None:
+            sent = self.tamper(at.received, sent, clients, desk.federation.malicious)
         travels = sorted(self.travels) if self.averaged else ()
-        kept = {name: learned.tensors[name] for name in sorted(self.keeps)}
+        kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
         own = self.personal.after(at, learned)
         return Sent(
             clients=tuple(clients),
-            total=weighted_sum({name: learned.tensors[name] for name in travels}, weights),
-            squares=self._squares(learned.tensors, weights),
+            total=weighted_sum({name: sent[name] for name in travels}, weights),
+            squares=self._squares(sent, weights),
             change={n: (t - anchor.own[n]).sum(dim=0) for n, t in memory.items()},
             kept=_apart(kept, clients),
             memory=_apart(memory, clients),
@@ -83,9 +88,14 @@ class Visit:
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
         """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""
+        *_, last = self.by_epoch(desk, clients)
+        return last
+
+    def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:
+        """As `alone`, before the first epoch and after each."""
         at = self._open(desk, clients)
         start, notes = self.personal.before(at)
-        return learn(at.course, start, self._anchor(clients), notes)
+        return learn_by_epoch(at.course, start, self._anchor(clients), notes)
 
     def _open(self, desk: Desk, clients: Sequence[int]) -> Opening:
         deck, held_out = desk.visit_deck(clients, self.meta_data), None

@@ -41,6 +41,7 @@ class _Layout:
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    superclasses: tuple[int, ...] = ()
 
     @property
     def expected(self) -> str:
@@ -70,6 +71,13 @@ CIFAR100 = _Layout(
     classes=100,
     mean=(0.507, 0.487, 0.441),
     std=(0.267, 0.256, 0.276),
+    superclasses=(  # classes are in the order of their names: apple 4 (fruit and vegetables), aquarium_fish 1 (fish), …
+        *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
+        *(6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5),
+        *(5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17),
+        *(10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13),
+        *(16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13),
+    ),
 )
 
 
@@ -88,7 +96,8 @@ def cifar100(options: DataConfig, seed: int) -> Dataset:
 def _load(options: DataConfig, layout: _Layout) -> Dataset:
     path = _find(root_of(options, layout.expected), layout)
     train, test = (read_packed if path.suffix == ".npz" else read_distributed)(path, layout)
-    return Dataset(layout.name, train, test, layout.classes, layout.mean, layout.std, augment="crop-flip")
+    mean, std, above = layout.mean, layout.std, layout.superclasses
+    return Dataset(layout.name, train, test, layout.classes, mean, std, augment="crop-flip", superclasses=above)
 
 
 def _find(root: Path, layout: _Layout) -> Path:

@@ -1,0 +1,118 @@
+"""What measuring costs: figures as ratios within one run, on one machine.
+
+1. Head-only fine-tuning on features computed once, against the same through the whole network.
+2. The usual evaluation of clients (initial, personalised after 5 epochs, without head, generic), against the
+   fine-tuning epochs that it contains.
+
+The sides run in turn in this process, after one pass to warm up; a ratio is that of medians, its range the fastest
+against the slowest to the slowest against the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from unittest.mock import patch
+
+import torch
+
+from torso import Config
+from torso.data.batches import Shuffle
+from torso.engine import Desk, OneByOne
+from torso.learn import local
+from torso.learn.local import Course, Habits, learn
+from torso.learn.phases import Lesson, Phase, lessons
+from torso.measure import Evaluation, evaluate
+from torso.runs.run import Job, prepare
+from torso.runs.state import State
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Work: fine-tune a group of clients and look at nothing."""
+
+    job: Job
+    plan: tuple[Lesson, ...]
+    habits: Habits
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> None:
+        course = Course(desk.room, desk.train_deck(clients), self.plan, self.habits, Shuffle(0, "bench", 0))
+        learn(course, desk.models(self.job.model, {}, clients))
+
+
+def job_of(body: str, clients: int, samples: int, norm: str) -> Job:
+    """Clients of so many images of 32 × 32 × 3 to train and a fifth of that to test, none of them augmented."""
+    size = {"samples": samples * clients, "test_samples": samples * clients // 5, "size": 32, "channels": 3}
+    data = {"source": "synthetic", "clients": clients, "partition": "iid", "synthetic": size}
+    return prepare(Config(data=data, model={"body": body, "norm": norm}, run={"device": "cpu"}))
+
+
+def in_turn(repeats: int, one: Callable[[], object], other: Callable[[], object]) -> tuple[list[float], list[float]]:
+    took: tuple[list[float], list[float]] = ([], [])
+    for repeat in range(repeats + 1):
+        for side, found in zip((one, other), took, strict=True):
+            began = time.perf_counter()
+            side()
+            if repeat:
+                found.append(time.perf_counter() - began)
+    return took
+
+
+def told(what: str, one: list[float], other: list[float]) -> None:
+    ratio = f"{median(one) / median(other):.2f} ({min(one) / max(other):.2f} to {max(one) / min(other):.2f})"
+    print(f"{what}: {median(one):.2f} s against {median(other):.2f} s, ratio {ratio}, n={len(one)}")
+
+
+def features_once(body: str, clients: int, samples: int, repeats: int) -> None:
+    job = job_of(body, clients, samples, "running")
+    work = Tuning(job, lessons(job.net, (Phase("head"),), 5, 0.01), Habits(50, 0.9))
+    with OneByOne(job.net, job.federation) as engine:
+
+        def walk() -> None:
+            list(engine.map(work, range(clients)))
+
+        def through_the_body() -> None:
+            with patch.object(local, "are_fixed", lambda *_: False):
+                walk()
+
+        told(
+            f"{body}, head for 5 epochs, whole network against features once", *in_turn(repeats, through_the_body, walk)
+        )
+
+
+def evaluation(body: str, clients: int, samples: int, repeats: int) -> None:
+    job = job_of(body, clients, samples, "default")
+    state = State(job.model)
+    how: Evaluation = job.evaluation(job.plan[0], state)
+    work = Tuning(job, how.finetune(5), how.habits)
+    with OneByOne(job.net, job.federation) as engine:
+
+        def measure() -> None:
+            evaluate(engine, job.federation, job.config.measure.names, state, how, range(clients))
+
+        def tune() -> None:
+            list(engine.map(work, range(clients)))
+
+        told(f"{body}, evaluation of {clients} clients against the epochs in it", *in_turn(repeats, measure, tune))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--body", default="conv4")
+    parser.add_argument("--samples", type=int, default=100, help="of a client")
+    parser.add_argument("--clients", type=int, default=100, help="of the evaluation")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}; {options.samples} samples a client")
+    features_once(options.body, 10, options.samples, options.repeats)
+    evaluation(options.body, options.clients, options.samples, options.repeats)
+
+
+if __name__ == "__main__":
+    main()

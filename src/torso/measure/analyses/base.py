@@ -1,0 +1,114 @@
+"""What an analysis is: a function of the trained federation, or a look at the participants' models of a round."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from torso.data import Federation
+from torso.engine import Desk, Engine
+from torso.measure.base import Evaluation
+from torso.nets import Network, Tensors
+from torso.nets.heads import CosineLinear, NormalizedLinear
+from torso.personal.models import generic_model
+from torso.registry import Registry
+from torso.runs.state import State
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The federation as an analysis finds it: at the end of a run, or after a round."""
+
+    engine: Engine
+    federation: Federation
+    net: Network
+    state: State  # the one that accuracy is measured on
+    how: Evaluation
+    clients: tuple[int, ...]  # those who are measured
+    parameters: tuple[str, ...]  # that clients train
+    seed: int
+
+    @cached_property
+    def generic(self) -> Tensors:
+        return generic_model(self.state.model, self.state.private, self.federation, self.how.weighting)
+
+    @property
+    def rows(self) -> str:
+        """The weight whose rows W_c stand for classes: that of the last linear layer of the (generic) head."""
+        return [name for name in self.net.parts["head"] if name.endswith("weight")][-1]
+
+    @property
+    def test_batches(self) -> range:
+        return range(-(-len(self.federation.test.labels) // self.how.batch_size))
+
+    def as_heads_see(self, features: Tensor) -> Tensor:
+        """Features of length one where the head makes them so (FedFN, spec 13)."""
+        normalises = isinstance(self.net.head, NormalizedLinear | CosineLinear)
+        return torch.nn.functional.normalize(features, dim=-1) if normalises else features
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a look at G clients found: `values` [G, …] of each of them, and `sums` over them."""
+
+    values: Tensors
+    sums: Tensors = field(default_factory=dict)
+
+
+class RoundAnalysis(ABC):
+    """A look at the participants' models after their local training; `every_epoch`: before it and after each epoch."""
+
+    every_epoch: ClassVar[bool] = False
+
+    @abstractmethod
+    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        """At the models [G, *] of a group of participants."""
+
+    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+        """All participants' values [m, …] and sums become one entry of the round: the mean over those that have any."""
+        return {name: plain(value.nanmean(dim=0)) for name, value in values.items()}
+
+
+EndAnalysis = Callable[[Scene], dict[str, Any]]
+"""The federation at the end of a run → what stands in analyses.json: numbers and lists."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    when: Literal["round", "end"]
+    take: EndAnalysis | type[RoundAnalysis]
+    about: str
+
+
+analyses: Registry[Analysis] = Registry("measure.analyses")
+T = TypeVar("T", bound=EndAnalysis | type[RoundAnalysis])
+
+
+def analysis(name: str, when: Literal["round", "end"]) -> Callable[[T], T]:
+    """Decorator: register an analysis under the name that `measure.analyses` and `analyses.json` use.
+
+    `when = "end"`: a function of the scene; `"round"`: a class of RoundAnalysis."""
+
+    def keep(take: T) -> T:
+        analyses.register(name)(Analysis(when, take, " ".join((take.__doc__ or "").split())))
+        return take
+
+    return keep
+
+
+def plain(value: Any) -> Any:
+    """Tensors as (lists of) numbers, as JSON has them: what cannot be measured is null."""
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

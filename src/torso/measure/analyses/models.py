@@ -1,0 +1,120 @@
+"""Analyses of the trained federation (spec 13): the geometry of the generic model, and whose model helps whom.
+
+C classes, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.engine import SERVER, Desk
+from torso.measure.analyses.base import Scene, analysis, plain
+from torso.measure.evaluate import own_models
+from torso.measure.mixes import look_at_test, right_by_class, weigh
+from torso.nets import Tensors
+from torso.randomness import key, numpy_generator
+from torso.server.sums import add
+
+_MOST_MODELS = 100  # of the cross-client matrix
+_MOST_POINTS = 1000  # of t-SNE, which takes their square
+
+
+@dataclass(frozen=True)
+class TestFeatures:
+    """Work: features of the generic model and labels, in a group of batches of the test set."""
+
+    scene: Scene
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+        model = desk.models(self.scene.generic, {}, [SERVER])
+        found = look_at_test(desk, 1, model, self.scene.how.batch_size, clients)
+        features, labels = zip(*((said.features[0], batch.labels[0]) for batch, said in found), strict=True)
+        return self.scene.as_heads_see(torch.cat(features)), torch.cat(labels)
+
+
+def class_sums(features: Tensor, labels: Tensor, classes: int) -> Tensors:
+    """Features [n, d], and the same of length one, summed by class [C, d]; how many there are [C]."""
+    member = F.one_hot(labels, classes).to(features.dtype).T
+    return {"plain": member @ features, "unit": member @ F.normalize(features, dim=-1), "count": member.sum(dim=1)}
+
+
+@analysis("four_factors", when="end")
+def four_factors(scene: Scene) -> dict[str, Any]:
+    """Of the generic model on the test set: cosines between head rows, between class prototypes, of features to their
+    prototype, and of prototypes to their head row (spec 13)."""
+    sums: Tensors = {}
+    for features, labels in scene.engine.map(TestFeatures(scene), scene.test_batches):
+        add(sums, class_sums(features, labels, scene.federation.classes))
+    return factors(scene.generic[scene.rows], sums)
+
+
+def factors(rows: Tensor, sums: Tensors) -> dict[str, Any]:
+    """The four factors from head rows [C, d] and sums by class; a class without samples has none (NaN)."""
+    count = sums["count"].unsqueeze(-1)
+    centre = F.normalize(sums["plain"] / count, dim=-1)  # 0 / 0 is NaN
+    rows = F.normalize(rows, dim=-1)
+    found = {
+        "weight_similarity": rows @ rows.T,
+        "inter_class": centre @ centre.T,
+        "intra_class": (sums["unit"] / count * centre).sum(dim=-1),  # the mean of cosines is that of unit vectors
+        "alignment": (rows * centre).sum(dim=-1),
+    }
+    off = ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+    summary = {name: (value[off] if value.ndim == 2 else value).nanmean() for name, value in found.items()}
+    return {**{n: plain(v) for n, v in found.items()}, "summary": {n: plain(v) for n, v in summary.items()}}
+
+
+@dataclass(frozen=True)
+class OwnRights:
+    """Work: how many of each class the own models of a group of clients have right [G, C]."""
+
+    scene: Scene
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
+        state, how = self.scene.state, self.scene.how
+        start = how.own(desk, clients, desk.models(state.model, state.private, clients))
+        ((_, models),) = own_models(desk, clients, start, how, [how.epochs])
+        return right_by_class(desk, clients, models, how.batch_size)[0]
+
+
+@analysis("cross_client", when="end")
+def cross_client(scene: Scene) -> dict[str, Any]:
+    """Every client's own model (row) on the mix of classes of every client (column); of at most 100 clients, drawn once
+    (spec 13)."""
+    clients = drawn(scene, _MOST_MODELS)
+    rights = torch.cat(list(scene.engine.map(OwnRights(scene), clients)))
+    there = torch.bincount(scene.federation.test.labels, minlength=scene.federation.classes)
+    counts = scene.federation.class_counts[list(clients)]
+    return {"clients": list(clients), "accuracy": [plain(weigh(right, there, counts)) for right in rights]}
+
+
+def drawn(scene: Scene, most: int) -> tuple[int, ...]:
+    """So many of the clients that are measured, or all of them."""
+    if len(scene.clients) <= most:
+        return scene.clients
+    rng = numpy_generator(scene.seed, "analysis", "clients")
+    return tuple(sorted(rng.choice(scene.clients, most, replace=False).tolist()))
+
+
+@analysis("tsne", when="end")
+def tsne(scene: Scene) -> dict[str, Any]:
+    """Test features of the generic model in two dimensions, by scikit-learn's t-SNE, of at most 1000 samples; with the
+    superclass where the data have one (CIFAR-100) (spec 13)."""
+    from sklearn.manifold import TSNE
+
+    batches = scene.test_batches[: -(-_MOST_POINTS // scene.how.batch_size)]
+    features, labels = zip(*scene.engine.map(TestFeatures(scene), batches), strict=True)
+    points = torch.cat(features)[:_MOST_POINTS].cpu().numpy()
+    fine = torch.cat(labels)[:_MOST_POINTS].tolist()
+    near = max(min(30.0, (len(points) - 1) / 3), 1.0)  # the usual 30, fewer where there are few points
+    model = TSNE(perplexity=near, init="pca", random_state=key(scene.seed, "tsne") % 2**32)
+    placed = torch.from_numpy(model.fit_transform(points))
+    found = {"x": plain(placed[:, 0]), "y": plain(placed[:, 1]), "label": fine}
+    coarse = scene.federation.superclasses
+    return {**found, "coarse": [coarse[label] for label in fine]} if coarse else found

@@ -1,0 +1,140 @@
+"""Analyses of rounds (spec 13): what local training does to the participants' models, before the server averages them.
+
+G clients, B samples, C classes, d features; m participants in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from torso.engine import SERVER, Desk
+from torso.measure.accuracy import generic_answer, mean_loss
+from torso.measure.analyses.base import Part, RoundAnalysis, Scene, analysis, plain
+from torso.measure.mixes import look_at_test, right_by_class
+from torso.nets import Tensors
+
+
+def known_classes(desk: Desk, clients: Sequence[int]) -> Tensor:
+    """Which classes each client trains on [G, C]."""
+    return desk.train_deck(clients).class_counts(desk.room.classes) > 0
+
+
+def mean_where(values: Tensor, where: Tensor) -> Tensor:
+    """The mean of a row's chosen values [G]; NaN where none is chosen."""
+    return (values * where).sum(dim=1) / where.sum(dim=1)
+
+
+def feature_norms(
+    desk: Desk, count: int, models: Tensors, batch_size: int, numbers: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """‖f(x)‖ over the test set summed by class [G, C], and how many samples there are [C]; of some batches of it only,
+    where they are named."""
+    total = torch.zeros(count, desk.room.classes, device=desk.federation.test.labels.device)
+    there = torch.zeros(desk.room.classes, device=total.device)
+    for batch, said in look_at_test(desk, count, models, batch_size, numbers):
+        total.scatter_add_(1, batch.labels, said.features.norm(dim=-1))
+        there += torch.bincount(batch.labels[0], minlength=len(there))
+    return total, there
+
+
+@dataclass(frozen=True)
+class GenericNorms:
+    """Work: the same of the generic model, in a group of batches of the test set."""
+
+    scene: Scene
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> float:
+        model = desk.models(self.scene.generic, {}, [SERVER])
+        total, _ = feature_norms(desk, 1, model, self.scene.how.batch_size, clients)
+        return float(total.sum())
+
+
+@analysis("norms", when="round")
+class Norms(RoundAnalysis):
+    """Lengths of head rows and of test features: of local models by classes that the client trains on (seen) and others
+    (unseen), mean over participants; and of the generic model after aggregation (spec 13)."""
+
+    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        known = known_classes(desk, clients)
+        rows = local[scene.rows].norm(dim=-1)  # [G, C]
+        total, there = feature_norms(desk, len(clients), local, scene.how.batch_size)
+        found = {}
+        for name, where in (("seen", known), ("unseen", ~known)):
+            found[f"local_{name}_weight"] = mean_where(rows, where)
+            found[f"local_{name}_feature"] = (total * where).sum(dim=1) / (there * where).sum(dim=1)
+        return Part(found)
+
+    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+        features = sum(scene.engine.map(GenericNorms(scene), scene.test_batches))
+        return {
+            **super().sum_up(values, sums, scene),
+            "global_weight": plain(scene.generic[scene.rows].norm(dim=-1).mean()),
+            "global_feature": plain(features / len(scene.federation.test.labels)),
+        }
+
+
+@analysis("class_curves", when="round")
+class ClassCurves(RoundAnalysis):
+    """Each participant on the whole test set, right after broadcast and after each local epoch: accuracy on the classes
+    that it trains on (seen) and on the others (unseen), mean over participants (spec 13)."""
+
+    every_epoch: ClassVar[bool] = True
+
+    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        known = known_classes(desk, clients)
+        right, there = right_by_class(desk, clients, local, scene.how.batch_size)
+        sides = {"seen": known, "unseen": ~known}
+        return Part({name: 100 * (right * w).sum(dim=1) / (there * w).sum(dim=1) for name, w in sides.items()})
+
+
+@analysis("drift_variance", when="round")
+class DriftVariance(RoundAnalysis):
+    """How far the participants' models lie apart: the variance over participants of each trained parameter, mean over
+    parameters; and the mean accuracy of local models on the whole test set (spec 13)."""
+
+    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        # from the model that came before or after, it matters not: near to both, the sums lose no digits
+        moves = {name: (local[name] - scene.state.model[name]).double() for name in scene.parameters}
+        right, there = right_by_class(desk, clients, local, scene.how.batch_size, generic_answer)
+        return Part(
+            {"local_generic": 100 * right.sum(dim=1) / there.sum()},
+            {
+                **{f"sum {name}": move.sum(dim=0) for name, move in moves.items()},
+                **{f"squares {name}": move.square().sum(dim=0) for name, move in moves.items()},
+            },
+        )
+
+    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+        count = len(values["local_generic"])
+        means = {name: sums[f"sum {name}"] / count for name in scene.parameters}
+        variances = [(sums[f"squares {n}"] / count - mean.square()).sum() for n, mean in means.items()]
+        size = sum(mean.numel() for mean in means.values())
+        return {"variance": plain(torch.stack(variances).sum() / size), **super().sum_up(values, sums, scene)}
+
+
+@analysis("regularization", when="round")
+class Regularization(RoundAnalysis):
+    """Σ (n_k/n)·L_k(w_k), the training loss, and Σ (n_k/n)·‖w_k − w̄‖² over the participants after local training; w̄ is
+    the generic model after aggregation, w_k the client's own model where the method keeps one (Ditto's PM), its local
+    model elsewhere (spec 13)."""
+
+    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        model = {**local, **scene.state.own_models(clients)}
+        deck = desk.train_deck(clients)
+        apart = [(model[n] - scene.generic[n]).flatten(1).square().sum(dim=1) for n in scene.parameters]
+        return Part(
+            {
+                "loss": mean_loss(desk.room, deck, model, scene.how.batch_size),
+                "distance": torch.stack(apart).sum(dim=0),
+                "samples": torch.tensor(deck.sizes, dtype=torch.float64, device=deck.index.device),
+            }
+        )
+
+    def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
+        shares = values["samples"] / values["samples"].sum()
+        return {name: plain((shares * values[name]).sum()) for name in ("loss", "distance")}

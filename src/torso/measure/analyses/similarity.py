@@ -1,0 +1,58 @@
+"""How alike clients stay, layer by layer, while each fine-tunes the same model (FedBABU's appendix K, spec 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.engine import Desk
+from torso.learn.local import Course, learn_by_epoch
+from torso.measure.analyses.base import Scene, analysis, plain
+from torso.measure.analyses.models import drawn
+from torso.nets import Tensors, learnable
+from torso.server.sums import add
+
+_EPOCHS = 20
+_MOST_CLIENTS = 45  # they make 990 pairs, and spec 13 asks for at most 1000
+
+
+@dataclass(frozen=True)
+class UnitSums:
+    """Work: fine-tune the generic model for a group of clients; after each epoch, Σ_k w_k/‖w_k‖ of each layer."""
+
+    scene: Scene
+    layers: tuple[str, ...]
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        how = self.scene.how
+        course = Course(desk.room, desk.train_deck(clients), how.finetune(_EPOCHS), how.habits, how.shuffle)
+        sums: Tensors = {}
+        for learned in learn_by_epoch(course, desk.models(self.scene.generic, {}, clients)):
+            for name in self.layers if learned.epochs else ():
+                sums[f"{learned.epochs} {name}"] = F.normalize(learned.tensors[name].flatten(1), dim=1).sum(dim=0)
+        return sums
+
+
+@analysis("layer_similarity", when="end")
+def layer_similarity(scene: Scene) -> dict[str, Any]:
+    """Cosine between the clients' weights of each layer after each of 20 epochs of fine-tuning from the same generic
+    model, mean over all pairs of at most 45 clients (spec 13)."""
+    clients = drawn(scene, _MOST_CLIENTS)
+    weights = learnable(scene.net, scene.generic)
+    layers = tuple(n for n in weights if n.endswith("weight") and scene.generic[n].ndim > 1)
+    sums: Tensors = {}
+    for part in scene.engine.map(UnitSums(scene, layers), clients):
+        add(sums, part)
+    epochs = sorted({int(name.partition(" ")[0]) for name in sums})
+    cosines = [[mean_cosine(sums[f"{epoch} {name}"], len(clients)) for name in layers] for epoch in epochs]
+    return {"layers": list(layers), "epochs": epochs, "cosine": plain(cosines)}
+
+
+def mean_cosine(total: Tensor, count: int) -> float:
+    """Over all pairs of different unit vectors, from their sum: (‖Σ u_k‖² − n) / (n(n − 1)); NaN of a single one."""
+    return (float(total.double().square().sum()) - count) / (count * (count - 1)) if count > 1 else torch.nan

@@ -1,0 +1,94 @@
+"""How analyses are taken: one more walk over a round's participants for all that look at it, and those of the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from torso.data import Federation
+from torso.engine import Desk
+from torso.learn.local import Learned
+from torso.measure.analyses.base import EndAnalysis, Part, RoundAnalysis, Scene, analyses
+from torso.nets import Tensors
+from torso.server.sums import add
+
+MOST_CLIENTS = 2000  # of class_counts: beyond, nobody can see them on a page
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Work: the participants' visits once more, with the same batches, and a look at what becomes of their models.
+
+    A run that asks for no analysis of its rounds pays nothing; one that does, trains its participants twice."""
+
+    looks: Mapping[str, RoundAnalysis]
+    visit: Callable[[Desk, Sequence[int]], Iterator[Learned]]
+    scene: Scene
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> dict[str, Part]:
+        by_epoch: dict[str, list[Tensors]] = {name: [] for name, look in self.looks.items() if look.every_epoch}
+        last: Tensors = {}
+        for learned in self.visit(desk, clients):
+            last = learned.tensors
+            for name, values in by_epoch.items():
+                values.append(self.looks[name].look(desk, clients, last, self.scene).values)
+        found = {
+            name: Part({key: torch.stack([at[key] for at in values], dim=1) for key in values[0]})
+            for name, values in by_epoch.items()
+        }
+        for name in self.looks.keys() - by_epoch.keys():
+            found[name] = self.looks[name].look(desk, clients, last, self.scene)
+        return found
+
+
+def watch(
+    names: Sequence[str],
+    scene: Scene,
+    participants: Sequence[int],
+    visit: Callable[[Desk, Sequence[int]], Iterator[Learned]],
+) -> dict[str, Entry]:
+    """One round's entry of each analysis that is taken of rounds."""
+    looks = {name: cast("type[RoundAnalysis]", analyses[name].take)() for name in names}
+    if not looks or not participants:
+        return {}
+    values: dict[str, dict[str, list[torch.Tensor]]] = {name: {} for name in looks}
+    sums: dict[str, Tensors] = {name: {} for name in looks}
+    for found in scene.engine.map(Watch(looks, visit, scene), participants):
+        for name, part in found.items():
+            add(sums[name], part.sums)
+            for key, value in part.values.items():
+                values[name].setdefault(key, []).append(value)
+    return {
+        name: look.sum_up({key: torch.cat(parts) for key, parts in values[name].items()}, sums[name], scene)
+        for name, look in looks.items()
+    }
+
+
+def over_rounds(entries: Mapping[int, Mapping[str, Entry]]) -> dict[str, Entry]:
+    """Entries by round as analyses.json has them: `rounds`, and a list as long for every key."""
+    joined: dict[str, Entry] = {}
+    for number, found in sorted(entries.items()):
+        for name, entry in found.items():
+            lists = joined.setdefault(name, {"rounds": [], **{key: [] for key in entry}})
+            lists["rounds"].append(number)
+            for key, value in entry.items():
+                lists[key].append(value)
+    for name, lists in joined.items():
+        if cast("type[RoundAnalysis]", analyses[name].take).every_epoch:
+            rows = next(value for key, value in lists.items() if key != "rounds")
+            lists["epochs"] = list(range(max(len(row) for row in rows)))
+    return joined
+
+
+def at_end(names: Sequence[str], scene: Scene) -> dict[str, Entry]:
+    """The analyses that are taken of the trained federation."""
+    return {name: cast("EndAnalysis", analyses[name].take)(scene) for name in names if analyses[name].when == "end"}
+
+
+def class_counts(federation: Federation) -> dict[str, Any]:
+    """Training samples per client and class, for every run whose clients can be counted on a page."""
+    return {"class_counts": federation.class_counts.tolist()} if federation.clients <= MOST_CLIENTS else {}

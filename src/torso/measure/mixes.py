@@ -1,0 +1,123 @@
+"""Accuracies by mix and by membership of classes: P-FL (spec 9.4), inside and outside of what a client has (spec 9.5).
+
+G clients, B samples, C classes; models are stacked [G, *].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import Batch
+from torso.engine import Desk
+from torso.measure.accuracy import generic_answer, look, own_answer
+from torso.measure.base import Evaluation, measure
+from torso.nets import Output, Tensors
+
+
+@torch.no_grad()
+def look_at_test(
+    desk: Desk, count: int, tensors: Tensors, batch_size: int, numbers: Iterable[int] | None = None
+) -> Iterator[tuple[Batch, Output]]:
+    """What `count` models say of the whole test set in its fixed order, or of those of its batches."""
+    every = range(-(-len(desk.federation.test.labels) // batch_size))
+    for number in every if numbers is None else numbers:
+        stretch = desk.whole_test(number * batch_size, (number + 1) * batch_size)
+        (batch,) = stretch.in_order(batch_size, desk.room.lens)
+        for_all = Batch(batch.images.expand(count, *batch.images.shape[1:]), batch.labels.expand(count, -1))
+        yield from look(desk.room, iter([for_all]), tensors)
+
+
+@torch.no_grad()
+def right_by_class(
+    desk: Desk,
+    clients: Sequence[int],
+    tensors: Tensors,
+    batch_size: int,
+    answer: Callable[[Output], Tensor] = own_answer,
+) -> tuple[Tensor, Tensor]:
+    """How many of each class of the whole test set G models have right [G, C], and how many there are [C]."""
+    labels, classes = desk.federation.test.labels, desk.room.classes
+    right = torch.zeros(len(clients), classes, device=labels.device)
+    for batch, said in look_at_test(desk, len(clients), tensors, batch_size):
+        right.scatter_add_(1, batch.labels, (answer(said) == batch.labels).float())
+    return right, torch.bincount(labels, minlength=classes).float()
+
+
+def weigh(right: Tensor, there: Tensor, counts: Tensor) -> Tensor:
+    """P-FL [G] in percent: Σ_c p(c)·right_c / Σ_c p(c)·n_c, from right answers [G, C] or [C], samples `there` [C] and
+    each client's training samples [G, C] (spec 9.4). NaN for a client without samples: nothing to measure by."""
+    mix = counts / counts.sum(dim=1, keepdim=True)
+    return 100 * (mix * right).sum(dim=1) / (mix * there).sum(dim=1)
+
+
+def percent_by_mix(
+    desk: Desk,
+    clients: Sequence[int],
+    tensors: Tensors,
+    batch_size: int,
+    answer: Callable[[Output], Tensor] = own_answer,
+) -> Tensor:
+    """P-FL [G]: accuracy on the whole test set, each sample weighed by the client's share of its class (spec 9.4)."""
+    right, there = right_by_class(desk, clients, tensors, batch_size, answer)
+    return weigh(right, there, desk.train_deck(clients).class_counts(desk.room.classes))
+
+
+@measure("generic_as_personal", of="mixes")
+def generic_as_personal(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """P-FL of the generic model: the whole test set, each sample weighed by the client's share of its class (spec 9.4).
+
+    Ditto's GM (spec 9.6)."""
+    one = {name: tensor[:1] for name, tensor in tensors.items()}
+    right = torch.zeros(len(clients), desk.room.classes, device=desk.federation.test.labels.device)
+    for row, number in zip(right, clients, strict=True):
+        for batch, said in look_at_test(desk, 1, one, how.batch_size, [number]):
+            row.scatter_add_(0, batch.labels[0], (generic_answer(said) == batch.labels).float()[0])
+    return {"generic_as_personal": right}
+
+
+@measure("personal", of="own")
+def personal(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """P-FL of the clients' own models, as method.personal makes them (spec 9.4). Ditto's PM (spec 9.6)."""
+    return {"personal": percent_by_mix(desk, clients, tensors, how.batch_size)}
+
+
+@measure("local", of="local")
+def local(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """P-FL of the model that one more visit leaves on the client, before aggregation. Ditto's LM (spec 9.6)."""
+    return {"local": percent_by_mix(desk, clients, tensors, how.batch_size)}
+
+
+@torch.no_grad()
+def right_by_side(desk: Desk, clients: Sequence[int], tensors: Tensors, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Right answers on the clients' own test samples [G, 2] and how many there are [G, 2], of classes that the client
+    does not train on (0) and of those that it does (1)."""
+    deck, room = desk.test_deck(clients), desk.room
+    known = desk.train_deck(clients).class_counts(room.classes) > 0
+    right = torch.zeros(len(clients), 2, device=deck.index.device)
+    there = torch.zeros_like(right)
+    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors):
+        side = known.gather(1, batch.labels).long()
+        real = torch.ones_like(side, dtype=right.dtype) if batch.real is None else batch.real
+        right.scatter_add_(1, side, (own_answer(said) == batch.labels) * real)
+        there.scatter_add_(1, side, real)
+    return right, there
+
+
+@measure("id_before", "ood_before", of="clients")
+def before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The model that a client holds, on its own test samples of classes that it trains on (id) and of the others (ood);
+    a client without such samples is left out (spec 9.5)."""
+    right, there = right_by_side(desk, clients, tensors, how.batch_size)
+    outside, inside = (100 * right / there).unbind(dim=1)  # 0 / 0 is NaN: nothing to measure on
+    return {"id_before": inside, "ood_before": outside}
+
+
+@measure("id_after", "ood_after", of="own")
+def after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The client's own model, as method.personal makes it, on its own test samples of classes that it trains on (id)
+    and of the others (ood) (spec 9.5)."""
+    found = before(desk, clients, tensors, how)
+    return {"id_after": found["id_before"], "ood_after": found["ood_before"]}

@@ -1,0 +1,94 @@
+"""What measures need to know of a run: how clients would be fine-tuned, visited once more, or trained alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from torso.data.batches import Shuffle
+from torso.engine import Desk
+from torso.learn.drift import NoDrift
+from torso.learn.local import Course, Habits, Learned, learn
+from torso.learn.phases import Phase, lessons
+from torso.learn.steps import Plain
+from torso.measure import Evaluation
+from torso.measure.base import OwnModels
+from torso.nets import Tensors
+from torso.personal import Standing
+from torso.runs.rounds import visit_of
+from torso.runs.stages import Stage
+from torso.runs.state import State
+from torso.runs.visit import Visit
+
+if TYPE_CHECKING:
+    from torso.runs.run import Job
+
+
+def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
+    """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
+    config, personal = job.config, stage.method.personal
+    part = config.personalize.part
+    phases = personal.phases if part == "method" else (Phase(part),)
+    rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
+    rate = personal.factor * rates[personal.rate]
+    visit = _last_visit(job, stage, state)
+    habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
+    return Evaluation(
+        batch_size=config.measure.batch_size,
+        templates=config.measure.templates,
+        template_order=config.measure.template_order,
+        visit=visit,
+        alone=lambda desk, clients: _trained_alone(job, desk, clients),
+        own=_own_models(stage, state, visit),
+        finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
+        epochs=config.personalize.epochs,
+        sweep=config.personalize.sweep,
+        habits=replace(habits, objective=stage.method.objective.for_itself()),
+        shuffle=Shuffle(config.run.seed, "personalize", state.round),
+        weighting=config.train.weighting,
+        arrival=lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
+        arrival_habits=replace(habits, objective=stage.method.objective),
+    )
+
+
+def _last_visit(job: Job, stage: Stage, state: State) -> Callable[[Desk, Sequence[int]], Learned]:
+    """The last round's visit once more, of everybody who is measured (spec 9.4)."""
+
+    @cache
+    def again() -> Visit:
+        weights = dict.fromkeys(job.measured_clients, 1 / len(job.measured_clients))
+        last = visit_of(stage, state, job.federation.clients, max(state.round, 1), weights, job.config.run.seed)
+        return replace(last, shuffle=replace(last.shuffle, purpose="refresh"))
+
+    return lambda desk, clients: again().alone(desk, clients)
+
+
+def _own_models(stage: Stage, state: State, usual: Callable[[Desk, Sequence[int]], Learned]) -> OwnModels:
+    """What fine-tuning begins with, of G clients that hold some models."""
+
+    def own(desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None) -> Tensors:
+        left = {**held, **state.own_models(clients)}
+        at = Standing(held, left, stage.travels, visit or (lambda: usual(desk, clients)))
+        return stage.method.personal.begin(at)
+
+    return own
+
+
+def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
+    """The run as it would have been without a server: what the method `local-only` does (spec 5.1)."""
+    tensors = desk.models(job.model, {}, clients)
+    for course in _courses_alone(job, desk, clients):
+        tensors = learn(course, tensors).tensors
+    return tensors
+
+
+def _courses_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Course]:
+    """Round by round with the run's rates and batches; the optimiser is new in each (spec 1.2)."""
+    train, deck = job.config.train, desk.train_deck(clients)
+    habits = Habits(train.batch_size, train.momentum, train.weight_decay)
+    for stage in job.plan:
+        for number in range(stage.first, stage.last + 1):
+            plan = stage.lessons((Phase("all"),), number, train.local_epochs)
+            yield Course(desk.room, deck, plan, habits, Shuffle(job.config.run.seed, "train", number))

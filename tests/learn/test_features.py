@@ -1,0 +1,95 @@
+"""Head-only lessons on features computed once: the same models as through the whole network, and only where allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torso import Config
+from torso.data.augment import augmentations
+from torso.data.batches import Shuffle
+from torso.engine import Desk
+from torso.learn import local
+from torso.learn.drift import Local, Proximal
+from torso.learn.features import are_fixed
+from torso.learn.local import Course, Habits, Learned, learn_by_epoch
+from torso.learn.phases import Phase, lessons
+from torso.learn.steps import LookAhead
+from torso.nets import Tensors
+from torso.runs.run import Job, prepare
+
+RAGGED = {"clients": 4, "partition": "dirichlet-class", "alpha": 0.5}
+
+
+def job_of(body: str = "conv3", head: str = "linear", norm: str = "running") -> Job:
+    return prepare(Config(data=RAGGED, method={"name": "fedavg", "head": head}, model={"body": body, "norm": norm}))
+
+
+def course_of(job: Job, *plan: Phase, clients: tuple[int, ...] = (0, 1, 2, 3), **habits: Any) -> tuple[Course, Tensors]:
+    desk = Desk.at(job.net, job.federation)
+    how = Habits(20, 0.9, 0.001, **habits)
+    course = Course(desk.room, desk.train_deck(clients), lessons(job.net, plan, 3, 0.05), how, Shuffle(0, "t", 1))
+    return course, desk.models(job.model, {}, clients)
+
+
+def walked(course: Course, start: Tensors, anchor: Local | None = None) -> list[Learned]:
+    return [
+        replace(at, tensors={n: t.clone() for n, t in at.tensors.items()})
+        for at in learn_by_epoch(course, start, anchor)
+    ]
+
+
+@pytest.mark.parametrize("clients", [(2,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("head", ["linear", "normalized", "mlp", "dual"])
+@pytest.mark.parametrize("body", ["mlp", "conv3"])
+def test_both_ways_agree_after_every_epoch(
+    body: str, head: str, clients: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With momentum, weight decay, a drift correction, and clients of different sizes; then the body learns as well, so
+    that what comes after a head-only lesson is tested too."""
+    course, start = course_of(job_of(body, head), Phase("head"), Phase("all", 1), clients=clients, drift=Proximal(0.5))
+    anchor = Local({n: torch.zeros_like(t[0]) for n, t in start.items() if t.is_floating_point()}, {})
+    once = walked(course, start, anchor)
+    monkeypatch.setattr(local, "are_fixed", lambda *_: False)
+    whole = walked(course, start, anchor)
+    assert [at.epochs for at in once] == [at.epochs for at in whole] == [0, 1, 2, 3, 4]
+    for one, other in zip(once, whole, strict=True):
+        assert one.tensors.keys() == other.tensors.keys()
+        for name, tensor in other.tensors.items():
+            assert_close(one.tensors[name], tensor, rtol=1e-4, atol=1e-5)
+        assert_close(one.loss, other.loss, rtol=1e-4, atol=1e-5)
+    moved = next(name for name in start if name.startswith("head"))
+    assert not torch.equal(once[3].tensors[moved], once[0].tensors[moved])
+
+
+def test_the_body_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    course, start = course_of(job_of(), Phase("head"), clients=(0,))
+    calls = []
+    course.room.net.body.register_forward_hook(lambda *_: calls.append(1))
+    walked(course, start)
+    batches = -(-course.deck.sizes[0] // 20)
+    assert len(calls) == batches
+    monkeypatch.setattr(local, "are_fixed", lambda *_: False)
+    walked(course, start)
+    assert len(calls) == batches + 3 * batches
+
+
+def fixed(course: Course) -> bool:
+    lesson = course.plan[0]
+    return are_fixed(course, lesson, tuple(lesson.rates))
+
+
+def test_where_features_may_change_they_are_computed_anew() -> None:
+    plain, _ = course_of(job_of(), Phase("head"))
+    assert fixed(plain)
+    assert not fixed(replace(plain, room=replace(plain.room, change=augmentations["flip"])))
+    assert not fixed(course_of(job_of(norm="batch"), Phase("head"))[0])  # BatchNorm goes by the batch
+    assert not fixed(course_of(job_of(), Phase("all"))[0])
+    assert not fixed(course_of(job_of(), Phase("blocks:1"))[0])
+    assert not fixed(course_of(job_of(), Phase("head", 1))[0])  # nothing to gain
+    assert not fixed(course_of(job_of(), Phase("head"), step=LookAhead())[0])
+    assert not are_fixed(plain, plain.plan[0], ("body.blocks.0.conv.weight",))  # one optimiser over all phases

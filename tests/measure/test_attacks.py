@@ -1,0 +1,197 @@
+"""Clients that attack (spec 9.6): who they are, what they do to labels and uploads, and what is measured of the others.
+
+By hand on the federation of methods/tiny.py: from W = 0 at rate 1, client 0 (a quarter of the samples) learns W₀ and
+client 1 W₁, and neither moves the body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.methods import tiny
+from tests.runs import samples
+from torch import Tensor
+from torch.testing import assert_close
+
+from torso import Config, RequestError, Result, run
+from torso.config import AttackConfig
+from torso.data import Federation, build
+from torso.data.attacks import attacked
+from torso.engine import Batched, OneByOne
+from torso.runs.rounds import play_round
+from torso.runs.run import Job, prepare
+from torso.runs.state import State
+from torso.runs.tamper import Upload, random_updates
+
+W_0 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]])
+W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])
+
+
+def besieged(kind: str, malicious: set[int], method: str = "fedavg", head: str = "zeros") -> Job:
+    task = tiny.job(method, head)
+    plan = tuple(replace(stage, attack=kind) for stage in task.plan)
+    return replace(task, federation=replace(task.federation, malicious=frozenset(malicious)), plan=plan)
+
+
+def stacked(task: Job) -> State:
+    with Batched(task.net, task.federation, at_once=2) as engine:
+        return play_round(task.stage(1), State(task.model), task.federation, engine, seed=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("malicious", "expected"),
+    [
+        (set[int](), W_0 / 4 + 3 * W_1 / 4),
+        ({0}, W_0 / 2 + 3 * W_1 / 4),
+        ({1}, W_0 / 4 + 3 * W_1 / 2),
+        ({0, 1}, W_0 / 2 + 3 * W_1 / 2),
+    ],
+)
+def test_model_replacement_sends_the_update_times_the_participants(malicious: set[int], expected: Tensor) -> None:
+    task = besieged("model-replacement", malicious)
+    assert_close(tiny.head(tiny.play(task)), expected)
+    assert_close(tiny.head(stacked(task)), expected)
+
+
+def test_random_updates_replace_the_attackers_and_leave_the_others() -> None:
+    """The mean less client 1's share is a quarter of client 0's noise, which is the same whoever is in the stack."""
+    task = besieged("random-updates", {0})
+    state = tiny.play(task)
+    noise = 4 * (tiny.head(state) - 3 * W_1 / 4)
+    assert not noise.isclose(W_0, atol=0.01).any()
+    assert_close(tiny.head(stacked(task)), tiny.head(state))
+    assert_close(tiny.body(state) != 1, torch.tensor([True, True]))  # nobody trained it, and it is noise all the same
+
+
+def test_noise_has_mean_zero_and_the_spread_of_the_honest_update() -> None:
+    change = {"a": torch.full((2, 100, 100), 3.0), "b": torch.zeros(2, 10_000)}  # half 3, half 0: spread 1.5
+    change["a"][1], change["b"][1] = 0.3, 0.0
+    noise = random_updates(Upload(change, (4, 7), 2, seed=0, round=1))
+    for place, spread in ((0, 1.5), (1, 0.15)):
+        entries = torch.cat([noise["a"][place].flatten(), noise["b"][place]])
+        assert entries.mean() == pytest.approx(0.0, abs=0.05 * spread)
+        assert entries.std() == pytest.approx(spread, rel=0.05)
+    alone = random_updates(Upload({n: c[1:] for n, c in change.items()}, (7,), 2, seed=0, round=1))
+    assert_close(alone["a"][0], noise["a"][1])
+    later = random_updates(Upload(change, (4, 7), 2, seed=0, round=2))
+    assert not later["a"].isclose(noise["a"]).all()
+
+
+@pytest.mark.parametrize("kind", ["random-updates", "model-replacement"])
+@pytest.mark.parametrize("method", ["fedbabu", "scaffold", "fedexp", "fedfomo", "mtl", "fedrod-hyper"])
+def test_every_method_that_uploads_is_attacked(method: str, kind: str) -> None:
+    """What the server or the other clients get differs from what honest clients send."""
+
+    def got(malicious: set[int]) -> list[Tensor]:
+        state = tiny.play(besieged(kind, malicious, method, "eye"))
+        return [*state.model.values(), *(t for own in state.private.values() for t in own.values())]
+
+    assert any(not torch.equal(*pair) for pair in zip(got({0}), got(set()), strict=True))
+
+
+def test_an_attack_on_nothing_that_travels_changes_nothing() -> None:
+    honest, hostile = (tiny.play(besieged("model-replacement", who, "local-only")) for who in (set[int](), {0}))
+    assert all(torch.equal(t, hostile.private[k][n]) for k, own in honest.private.items() for n, t in own.items())
+
+
+# labels
+
+
+def digits(**more: object) -> Federation:
+    config = Config(data={"clients": 10, "new_clients": 4, "server_fraction": 0.1, **more})
+    return build(config.data, 0, torch.device("cpu"))
+
+
+def test_poisoned_labels_are_random_and_only_the_attackers() -> None:
+    before = digits()
+    after = attacked(before, AttackConfig(kind="label-poisoning", fraction=0.5), seed=0)
+    assert len(after.malicious) == 3  # ⌊0.5 · 6⌋ of the clients that train
+    assert not after.malicious & set(before.newcomers.tolist())
+    for client in range(10):
+        old, new = (f.train.labels[f.train.rows(client)] for f in (before, after))
+        if client in after.malicious:
+            assert 0.8 < (old != new).float().mean() < 0.98  # nine in ten of ten classes
+            assert len(new.unique()) == 10
+        else:
+            assert torch.equal(old, new)
+    for rows in ("server_rows", "meta_rows"):  # the server's copies are clean
+        was, now = getattr(before, rows), getattr(after, rows)
+        assert torch.equal(before.train.labels[was], after.train.labels[now])
+        assert torch.equal(before.train.images[was], after.train.images[now])
+    assert torch.equal(before.test.labels, after.test.labels)
+
+
+def test_the_attackers_are_fixed_by_the_seed_and_the_same_in_every_attack() -> None:
+    def drawn(kind: str, seed: int) -> frozenset[int]:
+        return attacked(digits(), AttackConfig.model_validate({"kind": kind, "fraction": 0.5}), seed).malicious
+
+    assert drawn("random-updates", 3) == drawn("model-replacement", 3) == drawn("label-poisoning", 3)
+    assert len({drawn("random-updates", seed) for seed in range(5)}) > 1
+
+
+# a run
+
+
+@pytest.fixture(scope="module")
+def poisoned() -> Result:
+    sets = ("attack.kind=label-poisoning", "attack.fraction=0.3", "measure.names=personalized,benign")
+    return run(samples.tiny("fedavg", *sets), federation=samples.digits())
+
+
+def test_benign_is_the_personalised_accuracy_of_those_who_do_not_attack(poisoned: Result) -> None:
+    everybody, benign = poisoned.accuracy["personalized"].clients, poisoned.accuracy["benign"].clients
+    assert len(poisoned.malicious) == 3
+    assert poisoned.as_json()["malicious"] == list(poisoned.malicious)
+    assert benign == tuple(None if k in poisoned.malicious else value for k, value in enumerate(everybody))
+    assert poisoned.accuracy["benign"].n == 7
+
+
+def test_an_attack_leaves_a_shared_federation_as_it_is(poisoned: Result) -> None:
+    assert not samples.digits().malicious
+    assert samples.digits().train.labels.sum() != poisoned.federation.train.labels.sum()  # type: ignore[union-attr]
+
+
+def test_without_an_attack_everybody_is_benign() -> None:
+    found = run(samples.tiny("fedavg", "measure.names=personalized,benign"), federation=samples.digits())
+    assert found.accuracy["benign"] == found.accuracy["personalized"]
+    assert "malicious" not in found.as_json()
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (("attack.kind=bribery",), "attack.kind = 'bribery'"),
+        (("attack.fraction=1.0",), "attack.fraction = 1.0"),
+        (
+            ("attack.kind=random-updates", "attack.fraction=0.01"),
+            "attack.fraction = 0.01 of 10 training clients is nobody",
+        ),
+        (
+            ("attack.kind=random-updates", "method.name=fedncm"),
+            "attack.kind = 'random-updates' replaces what clients send",
+        ),
+    ],
+)
+def test_refusals_name_the_key(sets: tuple[str, ...], words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        prepare(samples.tiny("fedavg", *sets), samples.digits())
+    assert words in str(refused.value)
+
+
+def test_attackers_do_not_depend_on_workers_or_stacks() -> None:
+    sets = ("attack.kind=random-updates", "attack.fraction=0.5", "train.rounds=2", "measure.names=generic")
+    one = run(samples.tiny("fedavg", *sets), federation=samples.digits())
+    other = run(samples.tiny("fedavg", *sets, "run.clients_at_once=3", "run.workers=2"), federation=samples.digits())
+    assert one.state is not None
+    assert other.state is not None
+    for name, tensor in one.state.model.items():
+        assert_close(other.state.model[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_one_by_one_engine_meets_the_attack_too() -> None:
+    task = besieged("model-replacement", {1})
+    with OneByOne(task.net, task.federation, workers=1, at_once=2) as engine:
+        state, _ = play_round(task.stage(1), State(task.model), task.federation, engine, seed=0)
+    assert_close(tiny.head(state), W_0 / 4 + 3 * W_1 / 2)

@@ -1,0 +1,179 @@
+"""P-FL, inside and outside, local models: three clients and four classes, worked out by hand (data: test_accuracy.py).
+
+The model says 0, 0, 1, 0 | 0, 1 for the test labels 0, 0, 2, 3 | 1, 1: it has 2 of 2 of class 0, 1 of 2 of class 1,
+none of classes 2 and 3. The clients train on classes 0, 2 | 1, 1, 3 | 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from torso import Config, run
+from torso.data import Federation
+from torso.engine import Batched, Desk, OneByOne
+from torso.measure import Accuracy, Evaluation, evaluate
+from torso.measure.mixes import right_by_side, weigh
+from torso.runs.run import Job, prepare
+from torso.runs.state import State
+
+from .test_accuracy import TEST, split, three
+
+SWAPPED = torch.eye(4, 2)[[1, 0, 2, 3]]  # a head that says 1 where `three`'s says 0, and 0 where it says 1
+
+
+def job_of(method: str = "fedavg", federation: Federation | None = None, **sections: dict[str, Any]) -> Job:
+    model = {"body": "scale", "head_init": "eye", "head_bias": False}
+    sections.setdefault("measure", {"batch_size": 4})
+    return prepare(Config(method=method, model=model, **sections), federation or three())
+
+
+def measured(
+    job: Job, names: list[str], at_once: int = 1, own: Mapping[int, dict[str, Tensor]] | None = None
+) -> dict[str, Accuracy]:
+    state = State(job.model, own=own or {})
+    how = job.evaluation(job.plan[0], state)
+    make = partial(OneByOne, workers=2) if at_once == 1 else Batched
+    with make(job.net, job.federation, at_once=at_once) as engine:
+        return evaluate(engine, job.federation, names, state, how, job.measured_clients)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [2, 4, 128])
+def test_p_fl_of_the_generic_model(at_once: int, batch_size: int) -> None:
+    """Client 0: (½·2 + ½·0) / (½·2 + ½·1) = ⅔; client 1: (⅔·1 + ⅓·0) / (⅔·2 + ⅓·1) = ⅖; client 2: 2 / 2."""
+    found = measured(job_of(measure={"batch_size": batch_size}), ["generic_as_personal", "generic"], at_once)
+    assert found["generic_as_personal"].clients == pytest.approx((200 / 3, 40.0, 100.0))
+    assert found["generic_as_personal"].mean == pytest.approx((200 / 3 + 140) / 3)
+    assert found["generic"].mean == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_p_fl_of_personal_models(at_once: int) -> None:
+    """Client 0's own model says 1, 1, 0, 1, 1, 0: right once, of class 1, which it does not have. The others have no
+    own model yet: theirs is the one that everybody began with."""
+    own = {0: {"head.weight": SWAPPED}}
+    found = measured(job_of("ditto"), ["personal", "generic_as_personal"], at_once, own)
+    assert found["personal"].clients == pytest.approx((0.0, 40.0, 100.0))
+    assert found["generic_as_personal"].clients == pytest.approx((200 / 3, 40.0, 100.0))
+
+
+def test_equal_shares_are_the_plain_accuracy() -> None:
+    """Spec 18, point 10. Right 1 of 2, 3 of 4, 0 of 5: G-FL is 4 of 11."""
+    right, there = torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 5.0])
+    counts = torch.tensor([[7, 7, 7], [0, 9, 0], [0, 0, 0]])
+    even, one, nothing = weigh(right, there, counts).tolist()
+    assert even == pytest.approx(100 * 4 / 11)
+    assert one == pytest.approx(75.0)
+    assert math.isnan(nothing)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_inside_and_outside(at_once: int) -> None:
+    """Client 0: of its labels 0, 0, 2 two are right, its label 3 is outside and wrong. Client 1: 1 of 2 inside, nothing
+    outside. Client 2 has no test samples."""
+    found = measured(job_of(), ["id_before", "ood_before", "initial"], at_once)
+    assert found["id_before"].clients == pytest.approx((200 / 3, 50.0, None))
+    assert found["ood_before"].clients == (0.0, None, None)
+    assert (found["ood_before"].mean, found["ood_before"].n) == (0.0, 1)
+
+
+def test_inside_and_outside_recombine_to_the_whole() -> None:
+    """Spec 18, point 10, on test data dealt anew (spec 9.5)."""
+    job = prepare(Config(data={"clients": 10, "shards": 5, "test_shards": 10}))
+    clients = list(job.measured_clients)
+    desk = Desk.at(job.net, job.federation)
+    _, there = right_by_side(desk, clients, desk.models(job.model, {}, clients), 128)
+    whole = measured(job, ["initial", "id_before", "ood_before"])
+    assert (there > 0).all()  # both kinds of samples for everybody, or the test would say little
+    share = there / there.sum(dim=1, keepdim=True)
+    parts = torch.tensor([whole["ood_before"].clients, whole["id_before"].clients], dtype=torch.float64).T
+    assert whole["initial"].clients == pytest.approx(tuple((share * parts).sum(dim=1).tolist()))
+
+
+def test_nobody_has_samples_outside() -> None:
+    inside = {**TEST, 0: TEST[0][:3]}
+    found = measured(job_of(federation=replace(three(), test=split(inside))), ["ood_before", "ood_after"])
+    for name in ("ood_before", "ood_after"):
+        assert found[name].as_json() == {"mean": None, "std": None, "n": 0, "clients": [None] * 3}
+
+
+def test_after_is_of_the_own_model() -> None:
+    """Client 0's own model has its 0, 0, 2, 3 all wrong; client 1 holds its first model and has 1 of 2."""
+    found = measured(job_of("ditto"), ["id_before", "id_after", "ood_after"], own={0: {"head.weight": SWAPPED}})
+    assert found["id_before"].clients == pytest.approx((200 / 3, 50.0, None))
+    assert found["id_after"].clients == pytest.approx((0.0, 50.0, None))
+    assert found["ood_after"].clients == (0.0, None, None)
+
+
+def test_only_what_is_asked_for_comes_back() -> None:
+    """Both sides are found in one pass; the other one was not asked for."""
+    assert set(measured(job_of(), ["ood_before", "id_after"])) == {"ood_before", "id_after"}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_the_local_model_is_what_one_visit_leaves(method: str) -> None:
+    """One step of client 1 at rate 2 gives it class 1 twice: (⅔·2) / (⅔·2 + ⅓·1) = 80 % (by hand: test_newcomers.py);
+    Ditto's own model has not been trained yet."""
+    train = {"lr": 2.0, "schedule": "const", "local_epochs": 1, "batch_size": 5}
+    found = measured(job_of(method, train=train, personalize={"epochs": 0}), ["local", "personal"])
+    assert found["local"].clients[1] == pytest.approx(80.0)
+    assert found["personal"].clients[1] == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    "names", [("personalized", "personal", "id_after", "ood_after", "benign"), ("local", "personal")]
+)
+def test_every_model_is_made_once_whoever_looks(names: tuple[str, ...]) -> None:
+    job = job_of("fedrod-linear" if "local" in names else "fedavg", train={"local_epochs": 1})
+    state, made = State(job.model), {"own": 0, "visit": 0}
+    how = job.evaluation(job.plan[0], state)
+
+    def counted(what: str, *given: Any) -> Any:
+        made[what] += 1
+        return getattr(how, what)(*given)
+
+    counting: Evaluation = replace(how, own=partial(counted, "own"), visit=partial(counted, "visit"))
+    with Batched(job.net, job.federation, at_once=3) as engine:
+        evaluate(engine, job.federation, names, state, counting, job.measured_clients)
+    assert made == {"own": 1, "visit": int("local" in names)}
+
+
+SMALL = {"data": {"clients": 5}, "train": {"rounds": 3, "local_epochs": 2, "fraction": 0.4}}
+
+
+def test_local_only_is_the_run_of_everybody_alone() -> None:
+    """Bit for bit what the method `local-only` does in the same rounds (spec 5.1), whatever the method that asks."""
+    alone = run(Config(method="local-only", measure={"names": ["initial"]}, **SMALL)).accuracy["initial"]
+    asked = run(Config(method="fedbabu", measure={"names": ["initial", "local_only"]}, **SMALL)).accuracy
+    assert asked["local_only"] == alone
+    assert asked["initial"] != alone
+
+
+def test_the_generic_model_on_a_test_set_with_a_long_tail() -> None:
+    """100, 46, 21, 10 test images of the four classes (spec 10.4), each counted once."""
+    synthetic = {"classes": 4, "samples": 400, "test_samples": 400, "noise": 2.0}
+    data = {"source": "synthetic", "clients": 4, "partition": "iid", "synthetic": synthetic}
+    result = run(
+        Config(
+            data={**data, "imbalance": 10.0, "imbalance_test": True},
+            train={"rounds": 1, "local_epochs": 1},
+            measure={"names": ["generic"]},
+        )
+    )
+    assert result.federation is not None
+    test = result.federation.test
+    assert np.bincount(test.labels.numpy()).tolist() == [100, 46, 21, 10]
+    pixels = test.images.permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(c).view(1, -1, 1, 1) for c in (result.federation.mean, result.federation.std))
+    with torch.no_grad():
+        said = result.network().eval()((pixels - mean) / std).argmax(dim=1)
+    assert result.accuracy["generic"].mean == pytest.approx(100 * float((said == test.labels).float().mean()))

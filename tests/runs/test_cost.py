@@ -1,0 +1,55 @@
+"""Operations and memory: what torch counts is what one counts by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from torso import run
+from torso.runs.flops import peak_memory_bytes, step_flops
+from torso.runs.run import prepare
+
+from .samples import digits, tiny
+
+A, B, C = 64 * 200, 200 * 200, 200 * 10  # multiplications per sample of the three layers of `mlp` on digits
+
+
+@pytest.mark.parametrize("batch", [2, 50])
+def test_a_step_of_the_mlp_by_hand(batch: int) -> None:
+    """Two operations per multiplication: forward A + B + C; back to weights A + B + C, and through layers B + C."""
+    net = prepare(tiny(), digits()).net
+    every, head = list(net.state_dict()), net.parts["head"]
+    assert step_flops(net, (1, 8, 8), batch) == 2 * batch * (A + B + C)
+    assert step_flops(net, (1, 8, 8), batch, every) == 2 * batch * (2 * (A + B + C) + B + C)
+    assert step_flops(net, (1, 8, 8), batch, head) == 2 * batch * (A + B + 2 * C)
+
+
+@pytest.mark.parametrize(
+    ("method", "each"),
+    [
+        ("fedavg", 2 * (A + B + C) + B + C),
+        ("ditto", 2 * (2 * (A + B + C) + B + C)),  # a second model is trained
+        ("lp", A + B + 2 * C),
+    ],
+)
+def test_a_runs_operations_are_those_of_its_samples(method: str, each: int, tmp_path: Path) -> None:
+    result = run(tiny(method, "measure.names=[]"), tmp_path / "run", federation=digits())
+    lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    met = sum(int(digits().train.sizes_of(line["participants"]).sum()) for line in lines)
+    assert result.cost.flops == 2 * met * each
+    assert lines[-1]["flops"] == result.cost.flops
+
+
+def test_class_means_cost_a_forward_pass() -> None:
+    result = run(tiny("fedncm", "measure.names=[]"), federation=digits())
+    assert result.cost.flops == 2 * (A + B + C) * len(digits().train.order)
+
+
+def test_memory_of_the_process_is_known_on_cpu() -> None:
+    known = peak_memory_bytes(torch.device("cpu"))
+    assert known is not None
+    assert 50e6 < known < 1e12  # torch alone takes more than 50 MB
+    assert peak_memory_bytes(torch.device("meta")) is None
