@@ -168,6 +168,19 @@ def test_normalise(sea: Sea, channels: int, size: int, pool: int, masked: bool) 
         assert close(out.detach()[kept], F.relu(F.max_pool2d(exact, pool)).detach())
 
 
+@pytest.mark.parametrize("pool", [1, 2])
+def test_nan_stays(sea: Sea, pool: int) -> None:
+    """Through the maximum of the pool and of ReLU; the interpreter's maximum keeps it anyway, a GPU's own does not."""
+    from torso.nets.kernels.norm import normalise
+
+    y = maps(2, 16, 4, 4)
+    y[0, 3] = torch.nan
+    ones = torch.ones(G, 16, device=DEVICE)
+    out, _, _ = normalise(y, ones, 0 * ones, None, None, None, 1e-5, True, pool)
+    assert out[:2, 3].isnan().all()
+    assert out.isnan().sum() == out[:2, 3].numel()
+
+
 @pytest.mark.parametrize("active", [None, [True, False, True]])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_step_of_sgd(sea: Sea, active: list[bool] | None, momentum: float) -> None:
