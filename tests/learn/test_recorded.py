@@ -74,3 +74,17 @@ def test_nothing_waits() -> None:
         epoch()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_what_was_forgotten_is_recorded_again() -> None:
+    """Also while somebody still holds what the last recording gave."""
+    net, start, deck = federation("conv4")
+    names, counts, recorder = learnable(net, start), deck.class_counts(4), Recorder(gradients)
+    set_modes(net, names)
+    batch = next(batches(deck, 1))
+    first, _ = recorder.gradients(net, recorder.home(start, 5), names, batch, CrossEntropy(), counts)
+    wanted = {n: g.clone() for n, g in first.items()}
+    recorder.forget()
+    again, _ = recorder.gradients(net, recorder.home(start, 5), names, batch, CrossEntropy(), counts)
+    for name, grad in wanted.items():
+        torch.testing.assert_close(again[name], grad, rtol=1e-3, atol=1e-4, msg=name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +54,13 @@ class Recorder:
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
         self._modules: dict[int, list[nn.Module]] = {}
         self._width = 0
-        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self._pool = _new_pool()
 
     def forget(self) -> None:
         """Give all memory back, as when it has run out; what is at home is lost."""
         self._recordings.clear()
         self._homes.clear()
+        self._pool = _new_pool()  # nobody may record into a pool whose last recording is gone while it holds memory
 
     def home(self, tensors: Tensors, width: int) -> Tensors:
         """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
@@ -126,6 +128,10 @@ class Recorder:
         with torch.cuda.graph(graph, pool=self._pool):
             grads, total = self.compute(net, kept, names, batch, objective, counts)
         return _Recording(graph, kept, batch, counts, grads, total, buffers)
+
+
+def _new_pool() -> Any:
+    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 def _room_for(batch: Batch, width: int, masked: bool) -> Batch:

@@ -30,6 +30,7 @@ class _Convolution(torch.autograd.Function):
         clients, out_c, _, kernel, _ = weight.shape
         x = x.contiguous(memory_format=torch.channels_last)
         ready = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous()
+        bias = None if bias is None else bias.contiguous()  # one model for all clients is an expanded view
         height, width = ((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:])
         like, boxed, sums = (x.shape[0], out_c, height, width), boxes.boxable(x, out_c, stride), None
         if boxed:

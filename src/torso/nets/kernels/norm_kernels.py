@@ -147,9 +147,9 @@ def apply_kernel(
             for k in tl.static_range(1, 4):
                 step = (k // 2) * width + k % 2
                 _far, z = _normal(y, at + step, channels, c, mask, mean, scale, shift, counts)
-                best = tl.maximum(best, z)
-        if RELU:
-            best = tl.maximum(best, 0.0)
+                best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
+        if RELU:  # as PyTorch's: a GPU's own maximum of NaN and 0 is 0, and a run would go on after it has diverged
+            best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
         window = start + tl.arange(0, BP)
         tl.store(out + window[:, None] * channels + c[None, :], best.to(out.dtype.element_ty), mask=mask)
 
