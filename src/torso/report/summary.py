@@ -137,7 +137,8 @@ def _generic(comparison: Comparison, measure: str) -> str:
     ranked = _ranked(comparison, "generic")
     if measure == "generic" or len(ranked) < 2:
         return f"The generic model reaches {ranked[0][0]:.1f}%." if ranked and measure != "generic" else ""
-    return f"The best generic model is {ranked[0][1].label}’s with {ranked[0][0]:.1f}%, the worst {ranked[-1][1].label}’s with {ranked[-1][0]:.1f}%."
+    (high, best), (low, worst) = ranked[0], ranked[-1]
+    return f"The best generic model is {best.label}’s with {high:.1f}%, the worst {worst.label}’s with {low:.1f}%."
 
 
 def _cost(comparison: Comparison) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
 from torso.report.charts.base import Chart, kind
@@ -27,7 +29,7 @@ def _series(found: Any, x: str, y: str, label: str, place: int) -> Series | None
     xs, ys = matrix(found.get(x), 1), matrix(found.get(y), 1)
     if xs is None or ys is None or len(xs) != len(ys):
         return None
-    pairs = [(float(a), float(b)) for a, b in zip(xs, ys, strict=True) if a == a and b == b]
+    pairs = [(float(a), float(b)) for a, b in zip(xs, ys, strict=True) if math.isfinite(a) and math.isfinite(b)]
     return Series(label, place, tuple(a for a, _ in pairs), tuple(b for _, b in pairs)) if pairs else None
 
 
@@ -57,7 +59,9 @@ def norms(comparison: Comparison) -> list[Chart]:
                     height=260,
                 ),
             )
-            note = "Classes a client has data of (seen) and has none of (unseen), after a visit (local) and on the server (global)."
+            note = (
+                "Classes a client has data of (seen) or not (unseen), after a visit (local) and on the server (global)."
+            )
             title = f"{what.capitalize()} norms: {of_seed(entry, run)}"
             charts.append(
                 Chart("norms", title, note, drawing, ("norm", "round", "value"), _rows(series), f"{entry.label} {what}")
@@ -82,7 +86,7 @@ def curves(comparison: Comparison) -> list[Chart]:
         if not known or rounds is None or epochs is None:
             continue
         drawing = Drawing(280)
-        gap = float(min(b - a for a, b in zip(rounds, rounds[1:], strict=False))) if len(rounds) > 1 else 1.0
+        gap = float(min(b - a for a, b in pairwise(rounds))) if len(rounds) > 1 else 1.0
         reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)
         panel = Panel(
             40,
@@ -98,7 +102,7 @@ def curves(comparison: Comparison) -> list[Chart]:
                 points = [
                     (panel.x(float(r + (e - epochs[0]) * reach)), panel.y(float(v)))
                     for e, v in zip(epochs, values, strict=True)
-                    if v == v
+                    if math.isfinite(v)
                 ]
                 if len(points) > 1:
                     drawing.add(Line(points, series_role(place), 2))

@@ -55,7 +55,9 @@ def partition(comparison: Comparison) -> list[Chart]:
         )
         drawing.add(*ramp.legend(left, height + 54, "samples"))
         rows = [(k, c, int(n)) for k, row in enumerate(table) for c, n in enumerate(row)]
-        note = f"Training samples of each class on each client ({run.setting('data.source', '?')}, seed {run.seed}). Empty: none."
+        note = (
+            f"Training samples by class and client ({run.setting('data.source', '?')}, seed {run.seed}). Empty: none."
+        )
         if len(order) > MOST_CLIENTS:
             note += f" {MOST_CLIENTS} of the clients are drawn, evenly."
         drawn_as = Chart(
@@ -216,7 +218,7 @@ def layers(comparison: Comparison) -> list[Chart]:
             Text(WIDTH - 8, high + 42, "epochs of fine-tuning", anchor="end"), *ramp.legend(left, high + 54, "cosine")
         )
         rows = [(e, name, round(float(table[i, j]), 5)) for i, e in enumerate(epochs) for j, name in enumerate(names)]
-        note = "Mean cosine between the clients' updates or weights of a layer: dark layers stay common, light ones become personal."
+        note = "Mean cosine between the clients' weights of a layer: where it falls, the layer becomes personal."
         charts.append(
             Chart(
                 "layers",

@@ -1,5 +1,6 @@
 """Colours by role. Series are Okabe and Ito's eight, which readers with any colour vision tell apart, darkened or
-lightened until each stands out from its ground; after eight they repeat with dashes. Nothing is told by colour alone."""
+lightened until each stands out from its ground; after eight they repeat with dashes. Nothing is told by colour
+alone."""
 
 from __future__ import annotations
 

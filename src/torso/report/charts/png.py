@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
+from itertools import pairwise
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -57,7 +58,7 @@ def _dashed(points: Sequence[Point], dash: tuple[float, ...]) -> list[list[Point
     """The line cut into its dashes."""
     pieces: list[list[Point]] = [[points[0]]]
     on, left, turn = True, dash[0], 0
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         length, gone = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 0.0
         while length - gone > left:
             gone += left

@@ -129,18 +129,22 @@ def bands(comparison: Comparison) -> list[Chart]:
     return charts
 
 
+def _losses(run: Record) -> dict[int, float]:
+    known = {line["round"]: line.get("loss") for line in run.history}
+    return {r: float(v) for r, v in known.items() if isinstance(v, float | int) and math.isfinite(v)}
+
+
 @kind("loss", "rounds")
 def loss(comparison: Comparison) -> list[Chart]:
     """Mean training loss of a round's participants."""
     series = []
     for entry in comparison.entries:
-        runs = [{line["round"]: line.get("loss") for line in run.history} for run in (entry.good or entry.runs)]
+        runs = [_losses(run) for run in (entry.good or entry.runs)]
         shared = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
-        xs = [r for r in shared if all(isinstance(h[r], float | int) and math.isfinite(h[r]) for h in runs)]
-        if xs:
-            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in xs)
+        if shared:
+            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in shared)
             label = entry.label if entry.good else f"{entry.label} (not finished)"
-            series.append(Series(label, entry.place, tuple(map(float, xs)), ys))
+            series.append(Series(label, entry.place, tuple(map(float, shared)), ys))
     if not series:
         return []
     drawing = draw_lines(series, Look("round", "training loss", percent=False, whole=True))
