@@ -130,7 +130,11 @@ def browser(profile: Path) -> Iterator[Browser]:
 
     command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
     process = subprocess.Popen(
-        command, close_fds=False, preexec_fn=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        close_fds=False,
+        preexec_fn=place,  # noqa: PLW1509  no threads here
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     os.close(theirs_in)
     os.close(theirs_out)

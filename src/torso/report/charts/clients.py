@@ -100,7 +100,7 @@ def clients(comparison: Comparison) -> list[Chart]:
         row, left = 58.0, _left([entry.label for entry, _ in found])
         drawing = Drawing(len(found) * row + 62)
         panel = Panel(
-            left, 22, WIDTH - 12, 22 + len(found) * row, accuracy_span([v for _, vs in found for v, _ in vs]), (0, 1)
+            left, 22, WIDTH - 24, 22 + len(found) * row, accuracy_span([v for _, vs in found for v, _ in vs]), (0, 1)
         )
         drawing.add(*panel.across(f"{title_of(measure)} accuracy of a client, %"))
         for number, (entry, values) in enumerate(found):

@@ -56,6 +56,24 @@ class Boxes:
 
 
 @dataclass(frozen=True)
+class Cells:
+    """Cells (column, row) of a grid in one role; the grid's corner and the size of a cell are given once."""
+
+    cells: Sequence[tuple[int, int]]
+    role: str
+    left: float
+    top: float
+    width: float
+    height: float
+
+    @property
+    def boxes(self) -> list[tuple[float, float, float, float]]:
+        return [
+            (self.left + x * self.width, self.top + y * self.height, self.width, self.height) for x, y in self.cells
+        ]
+
+
+@dataclass(frozen=True)
 class Dots:
     """Dots of one role; what each stands for is told on hovering."""
 
@@ -76,7 +94,7 @@ class Text:
     bold: bool = False
 
 
-Mark = Line | Area | Boxes | Dots | Text
+Mark = Line | Area | Boxes | Cells | Dots | Text
 
 
 @dataclass(frozen=True)

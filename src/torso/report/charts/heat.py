@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torso.report.charts.drawing import Boxes, Mark, Text, nice
+from torso.report.charts.drawing import Boxes, Cells, Mark, Text, nice
 from torso.report.charts.palette import LEVELS, level
 
 Matrix = npt.NDArray[np.float64]
@@ -61,16 +61,20 @@ def cells(values: Matrix, box: tuple[float, float, float, float], ramp: Ramp, bl
     left, top, width, height = box
     rows, columns = values.shape
     w, h = width / columns, height / rows
-    levels: dict[int, list[tuple[float, float, float, float]]] = {}
+    levels: dict[int, list[tuple[int, int]]] = {}
     for i in range(rows):
         for j in range(columns):
             value = float(values[i, j])
             if not math.isnan(value) and value != blank:
                 place = level(value, ramp.low, ramp.high)
-                levels.setdefault(place, []).append((left + j * w, top + i * h, w, h))
+                levels.setdefault(place, []).append((j, i))
     frame = Boxes([(left - 1, top - 1, width + 2, height + 2)], "grid")
     ground = Boxes([(left, top, width, height)], "ground")
-    return [frame, ground, *(Boxes(boxes, f"{ramp.hue}{place}") for place, boxes in sorted(levels.items()))]
+    return [
+        frame,
+        ground,
+        *(Cells(where, f"{ramp.hue}{place}", left, top, w, h) for place, where in sorted(levels.items())),
+    ]
 
 
 def numbered(count: int, start: float, length: float, names: Sequence[Any] | None = None) -> list[tuple[float, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
-from torso.report.charts.drawing import Area, Boxes, Dots, Drawing, Line, Mark, Point, Text, text_width
+from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text, text_width
 from torso.report.charts.palette import LIGHT
 
 SCALE = 0.75  # a CSS pixel in points
@@ -54,10 +54,9 @@ def _mark(mark: Mark, opacities: Sequence[float]) -> str:
             return f"{state} {colour} RG {width:g} w [{dashes}] 0 d {_path(points)} S"
         case Area(points, _, _):
             return f"{state} {colour} rg {_path(points)} h f"
-        case Boxes(boxes, _):
-            return (
-                f"{state} {colour} rg " + " ".join(f"{x:.2f} {y:.2f} {w:.2f} {h:.2f} re" for x, y, w, h in boxes) + " f"
-            )
+        case Boxes() | Cells():
+            paths = " ".join(f"{x:.2f} {y:.2f} {w:.2f} {h:.2f} re" for x, y, w, h in mark.boxes)
+            return f"{state} {colour} rg {paths} f"
         case Dots(dots, _, radius, _):
             return f"{state} {colour} rg " + " ".join(f"{_circle(x, y, radius)} f" for x, y, _ in dots)
         case Text():

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from PIL import Image, ImageDraw, ImageFont
 
-from torso.report.charts.drawing import Area, Boxes, Dots, Drawing, Line, Mark, Point, Text
+from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text
 from torso.report.charts.palette import LIGHT
 
 SCALE = 3  # pixels of the file per unit of the drawing
@@ -41,8 +41,8 @@ def _draw(pen: ImageDraw.ImageDraw, mark: Mark, zoom: int, ink: int | None = Non
                 pen.line([(x * zoom, y * zoom) for x, y in piece], colour, max(1, round(width * zoom)), joint="curve")
         case Area(points, _, _):
             pen.polygon([(x * zoom, y * zoom) for x, y in points], colour)
-        case Boxes(boxes, _):
-            for x, y, w, h in boxes:
+        case Boxes() | Cells():
+            for x, y, w, h in mark.boxes:
                 right, bottom = max(x * zoom, (x + w) * zoom - 1), max(y * zoom, (y + h) * zoom - 1)
                 pen.rectangle((round(x * zoom), round(y * zoom), round(right), round(bottom)), colour)
         case Dots(dots, _, radius, _):

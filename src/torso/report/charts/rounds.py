@@ -37,7 +37,8 @@ def course(run: Record, measure: str, axis: Axis) -> dict[int, tuple[float, Scor
         x = axis(run, line)
         if scores is not None and scores.known and x is not None:
             found[line["round"]] = (x, scores)
-    last = {"round": run.rounds, **(run.result.get("cost") or {})}
+    cost = run.result.get("cost")
+    last = {**(cost if isinstance(cost, Mapping) else {}), "round": run.rounds}
     if run.ok and measure in run.accuracy and run.rounds and (x := axis(run, last)) is not None:
         found[run.rounds] = (x, run.accuracy[measure])
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from torso.report.charts.drawing import Area, Boxes, Dots, Drawing, Line, Mark, Point, Text
+from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text
 from torso.report.charts.palette import LIGHT, Palette
 
 FONTS = "Helvetica, Arial, 'Liberation Sans', sans-serif"
@@ -48,6 +48,10 @@ def _mark(mark: Mark, paint: Paint) -> str:
         case Boxes(boxes, role):
             path = "".join(f"M{_n(x)} {_n(y)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for x, y, w, h in boxes)
             return f'<path d="{path}" {paint("fill", role)} shape-rendering="crispEdges"/>'
+        case Cells(where, role, left, top, width, height):
+            path = "".join(f"M{x} {y}h1v1h-1z" for x, y in where)
+            place = f"translate({_n(left)} {_n(top)}) scale({width:.4f} {height:.4f})"
+            return f'<path d="{path}" transform="{place}" {paint("fill", role)} shape-rendering="crispEdges"/>'
         case Dots(dots, role, radius, opacity):
             r = _n(radius)
             each = "".join(_dot(x, y, r, title) for x, y, title in dots)

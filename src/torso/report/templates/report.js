@@ -72,13 +72,17 @@
     copy.style.background = getComputedStyle(document.documentElement).backgroundColor;
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + new XMLSerializer().serializeToString(copy);
   };
+  const unpacked = (text) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
   const quoted = (text) => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   document.addEventListener("click", async (event) => {
     const pressed = event.target.closest("button");
     if (!pressed) return;
     const figure = pressed.closest("figure");
     if (pressed.dataset.save === "svg") save(standalone(figure.querySelector("svg")), "image/svg+xml", `${figure.dataset.kind}.svg`);
-    if (pressed.dataset.save === "csv") save(data.csv[figure.id], "text/csv", `${figure.dataset.kind}.csv`);
+    if (pressed.dataset.save === "csv") save(await unpacked(data.csv[figure.id]), "text/csv", `${figure.dataset.kind}.csv`);
     if (pressed.dataset.saveTable) {
       const table = document.getElementById(pressed.dataset.saveTable);
       const lines = [...table.rows].map((row) => [...row.cells].map((cell) => quoted(cell.innerText.replace(/\s+/g, " ").trim())).join(","));
