@@ -70,8 +70,14 @@ class Watcher:
             "left": pace * (total - done) if running and pace is not None else None,
             "quiet": quiet if running and quiet > max(30.0, 20 * (pace or 0)) else None,
             "news": news(record),
-            "problems": [p for p in record.problems if not p.startswith("unfinished")],
+            "problems": self._told(record),
         }
+
+    @staticmethod
+    def _told(record: Record) -> list[str]:
+        """Half a line at the end of a history, or no result yet, is no problem of a run that goes on."""
+        going = record.status == "unfinished"
+        return [p for p in record.problems if not (going and p.startswith(("unfinished", "history.jsonl is broken")))]
 
     def _drawn(self, records: list[Record]) -> list[dict[str, str]]:
         key = [(str(r.folder), len(r.history), r.status) for r in records]
@@ -87,12 +93,13 @@ class Watcher:
 
     def log(self, path: str) -> str | None:
         """The history of a run in lines; None for anything that is not a run below the root."""
-        folder = (self.root / path).resolve()
-        if not folder.is_relative_to(self.root) or not is_run(folder):
+        known = {folder.relative_to(self.root).as_posix(): folder for folder in self.folders()}
+        folder = known.get(path)  # no path is ever made of what was asked
+        if folder is None:
             return None
         record = self.record(folder)
         lines = [_line(line) for line in record.history[-_LINES:]]
-        return "\n".join([*lines, *record.problems, *([] if record.status == "unfinished" else [record.status])])
+        return "\n".join([*lines, *self._told(record), *([] if record.status == "unfinished" else [record.status])])
 
 
 def planned_rounds(record: Record) -> int:
@@ -145,7 +152,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         asked = urlsplit(self.path)
         if asked.path == "/":
-            page = render("watch.html", "watch.js", ["base.css", "watch.css"], root=str(self.watcher.root))
+            page = render(
+                "watch.html",
+                "watch.js",
+                ["base.css", "watch.css"],
+                root=str(self.watcher.root),
+                name=self.watcher.root.name,
+            )
             self._answer(HTTPStatus.OK, "text/html", page)
         elif asked.path == "/state.json":
             self._answer(HTTPStatus.OK, "application/json", json.dumps(self.watcher.state()))

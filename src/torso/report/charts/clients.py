@@ -10,6 +10,7 @@ import numpy as np
 
 from torso.report.charts.base import Chart, kind
 from torso.report.charts.drawing import (
+    BOLD,
     WIDTH,
     Dots,
     Drawing,
@@ -32,7 +33,7 @@ Told = tuple[float, str]
 
 
 def _left(labels: Sequence[str]) -> float:
-    return min(150.0, 1.2 * max(text_width(label, SIZE) for label in labels) + 12)
+    return min(160.0, BOLD * max(text_width(label, SIZE) for label in labels) + 12)
 
 
 def thinned(values: Sequence[Told]) -> list[Told]:

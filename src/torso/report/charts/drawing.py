@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 Point = tuple[float, float]
 WIDTH = 480.0
+BOLD = 1.32  # room for bold letters of whatever font the page finds, against Helvetica's
 
 # Helvetica's advance widths of U+0020 to U+007E, in thousandths of the size
 _ADVANCE = [
@@ -25,8 +26,8 @@ def text_width(text: str, size: float) -> float:
 
 
 def shortened(text: str, size: float, room: float) -> str:
-    """The text, or as much of it as fits, with an ellipsis; bold letters of any font are a fifth wider at most."""
-    while 1.2 * text_width(text, size) > room and len(text) > 2:
+    """The text, or as much of it as fits, with an ellipsis; bold letters of a wide font are a third wider."""
+    while BOLD * text_width(text, size) > room and len(text) > 2:
         text = text.rstrip("…")[:-1] + "…"
     return text
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torso.report.charts.drawing import (
+    BOLD,
     WIDTH,
     Area,
     Dots,
@@ -52,7 +53,7 @@ class Look:
 
 def draw_lines(series: Sequence[Series], look: Look) -> Drawing:
     drawing = Drawing(look.height)
-    room = min(150.0, 1.2 * max(text_width(s.label, SIZE) for s in series) + 14)
+    room = min(160.0, BOLD * max(text_width(s.label, SIZE) for s in series) + 14)
     panel = Panel(40, 30, WIDTH - room, look.height - 42, *_scales(series, look))
     drawing.add(*panel.up(look.up), *panel.across(look.across, whole=look.whole))
     if look.bands:
