@@ -123,8 +123,12 @@ def news(record: Record) -> str:
         measured: Any = next((line["accuracy"] for line in reversed(record.history) if line.get("accuracy")), {})
         parsed = {name: Scores.parse(scores) for name, scores in measured.items()} if isinstance(measured, dict) else {}
         found = {name: scores for name, scores in parsed.items() if scores is not None}
-    words += [f"{name} {s.mean:.1f} ± {s.std:.1f}" for name, s in found.items() if "@" not in name]
+    words += [_said(name, scores) for name, scores in found.items() if "@" not in name]
     return "  ".join(words)
+
+
+def _said(name: str, scores: Scores) -> str:
+    return f"{name} {scores.mean:.1f}" + (f" ± {scores.std:.1f}" if scores.n > 1 else "")
 
 
 def _line(line: Any) -> str:
@@ -136,7 +140,7 @@ def _line(line: Any) -> str:
             words.append(form.format(line[key]))
     accuracy = line.get("accuracy") if isinstance(line.get("accuracy"), dict) else {}
     parsed = [(name, Scores.parse(found)) for name, found in (accuracy or {}).items()]
-    return "  ".join([*words, *(f"{name} {s.mean:.1f} ± {s.std:.1f}" for name, s in parsed if s)])
+    return "  ".join([*words, *(_said(name, scores) for name, scores in parsed if scores)])
 
 
 class _Handler(BaseHTTPRequestHandler):
