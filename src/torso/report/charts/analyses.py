@@ -7,14 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 from torso.report.charts.base import Chart, kind
-from torso.report.charts.drawing import WIDTH, Drawing, Line, Panel, Text, accuracy_span, span
+from torso.report.charts.drawing import WIDTH, Drawing, Line, Panel, Text, Words, accuracy_span, span
 from torso.report.charts.heat import evenly, matrix
 from torso.report.charts.lines import Look, Series, draw_lines
 from torso.report.charts.matrices import analysed, of_seed
 from torso.report.charts.palette import series_role
 from torso.report.comparison import Comparison
 
-MOST_POINTS = 800
+MOST_POINTS = 500
 _NORMS = {
     "local_seen": "local, seen",
     "local_unseen": "local, unseen",
@@ -188,9 +188,11 @@ def tsne(comparison: Comparison) -> list[Chart]:
         drawing = Drawing(400)
         panel = Panel(10, 10, WIDTH - 10, 390, span(x.tolist()), span(y.tolist()))
         some = evenly(len(x), MOST_POINTS)
+        by_role: dict[str, list[tuple[float, float, str]]] = {}
         for i in some:
-            role = series_role(int(shade[i]) % 8)
-            drawing.add(Text(panel.x(float(x[i])), panel.y(float(y[i])) + 3, f"{int(label[i])}", role, 9, "middle"))
+            spot = (panel.x(float(x[i])), panel.y(float(y[i])) + 3, f"{int(label[i])}")
+            by_role.setdefault(series_role(int(shade[i]) % 8), []).append(spot)
+        drawing.add(*(Words(spots, role, 9) for role, spots in sorted(by_role.items())))
         note = "Features of test samples, each written as its class" + (
             "; colours are superclasses" if shade is coarse else ""
         )

@@ -77,7 +77,7 @@ class Swarm:
 
 def _client_values(entry: Entry, measure: str) -> list[Told]:
     return [
-        (value, f"{entry.label}, seed {run.seed}, client {k}: {value:.1f} %")
+        (value, f"seed {run.seed}, client {k}: {value:.1f}%")
         for run in entry.good
         if measure in run.accuracy
         for k, value in enumerate(run.accuracy[measure].clients)
@@ -170,7 +170,7 @@ def _gain_chart(
                 for k, (a, b) in enumerate(zip(ours, theirs, strict=True))
             ]
             told += [
-                (a - b, f"{entry.label}, seed {run.seed}, client {k}: {b:.1f} → {a:.1f} %")
+                (a - b, f"seed {run.seed}, client {k}: {b:.1f} → {a:.1f}%")
                 for k, (a, b) in enumerate(zip(ours, theirs, strict=True))
                 if not math.isnan(a - b)
             ]

@@ -95,7 +95,20 @@ class Text:
     bold: bool = False
 
 
-Mark = Line | Area | Boxes | Cells | Dots | Text
+@dataclass(frozen=True)
+class Words:
+    """Many short texts of one role, each in the middle of its place."""
+
+    words: Sequence[tuple[float, float, str]]
+    role: str
+    size: float
+
+    @property
+    def texts(self) -> list[Text]:
+        return [Text(x, y, word, self.role, self.size, "middle") for x, y, word in self.words]
+
+
+Mark = Line | Area | Boxes | Cells | Dots | Text | Words
 
 
 @dataclass(frozen=True)

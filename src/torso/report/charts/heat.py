@@ -14,7 +14,7 @@ from torso.report.charts.drawing import Boxes, Cells, Mark, Text, nice
 from torso.report.charts.palette import LEVELS, level
 
 Matrix = npt.NDArray[np.float64]
-MOST = 60  # rows or columns of a square matrix that are drawn; of a larger one these many, evenly
+MOST = 40  # rows or columns of a square matrix that are drawn; of a larger one these many, evenly
 
 
 def matrix(value: Any, ndim: int = 2) -> Matrix | None:

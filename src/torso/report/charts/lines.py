@@ -24,6 +24,7 @@ from torso.report.charts.drawing import (
 from torso.report.charts.palette import series_dash, series_role
 
 SIZE = 12.0
+FAINT = 60  # points of a line behind others: it shows a course, no values
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def draw_multiples(series: Sequence[Series], look: Look, columns: int = 2) -> Dr
         for other in series:
             points = [(panel.x(x), panel.y(y)) for x, y in zip(other.xs, other.ys, strict=True)]
             if other is not s and len(points) > 1:
-                drawing.add(Line(points, "faint", 1, (), 0.6))
+                drawing.add(Line(points[:: -(-len(points) // FAINT)], "faint", 1, (), 0.6))
         if s.low:
             drawing.add(_band(s, panel))
         points = [(panel.x(x), panel.y(y)) for x, y in zip(s.xs, s.ys, strict=True)]

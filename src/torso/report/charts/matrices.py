@@ -99,23 +99,30 @@ def four_factors(comparison: Comparison) -> list[Chart]:
         said = ", ".join(
             f"{key.replace('_', ' ')} {nice(v)}" for key, v in (summary or {}).items() if isinstance(v, int | float)
         )
-        note = f"Cosines, class by class{f'. Means: {said}' if said else ''}."
-        rows: list[tuple[Any, ...]] = [
-            (name, i, j, round(float(m[i, j]), 4)) for name, m in squares for i, j in np.ndindex(m.shape)
-        ]
-        rows += [(name, c, "", round(float(x), 4)) for name, v in strips for c, x in enumerate(v)]
+        drawn = max((len(evenly(len(m))) for _, m in squares), default=0)
+        classes = max((len(m) for _, m in squares), default=0)
+        part = f" {drawn} of {classes} classes are drawn, evenly." if drawn < classes else ""
+        note = f"Cosines, class by class{f'. Means: {said}' if said else ''}." + part
+        wide = max([m.shape[1] for _, m in squares] + [len(v) for _, v in strips])
+        rows = [(name, i, *_row(line, wide)) for name, m in squares for i, line in enumerate(m)]
+        rows += [(name, "", *_row(v, wide)) for name, v in strips]
         charts.append(
             Chart(
                 "four-factors",
                 f"Four factors: {of_seed(entry, run)}",
                 note,
                 drawing,
-                ("factor", "class", "other", "cosine"),
+                ("factor", "class", *(f"class_{c}" for c in range(wide))),
                 rows,
                 entry.label,
             )
         )
     return charts
+
+
+def _row(values: Matrix, wide: int, digits: int = 3) -> list[float | str]:
+    """A line of a table of data, filled up to its width."""
+    return [*(round(float(v), digits) for v in values), *[""] * (wide - len(values))]
 
 
 def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Matrix]]) -> Drawing:
@@ -138,9 +145,7 @@ def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Mat
             Text(left, top - 10, name, "ink"), *panel.up("", 2, size=10.5), *panel.across("class", 5, True, 10.5)
         )
         drawing.add(
-            Dots(
-                [(panel.x(c), panel.y(x), f"class {c}: {x:.3f}") for c, x in enumerate(v) if np.isfinite(x)], "s0", 3, 1
-            )
+            Dots([(panel.x(c), panel.y(x), f"{c}: {x:.2f}") for c, x in enumerate(v) if np.isfinite(x)], "s0", 3, 1)
         )
     return drawing
 
@@ -165,10 +170,8 @@ def cross_client(comparison: Comparison) -> list[Chart]:
             drawing.add(Text(left + at - 22, side + 37, text, size=10.5, anchor="middle"))
         drawing.add(Text(left + side, side + 54, "on the class mix of client", anchor="end"))
         drawing.add(*ramp.legend(left, side + 62, "accuracy, %"))
-        rows = [
-            (names[i], names[j] if j < len(names) else j, round(float(table[i, j]), 3))
-            for i, j in np.ndindex(table.shape)
-        ]
+        wide = table.shape[1]
+        rows = [(name, *_row(line, wide, 1)) for name, line in zip(names, table, strict=True)]
         note = "A bright diagonal alone: models that serve their own client only."
         if len(some) < len(table):
             note += f" {len(some)} of {len(table)} clients are drawn, evenly."
@@ -178,7 +181,7 @@ def cross_client(comparison: Comparison) -> list[Chart]:
                 f"Models on other clients: {of_seed(entry, run)}",
                 note,
                 drawing,
-                ("model_of", "mix_of", "accuracy"),
+                ("model_of", *(f"on_mix_of_{names[j] if j < len(names) else j}" for j in range(wide))),
                 rows,
                 entry.label,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
-from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text, text_width
+from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text, Words, text_width
 from torso.report.charts.palette import LIGHT
 
 SCALE = 0.75  # a CSS pixel in points
@@ -59,6 +59,8 @@ def _mark(mark: Mark, opacities: Sequence[float]) -> str:
             return f"{state} {colour} rg {paths} f"
         case Dots(dots, _, radius, _):
             return f"{state} {colour} rg " + " ".join(f"{_circle(x, y, radius)} f" for x, y, _ in dots)
+        case Words():
+            return f"{state} {colour} rg " + " ".join(_text(text) for text in mark.texts)
         case Text():
             return f"{state} {colour} rg {_text(mark)}"
 

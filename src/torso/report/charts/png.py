@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from PIL import Image, ImageDraw, ImageFont
 
-from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text
+from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text, Words
 from torso.report.charts.palette import LIGHT
 
 SCALE = 3  # pixels of the file per unit of the drawing
@@ -48,6 +48,9 @@ def _draw(pen: ImageDraw.ImageDraw, mark: Mark, zoom: int, ink: int | None = Non
         case Dots(dots, _, radius, _):
             for x, y, _ in dots:
                 pen.ellipse([v * zoom for v in (x - radius, y - radius, x + radius, y + radius)], colour)
+        case Words():
+            for each in mark.texts:
+                _draw(pen, each, zoom, ink)
         case Text(x, y, text, _, size, anchor, _):
             font = ImageFont.load_default(size * zoom)
             where = {"start": "ls", "middle": "ms", "end": "rs"}[anchor]

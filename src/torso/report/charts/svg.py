@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text
+from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text, Words
 from torso.report.charts.palette import LIGHT, Palette
 
 FONTS = "Helvetica, Arial, 'Liberation Sans', sans-serif"
@@ -37,7 +37,7 @@ def _colours(palette: Palette) -> Paint:
     return paint
 
 
-def _mark(mark: Mark, paint: Paint) -> str:
+def _mark(mark: Mark, paint: Paint) -> str:  # noqa: PLR0911  one for every kind of mark
     match mark:
         case Line(points, role, width, dash, opacity):
             dashes = f' stroke-dasharray="{" ".join(map(_n, dash))}"' if dash else ""
@@ -49,13 +49,16 @@ def _mark(mark: Mark, paint: Paint) -> str:
             path = "".join(f"M{_n(x)} {_n(y)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for x, y, w, h in boxes)
             return f'<path d="{path}" {paint("fill", role)} shape-rendering="crispEdges"/>'
         case Cells(where, role, left, top, width, height):
-            path = "".join(f"M{x} {y}h1v1h-1z" for x, y in where)
-            place = f"translate({_n(left)} {_n(top)}) scale({width:.4f} {height:.4f})"
-            return f'<path d="{path}" transform="{place}" {paint("fill", role)} shape-rendering="crispEdges"/>'
+            path = "".join(f"M{x} {y}h1" for x, y in where)  # a cell is a stroke as wide as itself
+            place = f"translate({_n(left)} {_n(top + height / 2)}) scale({width:.4f} {height:.4f})"
+            return f'<path d="{path}" transform="{place}" {paint("stroke", role)} shape-rendering="crispEdges"/>'
         case Dots(dots, role, radius, opacity):
             r = _n(radius)
             each = "".join(_dot(x, y, r, title) for x, y, title in dots)
             return f"<g {paint('fill', role)}{_faded(opacity)}>{each}</g>"
+        case Words(words, role, size):
+            each = "".join(f'<text x="{x:.1f}" y="{y:.1f}">{escape(word)}</text>' for x, y, word in words)
+            return f'<g {paint("fill", role)} font-size="{_n(size)}" text-anchor="middle">{each}</g>'
         case Text():
             return _text(mark, paint)
 
