@@ -33,7 +33,12 @@ def write_run(
             **{"round": r, "stage": method, "lr": 0.1, "participants": [0, 1], "loss": 1 / r},
             **{"bytes_up": 500_000 * r, "bytes_down": 500_000 * r, "forward_passes": 100 * r, "seconds": 0.5},
             "accuracy": {
-                "initial": {"mean": 10.0 * r, "std": 5.0, "n": 2, "quantiles": [0, 5.0 * r, 9.0, 15.0 * r, 90]}
+                "initial": {
+                    "mean": min(100.0, 10.0 * r),
+                    "std": 5.0,
+                    "n": 2,
+                    "quantiles": [0, min(100, 5.0 * r), 9.0, min(100, 15.0 * r), 90],
+                }
             },
         }
         for r in range(1, rounds + 1)

@@ -43,6 +43,11 @@ def test_bands_are_the_middle_half_or_else_one_std() -> None:
         ("history.jsonl", '{"round": 1, "loss": 1}\n{"round": 2, "lo', "history.jsonl is broken after round 1"),
         ("history.jsonl", '{"round": 1, "loss": 1}\n', "history.jsonl ends at round 1 of 4"),
         ("history.jsonl", "[1]\n", "history.jsonl is broken after round 0"),
+        (
+            "history.jsonl",
+            '{"round": 4, "accuracy": {"initial": {"mean": 320, "n": 2}}}\n',
+            "accuracies that are no percentages",
+        ),
         ("config.toml", None, "there is no config.toml"),
         ("config.toml", "[[[", "config.toml cannot be read"),
         ("result.json", None, "unfinished"),

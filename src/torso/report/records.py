@@ -44,11 +44,11 @@ class Scores:
     def parse(cls, found: Any) -> Scores | None:
         """From JSON; None where it is not what a run writes."""
         try:
-            clients = tuple(_number(v) for v in found.get("clients", ()))
+            clients = tuple(_percent(v) for v in found.get("clients", ()))
             if clients:
                 return cls.of(clients)
-            quantiles = tuple(_number(v) for v in found.get("quantiles") or ())
-            mean, std, n = _number(found["mean"]), _number(found.get("std", 0.0)), int(found.get("n", 1))
+            quantiles = tuple(_percent(v) for v in found.get("quantiles") or ())
+            mean, std, n = _percent(found["mean"]), _number(found.get("std", 0.0)), int(found.get("n", 1))
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
         return cls(mean, std, n, (), quantiles if len(quantiles) == len(_QUANTILES) else ())
@@ -71,6 +71,13 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     return float(value)
+
+
+def _percent(value: Any) -> float:
+    found = _number(value)
+    if found < -1e-3 or found > 100.001:
+        raise ValueError(f"{found} is no percentage")
+    return found
 
 
 @dataclass(frozen=True)
@@ -248,6 +255,11 @@ def _read_history(folder: Path, problems: list[str]) -> tuple[Mapping[str, Any],
             problems.append(f"history.jsonl is broken after round {after}: the rest of it is left out")
             break
         found.append(tree)
+    measured = [
+        scores for line in found if isinstance(line.get("accuracy"), dict) for scores in line["accuracy"].values()
+    ]
+    if any(Scores.parse(scores) is None for scores in measured):
+        problems.append("history.jsonl holds accuracies that are no percentages: they are left out")
     return tuple(found)
 
 

@@ -145,6 +145,6 @@ def _cost(comparison: Comparison) -> str:
     moved = sorted((mb, entry.label) for entry in comparison.entries if (mb := entry.megabytes) is not None)
     if not moved:
         return ""
-    if len(moved) == 1:
+    if f"{moved[0][0]:.1f}" == f"{moved[-1][0]:.1f}":
         return f"A run moved {moved[0][0]:,.1f} MB in both directions."
     return f"A run moved between {moved[0][0]:,.1f} MB ({moved[0][1]}) and {moved[-1][0]:,.1f} MB ({moved[-1][1]})."

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from torso.report.charts.base import Chart, kind
-from torso.report.charts.drawing import WIDTH, Dots, Drawing, Line, Panel, Text, nice, shortened, span, text_width
+from torso.report.charts.drawing import BOLD, WIDTH, Dots, Drawing, Line, Panel, Text, nice, shortened, span, text_width
 from torso.report.charts.heat import Matrix, Ramp, cells, evenly, matrix, numbered
 from torso.report.comparison import Comparison, Entry
 from torso.report.records import Record
@@ -203,7 +203,7 @@ def layers(comparison: Comparison) -> list[Chart]:
             or table.shape != (len(epochs), len(names))
         ):
             continue
-        left = min(150.0, max(text_width(str(name), 11) for name in names) + 12)
+        left = min(160.0, BOLD * max(text_width(str(name), 11) for name in names) + 14)
         row = 18.0
         high, wide = row * len(names), WIDTH - left - 8
         drawing = Drawing(high + 76)
