@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench browser clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
@@ -23,6 +23,15 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Debian's Chromium for the tests of the report page, where it is missing and can be had; elsewhere those tests skip
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing chromium for the browser tests" \
+		&& { timeout 300 env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
+		|| { timeout 120 apt-get update -qq && timeout 300 env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+		--no-install-recommends chromium fonts-dejavu-core; }; } >/dev/null 2>&1; } \
+		|| echo "no chromium and no way to install it here: the browser tests will skip"
 
 bench: $(READY)
 	$(BIN)/python bench/speed.py

@@ -33,6 +33,11 @@ Plugins = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Baseline = Annotated[
+    str | None, typer.Option(metavar="METHOD", help="What differences are taken to; default: fedavg, else the first.")
+]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard under the run folder.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders that hold some.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest whole checkpoint.")]
 
 
@@ -43,12 +48,14 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
     resume: Resume = False,
     plugin: Plugins = [],  # noqa: B006
+    tensorboard: Board = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run one experiment and print its result."""
     _load(plugin)
     from torso.config import Config
+    from torso.report.printing import print_results
     from torso.runs import run as runs
 
     if resume and out is None:
@@ -61,19 +68,22 @@ def run(
             )
     experiment = Config.load(config, sets)
     folder = out or _free_folder(f"{experiment.method.name}-{experiment.data.source}")
-    with _watching(quiet) as (listener, stop):
+    with _watching(quiet, tensorboard) as (listener, stop):
         try:
             result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
         except runs.Stopped as stopped:
             raise runs.Stopped(" ".join([str(stopped), *(f"--plugin {name}" for name in plugin)])) from None
-    _print_results([result], as_json, result.as_json())
+    print_results([result], as_json, result.as_json())
     raise typer.Exit(0 if result.ok else 1)
 
 
 @app.command()
 def compare(
     methods: Annotated[
-        list[str], typer.Argument(metavar="METHOD… [CONFIG.toml]", help="Methods, and one config file.")
+        list[str],
+        typer.Argument(
+            metavar="METHOD… [CONFIG.toml] | RUN…", help="Methods and one config file, or folders of finished runs."
+        ),
     ],
     sets: Sets = [],  # noqa: B006
     seeds: Annotated[int, typer.Option(min=1, help="Run every method with this many seeds.")] = 1,
@@ -81,20 +91,32 @@ def compare(
         Path | None, typer.Option(help="Folder for the runs; default: the next free one under runs/.")
     ] = None,
     resume: Resume = False,
+    baseline: Baseline = None,
     plugin: Plugins = [],  # noqa: B006
+    tensorboard: Board = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run several methods on the same clients, initial weights and participants, and print one table."""
+    """Run several methods on the same clients, initial weights and participants, and print one table.
+
+    Given folders instead of methods (runs/compare-1, ./mine), read the runs in them and run nothing."""
     _load(plugin)
+    from torso.methods import methods as known
+    from torso.report.comparison import compare_folders
+    from torso.report.printing import print_comparison, print_differences, print_results
     from torso.runs.compare import compare as run_all
 
+    if all(name not in known and Path(name).is_dir() for name in methods):
+        print_comparison(compare_folders(methods, baseline), as_json)
+        return
     names = [name for name in methods if not name.endswith(".toml")]
     files = [name for name in methods if name.endswith(".toml")]
     if not names or len(files) > 1:
         raise RequestError(f"compare takes methods and at most one CONFIG.toml, found {methods}.")
+    if baseline is not None and baseline not in names:
+        raise RequestError(f"--baseline {baseline!r} is not among the methods. Accepted: {', '.join(names)}")
     folder = out or _free_folder("compare")
-    with _watching(quiet) as (listener, stop):
+    with _watching(quiet, tensorboard) as (listener, stop):
         results = run_all(
             names,
             files[0] if files else None,
@@ -105,8 +127,63 @@ def compare(
             listener=listener,
             stop=stop,
         )
-    _print_results(results, as_json, [result.as_json() for result in results])
+    print_results(results, as_json, [result.as_json() for result in results])
+    if not as_json:
+        print_differences(compare_folders([result.folder for result in results if result.folder], baseline))
     raise typer.Exit(0 if all(result.ok for result in results) else 1)
+
+
+@app.command()
+def report(
+    runs: Folders,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    baseline: Baseline = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page that shows and compares runs; it needs no network and no server."""
+    from torso.report.write import as_data
+    from torso.report.write import report as write
+
+    words = ["torso report", *map(str, runs), *(["--baseline", baseline] if baseline else [])]
+    comparison = write(runs, out, baseline, " ".join(words))
+    if as_json:
+        print(json.dumps({"page": str(out), **as_data(comparison)}))
+        return
+    for note in comparison.notes():
+        Console(stderr=True).print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    size, count = out.stat().st_size / 1e6, len(comparison.runs)
+    print(f"{out}: {count} run{'' if count == 1 else 's'}, {size:.2f} MB. Open it in a browser.")
+
+
+@app.command()
+def plot(
+    runs: Folders,
+    kind: Annotated[str, typer.Option(help="Which chart; a wrong name lists them.")],
+    out: Annotated[Path, typer.Option(help="File to write: .svg, .pdf or .png.")],
+    of: Annotated[str | None, typer.Option(help="Which one, where there are several: a method or a measure.")] = None,
+    baseline: Baseline = None,
+) -> None:
+    """Write one chart for a paper: vectors, no title."""
+    from torso.report.write import plot as write
+
+    chart = write(runs, kind, out, of, baseline)
+    print(f"{out}: {chart.title}. {chart.note}")
+
+
+@app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or where runs are made.")] = Path("runs"),
+    port: Annotated[int, typer.Option(help="0: any free one.")] = 8642,
+) -> None:
+    """Follow runs on a local page while they train; ends with Ctrl-C."""
+    from torso.report.watch import serve
+
+    with serve(folder, port) as server:
+        print(f"watching {folder} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit from None
 
 
 _methods = typer.Typer(help="List the methods, or show the rules of one.", no_args_is_help=False)
@@ -120,6 +197,7 @@ def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False)
     if context.invoked_subcommand is not None:
         return
     from torso.report.lists import list_methods
+    from torso.report.printing import print_list
 
     rows = list_methods()
     if not as_json:  # a terminal has no room for all of it: --json and `methods show` do
@@ -130,7 +208,7 @@ def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False)
             }
             for row in rows
         ]
-    _print_list(rows, as_json)
+    print_list(rows, as_json)
     if not as_json:
         print("kB: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
 
@@ -158,8 +236,9 @@ def models(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     """List the networks."""
     _load(plugin)
     from torso.report.lists import list_models
+    from torso.report.printing import print_list
 
-    _print_list(list_models(), as_json)
+    print_list(list_models(), as_json)
 
 
 @app.command()
@@ -168,8 +247,9 @@ def datasets(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     _load(plugin)
     from torso.data import sources
     from torso.report.lists import list_registry
+    from torso.report.printing import print_list
 
-    _print_list(list_registry(sources), as_json)
+    print_list(list_registry(sources), as_json)
 
 
 @app.command()
@@ -178,8 +258,9 @@ def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B0
     _load(plugin)
     from torso.data import partitions as known
     from torso.report.lists import list_registry
+    from torso.report.printing import print_list
 
-    _print_list(list_registry(known), as_json)
+    print_list(list_registry(known), as_json)
 
 
 _bench = typer.Typer(help="Measure speed on this machine.")
@@ -197,6 +278,7 @@ def bench_engine(
 ) -> None:
     """Training steps of stacked clients, in images per second, beside one by one and one large model."""
     from torso.engine.bench import measure_engine
+    from torso.report.printing import print_list
     from torso.runs.run import device_of
 
     try:
@@ -214,7 +296,7 @@ def bench_engine(
     rows = [{**row, "times_centralised": row.get("times_centralised", "")} for row in found["rows"]]
     rows = [{"times_one_by_one": "", **row} for row in rows]
     columns = ("body", "what", "clients", "images_per_s", "times_one_by_one", "times_centralised", "warm_up_s")
-    _print_list([{column: row[column] for column in columns} for row in rows], as_json=False)
+    print_list([{column: row[column] for column in columns} for row in rows], as_json=False)
     print(", ".join(f"{key}: {value}" for key, value in {**found["machine"], "precision": found["precision"]}.items()))
 
 
@@ -263,7 +345,7 @@ def _free_folder(name: str) -> Path:
 
 
 @contextmanager
-def _watching(quiet: bool) -> Iterator[tuple[Listener, Stop]]:
+def _watching(quiet: bool, tensorboard: bool = False) -> Iterator[tuple[Listener, Stop]]:
     """Progress on the error stream, and Ctrl-C that stops after the current round; a second one stops at once."""
     from torso.report.progress import LiveBars, PlainLines
     from torso.runs.events import Listener, Stop
@@ -276,56 +358,22 @@ def _watching(quiet: bool) -> Iterator[tuple[Listener, Stop]]:
         stop.ask()
         console.print("stopping after this round (Ctrl-C again: at once, without a checkpoint)")
 
+    def with_events(listener: Listener) -> Listener:
+        if not tensorboard:
+            return listener
+        from torso.report.tensorboard import TensorBoard
+
+        return TensorBoard(listener)
+
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        if quiet:
-            yield Listener(), stop
-        elif console.is_terminal:
-            with LiveBars(console) as bars:
-                yield bars, stop
+        if quiet or not console.is_terminal:
+            yield with_events(Listener() if quiet else PlainLines(console)), stop
         else:
-            yield PlainLines(console), stop
+            with LiveBars(console) as bars:
+                yield with_events(bars), stop
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _print_results(results: list[Any], as_json: bool, data: Any) -> None:
-    from torso.report.table import table
-
-    if as_json:
-        print(json.dumps(data))
-        return
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 120)  # a file has no edge
-    console.print(table(results))
-    console.print(
-        "accuracy in %, mean ± std over clients (generic: one model, whole test set); MB: both directions",
-        soft_wrap=True,
-    )
-    for result in results:
-        if not result.ok:
-            console.print(
-                f"{result.method} seed {result.seed} {result.status}", style="red", soft_wrap=True, markup=False
-            )
-        console.print(
-            f"{result.method} seed {result.seed}: {result.folder}", soft_wrap=True, highlight=False, markup=False
-        )
-
-
-def _print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
-    if as_json:
-        print(json.dumps(rows))
-        return
-    view = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(rows[0]):
-        view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names stay whole
-    for row in rows:
-        view.add_row(*(_escape(str(value)) for value in row.values()))
-    Console().print(view)
 
 
 def _escape(text: str) -> str:

@@ -10,6 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from torso.measure import Accuracy
+from torso.report.charts.clients import in_words
+from torso.report.comparison import Comparison
+from torso.report.statistics import Difference, Refused
 from torso.runs.result import Result
 
 _TITLES = {"personalized": "personalised", "without_head": "without head"}
@@ -23,8 +26,9 @@ class Row:
     seeds: int
     failed: int
     accuracy: dict[str, Accuracy]
-    megabytes: float
-    seconds: float
+    megabytes: float | None
+    seconds: float | None
+    why: str = "failed"
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
@@ -52,17 +56,62 @@ def _pool(found: Sequence[Accuracy]) -> Accuracy:
 
 def table(results: Sequence[Result]) -> Table:
     """Accuracy in % as mean ± std over clients (of all seeds), megabytes moved in both directions, seconds of a run."""
-    made = rows(results)
-    names = list(dict.fromkeys(name for row in made for name in row.accuracy))
+    return view_of(rows(results))
+
+
+def view_of(made: Sequence[Row]) -> Table:
+    """Sweeps of epochs (personalized@E) have no room here: `--json` and `torso report` show them."""
+    names = list(dict.fromkeys(name for row in made for name in row.accuracy if "@" not in name))
     view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     view.add_column("method", overflow="fold")
     for title in [*(_TITLES.get(name, name) for name in names), "MB", "seconds"]:
         view.add_column(title, justify="right", no_wrap=True)
     for row in made:
         cells = [_cell(row.accuracy.get(name)) for name in names]
-        failed = f" [red]({row.failed} of {row.seeds} failed)[/red]" if row.failed else ""
-        view.add_row(escape(row.method) + failed, *cells, f"{row.megabytes:.1f}", f"{row.seconds:.1f}")
+        failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
+        view.add_row(escape(row.method) + failed, *cells, *(_amount(v) for v in (row.megabytes, row.seconds)))
     return view
+
+
+def rows_of(comparison: Comparison) -> list[Row]:
+    """The same rows from run folders."""
+    return [
+        Row(
+            entry.label,
+            len(entry.runs),
+            entry.failed,
+            {name: Accuracy(s.mean, s.std, s.n) for name in entry.measures if (s := entry.pooled(name))},
+            entry.megabytes,
+            entry.seconds,
+            "not finished" if all(run.ok or run.status == "unfinished" for run in entry.runs) else "failed",
+        )
+        for entry in comparison.entries
+    ]
+
+
+def differences(comparison: Comparison) -> Table | None:
+    """Difference to the baseline in points with its 95% interval; None where there is nobody to compare with."""
+    others = [entry for entry in comparison.entries if entry is not comparison.baseline]
+    if not others or not comparison.measures:
+        return None
+    view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    view.add_column(f"against {escape(comparison.baseline.label)}", overflow="fold")
+    for name in comparison.measures:
+        view.add_column(_TITLES.get(name, name), justify="right", no_wrap=True)
+    for entry in others:
+        cells = [_apart(comparison.difference(entry, name)) for name in comparison.measures]
+        view.add_row(escape(entry.label), *cells)
+    return view
+
+
+def _apart(d: Difference | Refused) -> str:
+    if isinstance(d, Refused):
+        return "–" if d.reason == "not measured" else "not tested"
+    return f"[bold]{escape(in_words(d))}[/bold]" if d.clear else escape(in_words(d))
+
+
+def _amount(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
 
 
 def _cell(found: Accuracy | None) -> str:

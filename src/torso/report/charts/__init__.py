@@ -1,0 +1,7 @@
+"""Charts: small functions from a comparison to a drawing, and the drawing as SVG, PDF or PNG."""
+
+from torso.report.charts import analyses, clients, matrices, rounds
+from torso.report.charts.base import KINDS, Chart
+from torso.report.charts.svg import to_svg
+
+__all__ = ["KINDS", "Chart", "analyses", "clients", "matrices", "rounds", "to_svg"]

@@ -1,0 +1,212 @@
+"""Analyses that are lines or points: norms, classes seen and unseen, drift, regularisation, t-SNE."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from torso.report.charts.base import Chart, kind
+from torso.report.charts.drawing import WIDTH, Drawing, Line, Panel, Text, Words, accuracy_span, span
+from torso.report.charts.heat import evenly, matrix
+from torso.report.charts.lines import Look, Series, draw_lines
+from torso.report.charts.matrices import analysed, of_seed
+from torso.report.charts.palette import series_role
+from torso.report.comparison import Comparison
+
+MOST_POINTS = 500
+_NORMS = {
+    "local_seen": "local, seen",
+    "local_unseen": "local, unseen",
+    "global": "global",
+}
+
+
+def _series(found: Any, x: str, y: str, label: str, place: int) -> Series | None:
+    """Two lists of one length as a line; gaps (nulls) are left out."""
+    if not isinstance(found, dict):
+        return None
+    xs, ys = matrix(found.get(x), 1), matrix(found.get(y), 1)
+    if xs is None or ys is None or len(xs) != len(ys):
+        return None
+    pairs = [(float(a), float(b)) for a, b in zip(xs, ys, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    return Series(label, place, tuple(a for a, _ in pairs), tuple(b for _, b in pairs)) if pairs else None
+
+
+def _rows(series: list[Series]) -> list[tuple[Any, ...]]:
+    return [(s.label, x, y) for s in series for x, y in zip(s.xs, s.ys, strict=True)]
+
+
+@kind("norms", "analyses")
+def norms(comparison: Comparison) -> list[Chart]:
+    """Norms of class weights and of features per round, for classes a client has seen and has not."""
+    charts = []
+    for entry, run, found in analysed(comparison, "norms"):
+        for what in ("weight", "feature"):
+            made = [
+                _series(found, "rounds", f"{key}_{what}", label, i) for i, (key, label) in enumerate(_NORMS.items())
+            ]
+            series = [s for s in made if s]
+            if not series:
+                continue
+            drawing = draw_lines(
+                series,
+                Look(
+                    "round",
+                    f"norm of class {what}s" if what == "weight" else "norm of features",
+                    False,
+                    True,
+                    height=260,
+                ),
+            )
+            note = (
+                "Classes a client has data of (seen) or not (unseen), after a visit (local) and on the server (global)."
+            )
+            title = f"{what.capitalize()} norms: {of_seed(entry, run)}"
+            charts.append(
+                Chart("norms", title, note, drawing, ("norm", "round", "value"), _rows(series), f"{entry.label} {what}")
+            )
+    return charts
+
+
+@kind("curves", "analyses")
+def curves(comparison: Comparison) -> list[Chart]:
+    """Accuracy on classes seen and unseen, epoch by epoch of the local visits."""
+    charts = []
+    for entry, run, found in analysed(comparison, "class_curves"):
+        if not isinstance(found, dict):
+            continue
+        rounds, epochs = matrix(found.get("rounds"), 1), matrix(found.get("epochs"), 1)
+        lines = {key: matrix(found.get(key)) for key in ("seen", "unseen")}
+        known = {
+            key: v
+            for key, v in lines.items()
+            if v is not None and rounds is not None and epochs is not None and v.shape == (len(rounds), len(epochs))
+        }
+        if not known or rounds is None or epochs is None:
+            continue
+        drawing = Drawing(280)
+        gap = float(min(b - a for a, b in pairwise(rounds))) if len(rounds) > 1 else 1.0
+        reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)
+        panel = Panel(
+            40,
+            30,
+            WIDTH - 62,
+            238,
+            (float(rounds[0]), float(rounds[-1]) + 0.8 * gap),
+            accuracy_span(v for m in known.values() for v in m.flat),
+        )
+        drawing.add(*panel.up("accuracy, %"), *panel.across("round, and the epochs within its visits", whole=True))
+        for place, (key, table) in enumerate(known.items()):
+            for r, values in zip(rounds, table, strict=True):
+                points = [
+                    (panel.x(float(r + (e - epochs[0]) * reach)), panel.y(float(v)))
+                    for e, v in zip(epochs, values, strict=True)
+                    if math.isfinite(v)
+                ]
+                if len(points) > 1:
+                    drawing.add(Line(points, series_role(place), 2))
+            drawing.add(Text(panel.right + 9, panel.y(float(table[-1][-1])) + 4, key, series_role(place), bold=True))
+        rows = [
+            (key, r, e, v)
+            for key, table in known.items()
+            for r, line in zip(rounds, table, strict=True)
+            for e, v in zip(epochs, line, strict=True)
+        ]
+        note = "Each stroke is one round's visits: what clients learn of their own classes, and forget of the others."
+        charts.append(
+            Chart(
+                "curves",
+                f"Learning and forgetting: {of_seed(entry, run)}",
+                note,
+                drawing,
+                ("classes", "round", "epoch", "accuracy"),
+                rows,
+                entry.label,
+            )
+        )
+    return charts
+
+
+def _across_methods(
+    comparison: Comparison, key: str, field: str, title: str, label: str, note: str, name: str, percent: bool = False
+) -> list[Chart]:
+    made = [_series(found, "rounds", field, entry.label, entry.place) for entry, _, found in analysed(comparison, key)]
+    series = [s for s in made if s]
+    if not series:
+        return []
+    drawing = draw_lines(series, Look("round", label, percent, True, height=260))
+    return [Chart(name, title, note, drawing, ("method", "round", field), _rows(series), field)]
+
+
+@kind("drift", "analyses")
+def drift(comparison: Comparison) -> list[Chart]:
+    """How far the participants' models lie apart, and how good each is as a generic model."""
+    apart = "Mean squared distance of the participants' models from their mean, per round."
+    good = "A participant's model after its visit, on everybody's test data, before the server averages."
+    return [
+        *_across_methods(comparison, "drift_variance", "variance", "Drift", "variance of local models", apart, "drift"),
+        *_across_methods(
+            comparison,
+            "drift_variance",
+            "local_generic",
+            "Local models as generic ones",
+            "accuracy, %",
+            good,
+            "drift",
+            True,
+        ),
+    ]
+
+
+@kind("regularization", "analyses")
+def regularization(comparison: Comparison) -> list[Chart]:
+    """What the regulariser costs and how far clients go from the server."""
+    note = "Monitored over the rounds."
+    return [
+        *_across_methods(
+            comparison, "regularization", "loss", "Regularisation", "regularisation loss", note, "regularization"
+        ),
+        *_across_methods(
+            comparison, "regularization", "distance", "Distance from the server", "distance", note, "regularization"
+        ),
+    ]
+
+
+@kind("tsne", "analyses")
+def tsne(comparison: Comparison) -> list[Chart]:
+    """Features in two dimensions (t-SNE), every point written as its class number."""
+    charts = []
+    for entry, run, found in analysed(comparison, "tsne"):
+        if not isinstance(found, dict):
+            continue
+        x, y, label = (matrix(found.get(key), 1) for key in ("x", "y", "label"))
+        if x is None or y is None or label is None or not len(x) == len(y) == len(label):
+            continue
+        coarse = matrix(found.get("coarse"), 1)
+        shade = coarse if coarse is not None and len(coarse) == len(x) else label
+        drawing = Drawing(400)
+        panel = Panel(10, 10, WIDTH - 10, 390, span(x.tolist()), span(y.tolist()))
+        some = evenly(len(x), MOST_POINTS)
+        by_role: dict[str, list[tuple[float, float, str]]] = {}
+        for i in some:
+            spot = (panel.x(float(x[i])), panel.y(float(y[i])) + 3, f"{int(label[i])}")
+            by_role.setdefault(series_role(int(shade[i]) % 8), []).append(spot)
+        drawing.add(*(Words(spots, role, 9) for role, spots in sorted(by_role.items())))
+        note = "Features of test samples, each written as its class" + (
+            "; colours are superclasses" if shade is coarse else ""
+        )
+        note += f". {len(some):,} of {len(x):,} samples are drawn." if len(some) < len(x) else "."
+        rows = [(a, b, int(c)) for a, b, c in zip(x.round(3), y.round(3), label, strict=True)]
+        charts.append(
+            Chart(
+                "tsne",
+                f"Features (t-SNE): {of_seed(entry, run)}",
+                note,
+                drawing,
+                ("x", "y", "label"),
+                rows,
+                entry.label,
+            )
+        )
+    return charts

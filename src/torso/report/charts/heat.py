@@ -1,0 +1,85 @@
+"""Matrices as squares of nine steps of one colour ramp, with a legend in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torso.report.charts.drawing import Boxes, Cells, Mark, Text, nice
+from torso.report.charts.palette import LEVELS, level
+
+Matrix = npt.NDArray[np.float64]
+MOST = 40  # rows or columns of a square matrix that are drawn; of a larger one these many, evenly
+
+
+def matrix(value: Any, ndim: int = 2) -> Matrix | None:
+    """Numbers of the given dimensions, or None: what a file holds may be anything. Nulls are not numbers: NaN."""
+    try:
+        found = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+    return found if found.ndim == ndim and found.size and np.isfinite(found).any() else None
+
+
+def evenly(count: int, most: int = MOST) -> npt.NDArray[np.int64]:
+    """All of them, or as many as are drawn."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """From low to high; "q" is one hue, "d" has a neutral middle."""
+
+    low: float
+    high: float
+    hue: str = "q"
+
+    @classmethod
+    def around_zero(cls, *values: Matrix) -> Ramp:
+        reach = max(float(np.nanmax(np.abs(v))) for v in values) or 1.0
+        return cls(-reach, reach, "d")
+
+    @classmethod
+    def from_least(cls, *values: Matrix) -> Ramp:
+        return cls(min(float(np.nanmin(v)) for v in values), max(float(np.nanmax(v)) for v in values))
+
+    def legend(self, left: float, top: float, label: str) -> list[Mark]:
+        """Nine steps with the ends named."""
+        marks: list[Mark] = [Text(left, top + 9, f"{label}  {nice(self.low)}", size=11)]
+        at = left + 6.2 * len(f"{label}  {nice(self.low)}") + 6
+        marks += [Boxes([(at + 11 * i, top, 11, 10)], f"{self.hue}{i}") for i in range(LEVELS)]
+        return [*marks, Text(at + 11 * LEVELS + 6, top + 9, nice(self.high), size=11)]
+
+
+def cells(values: Matrix, box: tuple[float, float, float, float], ramp: Ramp, blank: float = math.nan) -> list[Mark]:
+    """A box (left, top, width, height) filled with the matrix; NaN and `blank` stay empty."""
+    left, top, width, height = box
+    rows, columns = values.shape
+    w, h = width / columns, height / rows
+    levels: dict[int, list[tuple[int, int]]] = {}
+    for i in range(rows):
+        for j in range(columns):
+            value = float(values[i, j])
+            if not math.isnan(value) and value != blank:
+                place = level(value, ramp.low, ramp.high)
+                levels.setdefault(place, []).append((j, i))
+    frame = Boxes([(left - 1, top - 1, width + 2, height + 2)], "grid")
+    ground = Boxes([(left, top, width, height)], "ground")
+    return [
+        frame,
+        ground,
+        *(Cells(where, f"{ramp.hue}{place}", left, top, w, h) for place, where in sorted(levels.items())),
+    ]
+
+
+def numbered(count: int, start: float, length: float, names: Sequence[Any] | None = None) -> list[tuple[float, str]]:
+    """Where to write which row or column number: all of few, some of many."""
+    step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if count / s <= length / 22), 1000)
+    return [
+        (start + (i + 0.5) * length / count, str(names[i] if names is not None else i)) for i in range(0, count, step)
+    ]

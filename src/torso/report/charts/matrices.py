@@ -1,0 +1,236 @@
+"""Heat maps: who holds which classes, the four factors, models on other clients, layers while fine-tuning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from torso.report.charts.base import Chart, kind
+from torso.report.charts.drawing import BOLD, WIDTH, Dots, Drawing, Line, Panel, Text, nice, shortened, span, text_width
+from torso.report.charts.heat import Matrix, Ramp, cells, evenly, matrix, numbered
+from torso.report.comparison import Comparison, Entry
+from torso.report.records import Record
+
+MOST_CLIENTS = 200
+
+
+def analysed(comparison: Comparison, key: str) -> list[tuple[Entry, Record, Any]]:
+    """The first good run of every entry that has an analysis of this name."""
+    found = []
+    for entry in comparison.entries:
+        run = next((run for run in entry.good if run.analyses.get(key)), None)
+        if run is not None:
+            found.append((entry, run, run.analyses[key]))
+    return found
+
+
+def of_seed(entry: Entry, run: Record) -> str:
+    return f"{entry.label}, seed {run.seed}" if len(entry.runs) > 1 else entry.label
+
+
+@kind("partition", "data")
+def partition(comparison: Comparison) -> list[Chart]:
+    """Class × client heat map of the training data."""
+    charts: list[Chart] = []
+    seen: list[tuple[Any, Any]] = []
+    for entry, run, counts in analysed(comparison, "class_counts"):
+        table = matrix(counts)
+        what = (run.setting("data.source"), counts)
+        if table is None or what in seen:
+            continue
+        seen.append(what)
+        order = np.lexsort((-table.max(axis=1), table.argmax(axis=1)))
+        drawn = table[order[evenly(len(order), MOST_CLIENTS)]].T
+        height = min(300.0, max(120.0, 17.0 * len(drawn)))
+        drawing = Drawing(height + 78)
+        left, wide = 40.0, WIDTH - 46
+        ramp = Ramp(0, float(table.max()))
+        drawing.add(Text(left - 30, 12, "class"))
+        drawing.add(*cells(drawn, (left, 22, wide, height), ramp, blank=0))
+        for at, name in numbered(len(drawn), 22, height):
+            drawing.add(Text(left - 7, at + 4, name, size=11, anchor="end"))
+        drawing.add(
+            Text(WIDTH - 6, height + 40, f"{len(order):,} clients, ordered by their largest class", anchor="end")
+        )
+        drawing.add(*ramp.legend(left, height + 54, "samples"))
+        rows = [(k, c, int(n)) for k, row in enumerate(table) for c, n in enumerate(row)]
+        note = (
+            f"Training samples by class and client ({run.setting('data.source', '?')}, seed {run.seed}). Empty: none."
+        )
+        if len(order) > MOST_CLIENTS:
+            note += f" {MOST_CLIENTS} of the clients are drawn, evenly."
+        drawn_as = Chart(
+            "partition",
+            "Who holds which classes",
+            note,
+            drawing,
+            ("client", "class", "samples"),
+            rows,
+            of_seed(entry, run),
+        )
+        charts.append(drawn_as)
+        if len(charts) == 3:
+            break
+    return charts
+
+
+@kind("four-factors", "analyses")
+def four_factors(comparison: Comparison) -> list[Chart]:
+    """Similarity of class weights, of class features, within a class, and of weights with features."""
+    charts = []
+    for entry, run, found in analysed(comparison, "four_factors"):
+        if not isinstance(found, dict):
+            continue
+        pair = [matrix(found.get(key)) for key in ("weight_similarity", "inter_class")]
+        each = [matrix(found.get(key), 1) for key in ("intra_class", "alignment")]
+        squares = [
+            (name, m)
+            for name, m in zip(("between class weights", "between class features"), pair, strict=True)
+            if m is not None
+        ]
+        strips = [
+            (name, v) for name, v in zip(("within a class", "weight with feature"), each, strict=True) if v is not None
+        ]
+        if not squares and not strips:
+            continue
+        drawing = _draw_factors(squares, strips)
+        summary = found.get("summary") if isinstance(found.get("summary"), dict) else {}
+        said = ", ".join(
+            f"{key.replace('_', ' ')} {nice(v)}" for key, v in (summary or {}).items() if isinstance(v, int | float)
+        )
+        drawn = max((len(evenly(len(m))) for _, m in squares), default=0)
+        classes = max((len(m) for _, m in squares), default=0)
+        part = f" {drawn} of {classes} classes are drawn, evenly." if drawn < classes else ""
+        note = f"Cosines, class by class{f'. Means: {said}' if said else ''}." + part
+        wide = max([m.shape[1] for _, m in squares] + [len(v) for _, v in strips])
+        rows = [(name, i, *_row(line, wide)) for name, m in squares for i, line in enumerate(m)]
+        rows += [(name, "", *_row(v, wide)) for name, v in strips]
+        charts.append(
+            Chart(
+                "four-factors",
+                f"Four factors: {of_seed(entry, run)}",
+                note,
+                drawing,
+                ("factor", "class", *(f"class_{c}" for c in range(wide))),
+                rows,
+                entry.label,
+            )
+        )
+    return charts
+
+
+def _row(values: Matrix, wide: int, digits: int = 3) -> list[float | str]:
+    """A line of a table of data, filled up to its width."""
+    return [*(round(float(v), digits) for v in values), *[""] * (wide - len(values))]
+
+
+def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Matrix]]) -> Drawing:
+    side = 200.0
+    drawing = Drawing((side + 72 if squares else 0) + (130 if strips else 0))
+    if squares:
+        ramp = Ramp(-1, 1, "d")
+        for number, (name, m) in enumerate(squares):
+            left = 28 + number * (WIDTH / 2)
+            some = np.ix_(evenly(len(m)), evenly(m.shape[1]))
+            drawing.add(Text(left, 14, name, "ink"), *cells(m[some], (left, 24, side, side), ramp))
+            for at, text in numbered(len(m), 24, side):
+                drawing.add(Text(left - 6, at + 4, text, size=10.5, anchor="end"))
+        drawing.add(*ramp.legend(28, side + 36, "cosine"))
+    top = side + 94 if squares else 24
+    for number, (name, v) in enumerate(strips):
+        left = 28 + number * (WIDTH / 2)
+        panel = Panel(left, top, left + side, top + 66, (-0.5, len(v) - 0.5), span([*v.tolist(), 1.0, 0.0], pad=0.02))
+        drawing.add(
+            Text(left, top - 10, name, "ink"), *panel.up("", 2, size=10.5), *panel.across("class", 5, True, 10.5)
+        )
+        drawing.add(
+            Dots([(panel.x(c), panel.y(x), f"{c}: {x:.2f}") for c, x in enumerate(v) if np.isfinite(x)], "s0", 3, 1)
+        )
+    return drawing
+
+
+@kind("cross-client", "analyses")
+def cross_client(comparison: Comparison) -> list[Chart]:
+    """Every client's model on every client's class mix."""
+    charts = []
+    for entry, run, found in analysed(comparison, "cross_client"):
+        table = matrix(found.get("accuracy")) if isinstance(found, dict) else None
+        if table is None:
+            continue
+        names = found.get("clients") if isinstance(found.get("clients"), list) else list(range(len(table)))
+        names = names if len(names) == len(table) else list(range(len(table)))
+        side, left, some = 320.0, 70.0, evenly(len(table))
+        drawing = Drawing(side + 82)
+        ramp = Ramp(0, 100)
+        drawing.add(Text(left - 62, 12, "model of client"))
+        drawing.add(*cells(table[np.ix_(some, evenly(table.shape[1]))], (left, 22, side, side), ramp))
+        for at, text in numbered(len(some), 22, side, [names[i] for i in some]):
+            drawing.add(Text(left - 7, at + 4, text, size=10.5, anchor="end"))
+            drawing.add(Text(left + at - 22, side + 37, text, size=10.5, anchor="middle"))
+        drawing.add(Text(left + side, side + 54, "on the class mix of client", anchor="end"))
+        drawing.add(*ramp.legend(left, side + 62, "accuracy, %"))
+        wide = table.shape[1]
+        rows = [(name, *_row(line, wide, 1)) for name, line in zip(names, table, strict=True)]
+        note = "A bright diagonal alone: models that serve their own client only."
+        if len(some) < len(table):
+            note += f" {len(some)} of {len(table)} clients are drawn, evenly."
+        charts.append(
+            Chart(
+                "cross-client",
+                f"Models on other clients: {of_seed(entry, run)}",
+                note,
+                drawing,
+                ("model_of", *(f"on_mix_of_{names[j] if j < len(names) else j}" for j in range(wide))),
+                rows,
+                entry.label,
+            )
+        )
+    return charts
+
+
+@kind("layers", "analyses")
+def layers(comparison: Comparison) -> list[Chart]:
+    """Cosine similarity between clients, layer by layer, while they fine-tune."""
+    charts = []
+    for entry, run, found in analysed(comparison, "layer_similarity"):
+        table = matrix(found.get("cosine")) if isinstance(found, dict) else None
+        names, epochs = (found.get("layers"), found.get("epochs")) if isinstance(found, dict) else (None, None)
+        if (
+            table is None
+            or not isinstance(names, list)
+            or not isinstance(epochs, list)
+            or table.shape != (len(epochs), len(names))
+        ):
+            continue
+        left = min(160.0, BOLD * max(text_width(str(name), 11) for name in names) + 14)
+        row = 18.0
+        high, wide = row * len(names), WIDTH - left - 8
+        drawing = Drawing(high + 76)
+        ramp = Ramp.from_least(table)
+        drawing.add(*cells(table.T, (left, 8, wide, high), ramp))
+        for number, name in enumerate(names):
+            drawing.add(
+                Text(left - 8, 8 + (number + 0.5) * row + 4, shortened(str(name), 11, left - 10), size=11, anchor="end")
+            )
+        for at, text in numbered(len(epochs), left, wide, epochs):
+            drawing.add(
+                Line([(at, high + 9), (at, high + 13)], "faint", 1), Text(at, high + 26, text, size=11, anchor="middle")
+            )
+        drawing.add(
+            Text(WIDTH - 8, high + 42, "epochs of fine-tuning", anchor="end"), *ramp.legend(left, high + 54, "cosine")
+        )
+        rows = [(e, name, round(float(table[i, j]), 5)) for i, e in enumerate(epochs) for j, name in enumerate(names)]
+        note = "Mean cosine between the clients' weights of a layer: where it falls, the layer becomes personal."
+        charts.append(
+            Chart(
+                "layers",
+                f"Layers while fine-tuning: {of_seed(entry, run)}",
+                note,
+                drawing,
+                ("epoch", "layer", "cosine"),
+                rows,
+                entry.label,
+            )
+        )
+    return charts

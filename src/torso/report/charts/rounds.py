@@ -1,0 +1,209 @@
+"""What happens over rounds, over megabytes and over epochs of fine-tuning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torso.report.charts.base import Chart, kind
+from torso.report.charts.lines import Look, Series, draw_lines, draw_multiples
+from torso.report.comparison import Comparison, Entry, title_of
+from torso.report.records import Record, Scores
+
+Axis = Callable[[Record, Mapping[str, Any]], float | None]
+
+
+def by_round(_: Record, line: Mapping[str, Any]) -> float | None:
+    return float(line["round"])
+
+
+def by_megabytes(_: Record, line: Mapping[str, Any]) -> float | None:
+    up, down = line.get("bytes_up"), line.get("bytes_down")
+    return (up + down) / 1e6 if isinstance(up, int) and isinstance(down, int) else None
+
+
+def by_passes(_: Record, line: Mapping[str, Any]) -> float | None:
+    found = line.get("forward_passes")
+    return float(found) if isinstance(found, int) else None
+
+
+def course(run: Record, measure: str, axis: Axis) -> dict[int, tuple[float, Scores]]:
+    """Round → (place on the axis, scores), and the final measurement where the result has one."""
+    found: dict[int, tuple[float, Scores]] = {}
+    for line in run.history:
+        accuracy = line.get("accuracy")
+        scores = Scores.parse(accuracy[measure]) if isinstance(accuracy, Mapping) and measure in accuracy else None
+        x = axis(run, line)
+        if scores is not None and scores.known and x is not None:
+            found[line["round"]] = (x, scores)
+    cost = run.result.get("cost")
+    last = {**(cost if isinstance(cost, Mapping) else {}), "round": run.rounds}
+    if run.ok and measure in run.accuracy and run.rounds and (x := axis(run, last)) is not None:
+        found[run.rounds] = (x, run.accuracy[measure])
+    return found
+
+
+def curve(entry: Entry, measure: str, axis: Axis) -> Series | None:
+    """Mean over seeds at the rounds that every seed has measured; a run that did not end well stands in for nobody."""
+    courses = [c for run in (entry.good or entry.runs) if (c := course(run, measure, axis))]
+    shared = sorted(set.intersection(*(set(c) for c in courses))) if courses else []
+    if not shared:
+        return None
+
+    def mean(take: Callable[[tuple[float, Scores]], float]) -> tuple[float, ...]:
+        return tuple(sum(take(c[r]) for c in courses) / len(courses) for r in shared)
+
+    label = entry.label if entry.good else f"{entry.label} (not finished)"
+    spread = any(c[r][1].n > 1 for c in courses for r in shared)
+    low = mean(lambda p: p[1].band[0]) if spread else ()
+    high = mean(lambda p: p[1].band[1]) if spread else ()
+    return Series(label, entry.place, mean(lambda p: p[0]), mean(lambda p: p[1].mean), low, high)
+
+
+def during(comparison: Comparison) -> list[str]:
+    """What was measured while training went on."""
+    found: dict[str, None] = {}
+    for run in comparison.runs:
+        for line in run.history:
+            if isinstance(line.get("accuracy"), Mapping):
+                found |= dict.fromkeys(map(str, line["accuracy"]))
+    return list(found)
+
+
+def _curves(comparison: Comparison, measure: str, axis: Axis) -> list[Series]:
+    return [found for entry in comparison.entries if (found := curve(entry, measure, axis))]
+
+
+def _rows(series: list[Series]) -> list[tuple[Any, ...]]:
+    return [
+        (s.label, x, y, *((s.low[i], s.high[i]) if s.low else ("", "")))
+        for s in series
+        for i, (x, y) in enumerate(zip(s.xs, s.ys, strict=True))
+    ]
+
+
+BAND = (
+    "the band holds the middle half of the clients (mean ± std where quantiles were not recorded); seeds are averaged"
+)
+
+
+@kind("rounds", "rounds")
+def rounds(comparison: Comparison) -> list[Chart]:
+    """Accuracy per round, with a band over clients where three methods or fewer leave room for it."""
+    charts = []
+    for measure in during(comparison):
+        series = _curves(comparison, measure, by_round)
+        if not series:
+            continue
+        few = len(series) <= 3
+        look = Look("round", f"{title_of(measure)} accuracy, %", whole=True, bands=few)
+        note = f"Mean over clients; {BAND}." if few else "Mean over clients, averaged over seeds."
+        name = ("method", "round", "mean", "band_low", "band_high")
+        charts.append(
+            Chart(
+                "rounds",
+                f"{title_of(measure).capitalize()} accuracy per round",
+                note,
+                draw_lines(series, look),
+                name,
+                _rows(series),
+                measure,
+            )
+        )
+    return charts
+
+
+@kind("bands", "rounds")
+def bands(comparison: Comparison) -> list[Chart]:
+    """Accuracy per round, a panel a method, with its band over clients and the other methods faint behind."""
+    charts = []
+    for measure in during(comparison):
+        series = _curves(comparison, measure, by_round)
+        if len(series) <= 3 or not any(s.low for s in series):
+            continue
+        look = Look("round", "", whole=True)
+        name = ("method", "round", "mean", "band_low", "band_high")
+        title = f"How far apart the clients are: {title_of(measure)}"
+        drawing = draw_multiples(series, look)
+        charts.append(Chart("bands", title, f"{BAND.capitalize()}.", drawing, name, _rows(series), measure))
+    return charts
+
+
+def _losses(run: Record) -> dict[int, float]:
+    known = {line["round"]: line.get("loss") for line in run.history}
+    return {r: float(v) for r, v in known.items() if isinstance(v, float | int) and math.isfinite(v)}
+
+
+@kind("loss", "rounds")
+def loss(comparison: Comparison) -> list[Chart]:
+    """Mean training loss of a round's participants."""
+    series = []
+    for entry in comparison.entries:
+        runs = [_losses(run) for run in (entry.good or entry.runs)]
+        shared = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
+        if shared:
+            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in shared)
+            label = entry.label if entry.good else f"{entry.label} (not finished)"
+            series.append(Series(label, entry.place, tuple(map(float, shared)), ys))
+    if not series:
+        return []
+    drawing = draw_lines(series, Look("round", "training loss", percent=False, whole=True))
+    rows = [row[:3] for row in _rows(series)]
+    return [
+        Chart(
+            "loss",
+            "Training loss",
+            "Mean over the participants of each round.",
+            drawing,
+            ("method", "round", "loss"),
+            rows,
+        )
+    ]
+
+
+def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: str, note: str) -> list[Chart]:
+    known = during(comparison)
+    measure = next((m for m in (comparison.headline, *known) if m in known), None)
+    wanted = measure or comparison.headline
+    if wanted is None:
+        return []
+    series = _curves(comparison, wanted, axis)
+    if not series or max(x for s in series for x in s.xs) == 0:
+        return []
+    look = Look(label, f"{title_of(wanted)} accuracy, %", bands=False, dots=sum(len(s.xs) for s in series) < 80)
+    columns = ("method", name, "mean", "band_low", "band_high")
+    return [Chart(name, title, note, draw_lines(series, look), columns, _rows(series), wanted)]
+
+
+@kind("megabytes", "cost")
+def megabytes(comparison: Comparison) -> list[Chart]:
+    """Accuracy against megabytes, all clients, both directions."""
+    note = "Bytes as serialised, all clients, up and down. Higher and further left is better."
+    return _against(comparison, "megabytes", "Accuracy for what travels", by_megabytes, "megabytes moved", note)
+
+
+@kind("compute", "cost")
+def compute(comparison: Comparison) -> list[Chart]:
+    """Accuracy against compute, in forward passes of one sample."""
+    note = "Forward passes of one sample through the whole network, over all clients."
+    return _against(comparison, "compute", "Accuracy for what is computed", by_passes, "forward passes", note)
+
+
+@kind("speed", "cost")
+def speed(comparison: Comparison) -> list[Chart]:
+    """Personalised accuracy against epochs of fine-tuning."""
+    series = []
+    for entry in comparison.entries:
+        sweep = sorted((int(n[13:]), n) for n in entry.measures if n.startswith("personalized@") and n[13:].isdigit())
+        found = [(float(e), s) for e, name in sweep if (s := entry.pooled(name))]
+        if found:
+            xs, scores = zip(*found, strict=True)
+            low, high = zip(*(s.band for s in scores), strict=True)
+            series.append(Series(entry.label, entry.place, xs, tuple(s.mean for s in scores), low, high))
+    if not series:
+        return []
+    look = Look("epochs of fine-tuning", "personalised accuracy, %", whole=True, bands=len(series) <= 3, dots=True)
+    columns = ("method", "epochs", "mean", "band_low", "band_high")
+    note = "How many epochs on its own data a client needs. Mean over the clients of all seeds."
+    return [Chart("speed", "How fast clients personalise", note, draw_lines(series, look), columns, _rows(series))]

@@ -1,0 +1,267 @@
+"""Runs side by side: grouped by experiment over seeds, with a baseline to be measured against."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torso.errors import RequestError, did_you_mean
+from torso.report.records import Record, Scores, find, read
+from torso.report.statistics import Difference, Refused, paired_difference
+
+_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed"}  # of [run]: how, not what
+_WHEN = {"every", "during", "names"}  # of [measure]: what is looked at, not what is done
+_NOT_DATA = {"augment", "normalize"}  # of [data]: what a network sees of the same images
+
+HEADLINES = ("personalized", "personal", "initial", "generic_as_personal", "generic")
+TITLES = {
+    "initial": "initial",
+    "personalized": "personalised",
+    "without_head": "without head",
+    "generic": "generic (G-FL)",
+    "generic_as_personal": "generic (P-FL)",
+    "personal": "personal (P-FL)",
+    "id_before": "ID before",
+    "ood_before": "OOD before",
+    "id_after": "ID after",
+    "ood_after": "OOD after",
+    "new_before": "new clients before",
+    "new_after": "new clients after",
+    "local": "local model",
+    "local_only": "trained alone",
+    "benign": "benign clients",
+}
+
+
+def title_of(measure: str) -> str:
+    if measure.startswith("personalized@"):
+        return f"personalised, {measure.partition('@')[2]} epochs"
+    return TITLES.get(measure, measure.replace("_", " "))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One experiment over its seeds; `good` are the runs whose numbers count."""
+
+    label: str
+    place: int  # decides its colour
+    runs: tuple[Record, ...]
+
+    @cached_property
+    def good(self) -> tuple[Record, ...]:
+        return tuple(run for run in self.runs if run.ok)
+
+    @property
+    def failed(self) -> int:
+        return len(self.runs) - len(self.good)
+
+    @property
+    def measures(self) -> list[str]:
+        return list(dict.fromkeys(name for run in self.good for name in run.accuracy))
+
+    def by_seed(self, measure: str) -> dict[int, Scores]:
+        return {
+            run.seed: run.accuracy[measure] for run in self.good if measure in run.accuracy and run.seed is not None
+        }
+
+    def pooled(self, measure: str) -> Scores | None:
+        """The clients of all seeds together; over seeds where the measure has no clients."""
+        found = [run.accuracy[measure] for run in self.good if measure in run.accuracy]
+        values = [v for scores in found for v in (scores.clients or (scores.mean,))]
+        return Scores.of(values) if values else None
+
+    def average(self, amounts: Iterable[float | None]) -> float | None:
+        known = [amount for amount in amounts if amount is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def megabytes(self) -> float | None:
+        return self.average(run.megabytes for run in self.good)
+
+    @property
+    def seconds(self) -> float | None:
+        return self.average(run.seconds("total") for run in self.good)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    entries: tuple[Entry, ...]
+    baseline: Entry
+
+    @property
+    def runs(self) -> list[Record]:
+        return [run for entry in self.entries for run in entry.runs]
+
+    @cached_property
+    def measures(self) -> list[str]:
+        """In the order of TITLES, others after; sweeps of epochs have a chart of their own."""
+        found = dict.fromkeys(name for entry in self.entries for name in entry.measures if "@" not in name)
+        return sorted(found, key=lambda name: list(TITLES).index(name) if name in TITLES else len(TITLES))
+
+    @cached_property
+    def headline(self) -> str | None:
+        """The measure that the page speaks of first: known of most methods, personal before generic."""
+        counts = {name: sum(name in entry.measures for entry in self.entries) for name in self.measures}
+        most = max(counts.values(), default=0)
+        order = [*(name for name in HEADLINES if counts.get(name) == most), *counts]
+        return order[0] if order else None
+
+    def difference(self, entry: Entry, measure: str, baseline: Entry | None = None) -> Difference | Refused:
+        """Paired, and refused where the two did not see the same data."""
+        other = baseline or self.baseline
+        ours, theirs = entry.by_seed(measure), other.by_seed(measure)
+        if not ours or not theirs:
+            return Refused("not measured")
+        pairs = [(a, b) for a in entry.good for b in other.good if a.seed == b.seed]
+        for a, b in pairs:
+            if why := data_differ(a, b):
+                return Refused(why)
+        return paired_difference(ours, theirs)
+
+    def notes(self) -> list[str]:
+        """What a reader must know before reading a number."""
+        return [*_failures(self.entries), *_problems(self.entries), *_strangers(self)]
+
+
+def compare_records(records: Sequence[Record], baseline: str | None = None) -> Comparison:
+    """Group, label, and choose the baseline: as asked, else fedavg, else the first that succeeded."""
+    entries = _entries(records)
+    return Comparison(entries, _baseline(entries, baseline))
+
+
+def compare_folders(paths: Iterable[str | Path], baseline: str | None = None) -> Comparison:
+    return compare_records([read(folder) for folder in find(paths)], baseline)
+
+
+def _baseline(entries: Sequence[Entry], asked: str | None) -> Entry:
+    if asked is not None:
+        for entry in entries:
+            if asked in (entry.label, entry.runs[0].method):
+                return entry
+        labels = [entry.label for entry in entries]
+        raise RequestError(
+            f"--baseline {asked!r} is not among the runs{did_you_mean(asked, labels)} Accepted: {', '.join(labels)}"
+        )
+    good = [entry for entry in entries if entry.good] or list(entries)
+    return next((entry for entry in good if entry.runs[0].method == "fedavg"), good[0])
+
+
+def _entries(records: Sequence[Record]) -> tuple[Entry, ...]:
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        what, again = _experiment(record), 0
+        while any(run.seed == record.seed for run in groups.get((what, again), ())):
+            again += 1  # the same experiment and seed once more is a row of its own
+        groups.setdefault((what, again), []).append(record)
+    labels = _labels([group[0] for group in groups.values()])
+    return tuple(
+        Entry(label, place, tuple(group))
+        for place, (label, group) in enumerate(zip(labels, groups.values(), strict=True))
+    )
+
+
+def _experiment(record: Record) -> str:
+    if not record.config:
+        return f"{record.method} {record.folder}"
+    tree = {name: dict(part) if isinstance(part, dict) else part for name, part in record.config.items()}
+    for section, free in (("run", _HOW), ("measure", _WHEN)):
+        if isinstance(tree.get(section), dict):
+            tree[section] = {key: value for key, value in tree[section].items() if key not in free}
+    return json.dumps([record.method, tree], sort_keys=True, default=str)
+
+
+def _labels(firsts: Sequence[Record]) -> list[str]:
+    """The method's name, with what tells it from another row of the same name."""
+    labels = []
+    for record in firsts:
+        alike = [other for other in firsts if other.method == record.method]
+        if len(alike) == 1:
+            labels.append(record.method)
+            continue
+        keys = differing_keys(alike)[:2]
+        mine = flat(record.config)
+        labels.append(f"{record.method} ({', '.join(f'{key}={mine.get(key)}' for key in keys) or record.name})")
+    return [
+        label if labels.count(label) == 1 else f"{label} [{r.name}]" for label, r in zip(labels, firsts, strict=True)
+    ]
+
+
+def differing_keys(records: Sequence[Record]) -> list[str]:
+    """Config keys that do not have one value in all runs, apart from seeds and how they were run."""
+    trees = [flat(record.config) for record in records if record.config]
+    keys = dict.fromkeys(key for tree in trees for key in tree)
+    free = {f"run.{key}" for key in _HOW} | {f"measure.{key}" for key in _WHEN}
+    return [key for key in keys if key not in free and len({json.dumps(t.get(key), default=str) for t in trees}) > 1]
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def data_differ(a: Record, b: Record) -> str:
+    """Why the clients of two runs may not be paired; empty where they may."""
+    if a is b:
+        return ""
+    if not a.config or not b.config:
+        return "a config.toml is missing, so the data may differ"
+    for what, mine, other in (
+        ("dataset", a.result.get("dataset"), b.result.get("dataset")),
+        ("measure.clients", a.setting("measure.clients"), b.setting("measure.clients")),
+    ):
+        if mine != other:
+            return f"different data: {what} is {mine} and {other}"
+    counts = a.analyses.get("class_counts"), b.analyses.get("class_counts")
+    if None not in counts and counts[0] != counts[1]:
+        return "different data: the clients hold other classes"
+    free = _NOT_DATA | ({"root"} if None not in counts else set())
+    left, right = (flat({k: v for k, v in r.setting("data", {}).items() if k not in free}) for r in (a, b))
+    for key in left.keys() | right.keys():
+        if left.get(key) != right.get(key):
+            return f"different data: data.{key} is {left.get(key)} and {right.get(key)}"
+    return ""
+
+
+def _failures(entries: Sequence[Entry]) -> list[str]:
+    return [
+        f"{entry.label}, seed {run.seed}: {run.status}. Its numbers are left out."
+        for entry in entries
+        for run in entry.runs
+        if not run.ok and run.status != "unfinished"
+    ]
+
+
+def _problems(entries: Sequence[Entry]) -> list[str]:
+    return [
+        f"{entry.label}, seed {run.seed} ({run.name}): {problem}."
+        for entry in entries
+        for run in entry.runs
+        for problem in run.problems
+    ]
+
+
+def _strangers(comparison: Comparison) -> list[str]:
+    """Entries whose clients are not the baseline's."""
+    found = []
+    for entry in comparison.entries:
+        whys = {data_differ(a, b) for a in entry.good for b in comparison.baseline.good if a.seed == b.seed} - {""}
+        if whys:
+            found.append(
+                f"{entry.label} and {comparison.baseline.label} did not meet the same clients ({sorted(whys)[0]}): "
+                "their numbers stand side by side, but no difference is tested."
+            )
+    return found
+
+
+def share_below(ours: Sequence[float], theirs: Sequence[float]) -> tuple[int, int, int]:
+    """How many clients lose, stay and gain, of those measured on both sides."""
+    both = [(a, b) for a, b in zip(ours, theirs, strict=True) if not (math.isnan(a) or math.isnan(b))]
+    lose, gain = sum(a < b for a, b in both), sum(a > b for a, b in both)
+    return lose, len(both) - lose - gain, gain

@@ -1,0 +1,76 @@
+"""What commands print on the output stream: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from torso.report.comparison import Comparison
+from torso.report.table import differences, rows_of, table, view_of
+
+_UNITS = "accuracy in %, mean ± std over clients (generic: one model, whole test set); MB: both directions"
+
+
+def _console() -> Console:
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 120)  # a file has no edge
+    return console
+
+
+def print_comparison(comparison: Comparison, as_json: bool) -> None:
+    """Runs that were read, not run."""
+    if as_json:
+        print(json.dumps([dict(run.result) or {"method": run.method, "status": run.status} for run in comparison.runs]))
+        return
+    console = _console()
+    console.print(view_of(rows_of(comparison)))
+    console.print(_UNITS, soft_wrap=True)
+    print_differences(comparison)
+    for note in comparison.notes():
+        console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+
+
+def print_differences(comparison: Comparison) -> None:
+    view = differences(comparison)
+    if view is not None:
+        console = _console()
+        console.print(view)
+        said = (
+            "difference in points [95% interval, Student, over paired clients averaged over seeds; generic: over seeds]"
+        )
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
+
+
+def print_results(results: list[Any], as_json: bool, data: Any) -> None:
+    if as_json:
+        print(json.dumps(data))
+        return
+    console = _console()
+    console.print(table(results))
+    console.print(_UNITS, soft_wrap=True)
+    for result in results:
+        if not result.ok:
+            console.print(
+                f"{result.method} seed {result.seed} {result.status}", style="red", soft_wrap=True, markup=False
+            )
+        console.print(
+            f"{result.method} seed {result.seed}: {result.folder}", soft_wrap=True, highlight=False, markup=False
+        )
+
+
+def print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows))
+        return
+    view = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(rows[0]):
+        view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names stay whole
+    for row in rows:
+        view.add_row(*(escape(str(value)) for value in row.values()))
+    Console().print(view)

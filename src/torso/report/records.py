@@ -1,0 +1,277 @@
+"""Run folders as the page reads them: whatever is there is taken, whatever is not is named.
+
+Nothing here loads torch, and nothing raises because a file is missing, cut short or from another version: a `Record`
+carries its `problems`, and readers show them beside the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torso.errors import RequestError
+
+_QUANTILES = (5, 25, 50, 75, 95)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Percentages of one measure: over clients where it has any, else one number."""
+
+    mean: float
+    std: float
+    n: int
+    clients: tuple[float, ...] = ()  # NaN where a client has nothing to be measured on
+    quantiles: tuple[float, ...] = ()  # 5, 25, 50, 75, 95 %, over clients
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Scores:
+        """Over clients, population std (spec 9.1)."""
+        known = np.array([v for v in values if not math.isnan(v)])
+        if not len(known):
+            return cls(math.nan, math.nan, 0, tuple(values))
+        quantiles = tuple(float(q) for q in np.percentile(known, _QUANTILES))
+        return cls(float(known.mean()), float(known.std()), len(known), tuple(values), quantiles)
+
+    @classmethod
+    def parse(cls, found: Any) -> Scores | None:
+        """From JSON; None where it is not what a run writes."""
+        try:
+            clients = tuple(_percent(v) for v in found.get("clients", ()))
+            if clients:
+                return cls.of(clients)
+            quantiles = tuple(_percent(v) for v in found.get("quantiles") or ())
+            mean, std, n = _percent(found["mean"]), _number(found.get("std", 0.0)), int(found.get("n", 1))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+        return cls(mean, std, n, (), quantiles if len(quantiles) == len(_QUANTILES) else ())
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.mean)
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """The middle half of the clients; mean ± std where quantiles were not written."""
+        if self.quantiles:
+            return self.quantiles[1], self.quantiles[3]
+        return max(0.0, self.mean - self.std), min(100.0, self.mean + self.std)
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _percent(value: Any) -> float:
+    found = _number(value)
+    if found < -1e-3 or found > 100.001:
+        raise ValueError(f"{found} is no percentage")
+    return found
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run folder. `status`: ok, failed: …, or unfinished."""
+
+    folder: Path
+    method: str
+    seed: int | None
+    status: str
+    accuracy: Mapping[str, Scores]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Mapping[str, Any], ...] = ()
+    result: Mapping[str, Any] = field(default_factory=dict)
+    analyses: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def name(self) -> str:
+        return self.folder.name or str(self.folder)
+
+    @property
+    def megabytes(self) -> float | None:
+        """Both directions, whole run."""
+        both = [self.cost(key) for key in ("bytes_up", "bytes_down")]
+        return None if both[0] is None or both[1] is None else (both[0] + both[1]) / 1e6
+
+    def cost(self, key: str) -> float | None:
+        return _amount(self.result.get("cost"), key)
+
+    def seconds(self, key: str) -> float | None:
+        return _amount(self.result.get("seconds"), key)
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """`setting("train.lr")`."""
+        node: Any = self.config
+        for step in key.split("."):
+            if not isinstance(node, Mapping) or step not in node:
+                return default
+            node = node[step]
+        return node
+
+    @property
+    def rounds(self) -> int | None:
+        """As planned: the result's word, else the config's."""
+        found = self.result.get("rounds", self.setting("train.rounds"))
+        return found if isinstance(found, int) else None
+
+    @property
+    def toml(self) -> str:
+        try:
+            return (self.folder / "config.toml").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def _amount(tree: Any, key: str) -> float | None:
+    found = tree.get(key) if isinstance(tree, Mapping) else None
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "config.toml").is_file() or (folder / "result.json").is_file()
+
+
+def find(paths: Iterable[str | Path]) -> list[Path]:
+    """Run folders among the paths and one or two levels below them, each once, in order."""
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
+            raise RequestError(f"{str(path)!r} {what}. Give run folders, or a folder that holds some.")
+        below = [path] if is_run(path) else below_of(path)
+        if not below:
+            raise RequestError(
+                f"{str(path)!r} is not a run folder and holds none (a run has config.toml and result.json). "
+                "Give run folders, or a folder that holds some, such as runs/compare-1."
+            )
+        found |= {folder.resolve(): folder for folder in below if folder.resolve() not in found}
+    return list(found.values())
+
+
+def below_of(path: Path) -> list[Path]:
+    """Run folders one or two levels down."""
+    found = []
+    for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        if is_run(child):
+            found.append(child)
+        else:
+            found += sorted(p for p in child.iterdir() if p.is_dir() and is_run(p))
+    return found
+
+
+def read(folder: Path) -> Record:
+    """Everything that can be read of a run folder, and a sentence for everything that cannot."""
+    problems: list[str] = []
+    config = _read_config(folder, problems)
+    result = _read_json(folder / "result.json", problems, "unfinished: there is no result.json yet")
+    history = _read_history(folder, problems)
+    analyses = _read_json(folder / "analyses.json", problems, "")
+    said = result.get("status")
+    status = said if isinstance(said, str) else "unfinished"
+    method = result.get("method", config.get("method", {}).get("name") if config else None)
+    seed = result.get("seed", config.get("run", {}).get("seed") if config else None)
+    if result and not history and result.get("rounds") != 0:
+        problems.append("there is no history: curves over rounds leave this run out")
+    elif status == "ok" and isinstance(result.get("rounds"), int) and history[-1:] and result["rounds"]:
+        last = history[-1]["round"]
+        if last < result["rounds"]:
+            problems.append(f"history.jsonl ends at round {last} of {result['rounds']}")
+    return Record(
+        folder=folder,
+        method=str(method) if method is not None else folder.name,
+        seed=seed if isinstance(seed, int) else None,
+        status=status,
+        accuracy=_read_accuracy(result, problems),
+        config=config,
+        history=history,
+        result=result,
+        analyses=analyses,
+        problems=tuple(problems),
+    )
+
+
+def from_result(tree: Mapping[str, Any], folder: Path, config: Mapping[str, Any] | None = None) -> Record:
+    """A record of a result at hand, as `Result.as_json` gives it."""
+    problems: list[str] = []
+    accuracy = _read_accuracy(tree, problems)
+    method, seed, status = str(tree["method"]), tree["seed"], str(tree["status"])
+    return Record(folder, method, seed, status, accuracy, config or {}, (), tree, {}, tuple(problems))
+
+
+def _read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problems.append("there is no config.toml: what this run was is known from its result alone")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        problems.append(f"config.toml cannot be read: {error}")
+    return {}
+
+
+def _read_json(path: Path, problems: list[str], if_missing: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(tree, dict):
+            return tree
+        problems.append(f"{path.name} holds no table of results: it is left out")
+    except FileNotFoundError:
+        if if_missing:
+            problems.append(if_missing)
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read ({error}): it is left out")
+    return {}
+
+
+def _read_history(folder: Path, problems: list[str]) -> tuple[Mapping[str, Any], ...]:
+    """Whole lines up to the first broken one."""
+    try:
+        lines = (folder / "history.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    found: list[Mapping[str, Any]] = []
+    for line in lines:
+        try:
+            tree = json.loads(line)
+            if not isinstance(tree["round"], int):
+                raise TypeError
+        except (ValueError, TypeError, KeyError):
+            after = found[-1]["round"] if found else 0
+            problems.append(f"history.jsonl is broken after round {after}: the rest of it is left out")
+            break
+        found.append(tree)
+    measured = [
+        scores for line in found if isinstance(line.get("accuracy"), dict) for scores in line["accuracy"].values()
+    ]
+    if any(Scores.parse(scores) is None for scores in measured):
+        problems.append("history.jsonl holds accuracies that are no percentages: they are left out")
+    return tuple(found)
+
+
+def _read_accuracy(result: Mapping[str, Any], problems: list[str]) -> dict[str, Scores]:
+    found = result.get("accuracy", {})
+    if not isinstance(found, Mapping):
+        problems.append("result.json: accuracy is not a table")
+        return {}
+    parsed = {str(name): Scores.parse(scores) for name, scores in found.items()}
+    for name, scores in parsed.items():
+        if scores is None:
+            problems.append(f"result.json: accuracy of {name} cannot be read")
+        elif not scores.known:
+            problems.append(f"{name}: no client has data to measure it on")
+    return {name: scores for name, scores in parsed.items() if scores is not None and scores.known}
