@@ -15,7 +15,7 @@ from torso.report.records import Record, Scores, find, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
 _HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed"}  # of [run]: how, not what
-_WHEN = {"every", "during", "names"}  # of [measure]: what is looked at, not what is done
+_WHEN = {"every", "during", "names", "analyses", "analyses_every"}  # of [measure]: what is looked at, not what is done
 _NOT_DATA = {"augment", "normalize"}  # of [data]: what a network sees of the same images
 
 HEADLINES = ("personalized", "personal", "initial", "generic_as_personal", "generic")

@@ -11,11 +11,9 @@ from rich.table import Table
 
 from torso.measure import Accuracy
 from torso.report.charts.clients import in_words
-from torso.report.comparison import Comparison
+from torso.report.comparison import Comparison, title_of
 from torso.report.statistics import Difference, Refused
 from torso.runs.result import Result
-
-_TITLES = {"personalized": "personalised", "without_head": "without head"}
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ def view_of(made: Sequence[Row]) -> Table:
     """Sweeps of epochs (personalized@E) have no room here: `--json` and `torso report` show them."""
     names = list(dict.fromkeys(name for row in made for name in row.accuracy if "@" not in name))
     view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    view.add_column("method", overflow="fold")
-    for title in [*(_TITLES.get(name, name) for name in names), "MB", "seconds"]:
-        view.add_column(title, justify="right", no_wrap=True)
+    view.add_column("method", no_wrap=True)  # names stay whole; numbers may take two lines
+    for title in [*(title_of(name) for name in names), "MB", "seconds"]:
+        view.add_column(title, justify="right")
     for row in made:
         cells = [_cell(row.accuracy.get(name)) for name in names]
         failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
@@ -95,12 +93,13 @@ def differences(comparison: Comparison) -> Table | None:
     if not others or not comparison.measures:
         return None
     view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    view.add_column(f"against {escape(comparison.baseline.label)}", overflow="fold")
-    for name in comparison.measures:
-        view.add_column(_TITLES.get(name, name), justify="right", no_wrap=True)
+    view.add_column(f"against {escape(comparison.baseline.label)}", no_wrap=True)
+    view.add_column("accuracy")
+    view.add_column("difference", no_wrap=True)
     for entry in others:
-        cells = [_apart(comparison.difference(entry, name)) for name in comparison.measures]
-        view.add_row(escape(entry.label), *cells)
+        for place, name in enumerate(comparison.measures):  # a line each: intervals side by side fit no terminal
+            apart = _apart(comparison.difference(entry, name))
+            view.add_row(escape(entry.label) if place == 0 else "", title_of(name), apart)
     return view
 
 
