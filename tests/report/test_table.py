@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -139,3 +140,15 @@ def test_a_method_is_described_by_what_it_changes() -> None:
     assert axes_in_words(methods["fedbabu"]) == "train=body share=body"
     assert axes_in_words(methods["fedper-reset"]) == "share=body rest=reset"
     assert axes_in_words(methods["fedprox"]) == "drift=proximal"
+
+
+def test_the_worst_tenth_is_the_mean_of_the_lowest_clients_of_all_seeds() -> None:
+    """Eleven personalised clients: ⌈1.1⌉ = 2 lowest, 5 and 10. Without personalised accuracies there is no column."""
+    one, other = made("fedavg", 0, 50), made("fedavg", 1, 50)
+    own = [
+        replace(r, accuracy={"personalized": Accuracy.over(v)}) for r, v in ((one, [5.0, *[90.0] * 9]), (other, [10.0]))
+    ]
+    (row,) = rows(own)
+    assert row.worst == 7.5
+    assert "7.5" in shown(table(own))
+    assert "worst" not in shown(table([one, other]))

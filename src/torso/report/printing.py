@@ -13,7 +13,10 @@ from rich.table import Table
 from torso.report.comparison import Comparison
 from torso.report.table import differences, rows_of, table, view_of
 
-_UNITS = "accuracy in %, mean ± std over clients (generic: one model, whole test set); MB: both directions"
+_UNITS = (
+    "accuracy in %, mean ± std over clients (generic: one model, whole test set; worst tenth of the clients: "
+    "personalised); MB: both directions"
+)
 
 
 def _console() -> Console:

@@ -10,10 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from torso.measure import Accuracy
+from torso.measure.fairness import worst
 from torso.report.charts.clients import in_words
 from torso.report.comparison import Comparison, title_of
 from torso.report.statistics import Difference, Refused
 from torso.runs.result import Result
+
+_OWN = "personalized"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Row:
     accuracy: dict[str, Accuracy]
     megabytes: float | None
     seconds: float | None
+    worst: float | None  # personalised, mean of the worst tenth of the clients
     why: str = "failed"
 
 
@@ -41,9 +45,14 @@ def _row(method: str, group: Sequence[Result]) -> Row:
     good = [result for result in group if result.ok]
     names = list(dict.fromkeys(name for result in good for name in result.accuracy))
     pooled = {name: _pool([result.accuracy[name] for result in good if name in result.accuracy]) for name in names}
-    moved = [(r.cost.bytes_up + r.cost.bytes_down) / 1e6 for r in group]
-    taken = [r.seconds["total"] for r in group]
-    return Row(method, len(group), len(group) - len(good), pooled, sum(moved) / len(moved), sum(taken) / len(taken))
+    moved = sum(r.cost.bytes_up + r.cost.bytes_down for r in group) / len(group) / 1e6
+    taken = sum(r.seconds["total"] for r in group) / len(group)
+    own = [value for result in good if _OWN in result.accuracy for value in result.accuracy[_OWN].clients]
+    return Row(method, len(group), len(group) - len(good), pooled, moved, taken, _worst(own))
+
+
+def _worst(values: Sequence[float | None]) -> float | None:
+    return worst(values) if any(value is not None for value in values) else None
 
 
 def _pool(found: Sequence[Accuracy]) -> Accuracy:
@@ -64,10 +73,13 @@ def view_of(made: Sequence[Row]) -> Table:
     view.add_column("method", no_wrap=True)  # names stay whole; numbers may take two lines
     for title in [*(title_of(name) for name in names), "MB", "seconds"]:
         view.add_column(title, justify="right")
+    if worst_known := any(row.worst is not None for row in made):
+        view.add_column("worst tenth", justify="right")
     for row in made:
         cells = [_cell(row.accuracy.get(name)) for name in names]
         failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
-        view.add_row(escape(row.method) + failed, *cells, *(_amount(v) for v in (row.megabytes, row.seconds)))
+        last = (row.megabytes, row.seconds, row.worst) if worst_known else (row.megabytes, row.seconds)
+        view.add_row(escape(row.method) + failed, *cells, *(_amount(v) for v in last))
     return view
 
 
@@ -81,6 +93,7 @@ def rows_of(comparison: Comparison) -> list[Row]:
             {name: Accuracy(s.mean, s.std, s.n) for name in entry.measures if (s := entry.pooled(name))},
             entry.megabytes,
             entry.seconds,
+            _worst(own.clients) if (own := entry.pooled(_OWN)) else None,
             "not finished" if all(run.ok or run.status == "unfinished" for run in entry.runs) else "failed",
         )
         for entry in comparison.entries
