@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torso import Config, Result, run
 from torso.data.augment import Lens
 from torso.engine import Batched, Desk, OneByOne, auto, batched
 from torso.errors import RunFailed
+from torso.learn.gradients import gradients
+from torso.learn.recorded import Recorder
 from torso.methods import methods
 from torso.nets import Tensors
 from torso.runs.rounds import play_round
@@ -145,3 +149,28 @@ def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch
 def test_auto_is_one_by_one_on_cpu() -> None:
     job = prepare(Config(data=RAGGED))
     assert isinstance(auto(job.net, job.federation, job.config.run), OneByOne)
+
+
+class Homes(Recorder):
+    """A recorder's memory without its recordings: what is left in it is overwritten by the next visit, on CPU too."""
+
+    def gradients(self, *asked: Any) -> Any:
+        return self.compute(*asked)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedavg-brm-ft", "pfedme", "fedfomo", "fedrep"])
+def test_nothing_that_is_kept_stays_in_the_memory_of_recordings(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve clients in stacks of five, own models, fine-tuned, before the local ones they began at."""
+    names = ["personalized", "personal", "local", "initial"]
+    settings = {"data": RAGGED, "measure": {"names": names}, "personalize": {"epochs": 1}}
+    train = {"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05}
+    config = Config(method=method, train=train, run={"engine": "batched", "clients_at_once": 5}, **settings)
+    plain = run(config)
+    at = Desk.at
+    room = {"recorder": Homes(gradients)}
+    monkeypatch.setattr(Desk, "at", lambda *a, **k: replace(desk := at(*a, **k), room=replace(desk.room, **room)))
+    at_home = run(config)
+    assert plain.accuracy == at_home.accuracy
+    assert plain.state is not None
+    assert at_home.state is not None
+    assert far(plain.state.model, at_home.state.model) == 0

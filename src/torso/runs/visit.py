@@ -88,14 +88,16 @@ class Visit:
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
         """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""
-        *_, last = self.by_epoch(desk, clients)
-        return last
+        return learn(*self._begin(desk, clients))
 
     def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:
-        """As `alone`, before the first epoch and after each."""
+        """As `alone`, before the first epoch and after each; each is gone with the next."""
+        return learn_by_epoch(*self._begin(desk, clients))
+
+    def _begin(self, desk: Desk, clients: Sequence[int]) -> tuple[Course, Tensors, Local, Tensors]:
         at = self._open(desk, clients)
         start, notes = self.personal.before(at)
-        return learn_by_epoch(at.course, start, self._anchor(clients), notes)
+        return at.course, start, self._anchor(clients), notes
 
     def _open(self, desk: Desk, clients: Sequence[int]) -> Opening:
         deck, held_out = desk.visit_deck(clients, self.meta_data), None
