@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from torso.measure.fairness import worst
 from torso.report.records import Scores
-from torso.report.statistics import Difference, Refused, paired_difference, student_interval, worst_tenth
+from torso.report.statistics import Difference, Refused, paired_difference, student_interval
 
 T_2 = 4.302652729911275  # the 97.5% quantile of Student's t with two degrees of freedom (any table)
 
@@ -82,5 +83,5 @@ def test_what_cannot_be_paired_is_refused(ours: dict[int, Scores], theirs: dict[
 
 
 def test_the_worst_tenth() -> None:
-    assert worst_tenth([float(v) for v in range(20)]) == 0.5  # 0 and 1
-    assert worst_tenth([3.0, math.nan, 7.0]) == 3
+    assert worst([float(v) for v in range(20)]) == 0.5  # 0 and 1
+    assert worst([3.0, math.nan, 7.0]) == 3

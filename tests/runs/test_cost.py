@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from torso import run
-from torso.runs.flops import peak_memory_bytes, step_flops
+from torso.engine.memory import peak_memory_bytes
+from torso.nets.flops import step_flops
 from torso.runs.run import prepare
 
 from .samples import digits, tiny

@@ -6,6 +6,7 @@ A deck holds the sample indices of G clients, padded to the longest. Shuffles an
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,13 @@ class Deck:
             random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
         )
         return self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
+
+    def endless(
+        self, batch_size: int, lens: Lens, how: Shuffle, change: Augmentation | None, skip_single: bool = False
+    ) -> Iterator[Batch]:
+        """Training batches of one epoch after the other, without end."""
+        for epoch in itertools.count():
+            yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
         keys = [key(how.seed, how.purpose, use, how.round, client, epoch) for client in self.clients]

@@ -69,6 +69,12 @@ class Federation:
     superclasses: tuple[int, ...] = ()  # of each class, where the data have them (CIFAR-100)
     malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
 
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        _, height, width, channels = self.train.images.shape
+        return channels, height, width
+
     @cached_property
     def test_order(self) -> Tensor:
         """The whole test set in a fixed random order, the same for every run: files are often sorted by class."""

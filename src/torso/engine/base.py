@@ -38,13 +38,12 @@ class Desk:
     def at(cls, net: Network, federation: Federation, precision: str = "auto", recorded: bool = False) -> Desk:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
         device = federation.train.images.device
-        _, height, width, channels = federation.train.images.shape
         room = Classroom(
             net=skeleton(net),
             classes=federation.classes,
             lens=Lens.of(federation.mean, federation.std, device),
             change=augmentations[federation.augment],
-            skip_single=smallest_map(net, (channels, height, width)) == 1,
+            skip_single=smallest_map(net, federation.image) == 1,
             precision=precision_of(precision, device),
             recorder=Recorder(gradients) if recorded and device.type == "cuda" and net.body.native else None,
         )

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from torso.data.augment import Lens, augmentations
-from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.batches import Deck, Shuffle
 from torso.fast import plain_path
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
 from torso.nets import LinearHead, build, learnable, set_modes, skeleton
+from torso.nets.flops import step_flops
 from torso.precision import Precision, activation_type, computing, precision_of
 
 Row = dict[str, Any]
@@ -67,14 +67,6 @@ def _machine(device: torch.device) -> Row:
     }
 
 
-def flops_of_an_image(body: str) -> int:
-    """Operations of forward and backward for one image, by torch's counter."""
-    net = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
-    with FlopCounterMode(display=False) as counter:
-        net(torch.zeros(2, *_IMAGE)).sum().backward()
-    return int(counter.get_total_flops()) // 2
-
-
 def _row(
     body: str,
     clients: int,
@@ -98,7 +90,9 @@ def _row(
     found = [_per_second(step, device) * clients * batch for _ in range(3)]
     row = {"body": body, "what": what, "clients": clients, "batch": batch, "images_per_s": round(median(found))}
     row |= {"low": round(min(found)), "high": round(max(found)), "n": len(found), "warm_up_s": round(warm, 1)}
-    row["TFLOP_per_s"] = round(median(found) * flops_of_an_image(body) / 1e12, 2)
+    net = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
+    flops = step_flops(net, _IMAGE, 2, learnable(net, net.state_dict())) / 2
+    row["TFLOP_per_s"] = round(median(found) * flops / 1e12, 2)
     return row | ({"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device.type == "cuda" else {})
 
 
@@ -151,13 +145,7 @@ def steps(
     sgd, rates, objective = Sgd(0.9, 0.0), dict.fromkeys(names, 0.01), CrossEntropy()
     take = gradients if recorder is None else recorder.gradients
 
-    def forever() -> Iterator[Batch]:
-        epoch = 0
-        while True:
-            yield from deck.shuffled(batch, lens, Shuffle(0, "bench", 0), epoch, augmentations["crop-flip"])
-            epoch += 1
-
-    batches = forever()
+    batches = deck.endless(batch, lens, Shuffle(0, "bench", 0), augmentations["crop-flip"])
 
     def step() -> None:
         with computing(precision), plain_path() if plain else nullcontext():

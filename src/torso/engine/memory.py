@@ -1,4 +1,4 @@
-"""Keep freed memory in the process.
+"""Memory: keep what is freed in the process, and tell how much was in use.
 
 Every training step allocates and frees the same activations. By default glibc hands blocks of some megabytes back to
 the kernel, which gives them out again page by page, zeroed: with conv4 that is a tenth of the time on CPU.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from functools import cache
+
+import torch
 
 # from glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
@@ -25,3 +27,15 @@ def keep_freed_memory() -> bool:
     # one heap for all threads: the others are limited to 64 MB each and are unmapped whenever they run empty
     settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20))
     return all(mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings)
+
+
+def peak_memory_bytes(device: torch.device) -> int | None:
+    """The most that was in use: of the accelerator's memory, of the whole process on CPU; None where nobody knows."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu" or sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

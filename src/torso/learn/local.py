@@ -79,7 +79,8 @@ class Course:
         if self.meta is None:
             return None
         shuffle = Shuffle(self.shuffle.seed, f"{self.shuffle.purpose} meta {number}", self.shuffle.round)
-        return _endless(self.meta, self.habits.batch_size, self.room, shuffle)
+        size, room = self.habits.batch_size, self.room
+        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single)
 
 
 @dataclass(frozen=True)
@@ -160,13 +161,6 @@ def _learned(pupil: Pupil, epoch: int, still: Tensors | None = None) -> Learned:
     tensors = {**still, **pupil.tensors} if still else pupil.tensors
     own = {**tensors, **pupil.apart} if pupil.apart else tensors
     return Learned(tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
-
-
-def _endless(deck: Deck, batch_size: int, room: Classroom, shuffle: Shuffle) -> Iterator[Batch]:
-    epoch = 0
-    while True:
-        yield from deck.shuffled(batch_size, room.training_lens, shuffle, epoch, room.change, room.skip_single)
-        epoch += 1
 
 
 def paces(plan: Sequence[Lesson], batches: Sequence[int], habits: Habits, device: torch.device) -> Tensors:

@@ -1,19 +1,16 @@
-"""Floating-point operations and memory, as torch and the system count them.
-
-Operations are those of matrix products and convolutions (a multiplication and an addition are two), counted once on
-tensors without content and multiplied: counting takes no arithmetic and looks at no data.
+"""Floating-point operations, as torch counts them: those of matrix products and convolutions (a multiplication
+and an addition are two), counted once on tensors without content and multiplied: no arithmetic, no look at data.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from torso.nets import Network, apply, skeleton
+from torso.nets.network import Network, apply, skeleton
 
 Image = tuple[int, int, int]  # channels, height, width
 _counted: WeakKeyDictionary[Network, dict[tuple[Image, int, frozenset[str]], int]] = WeakKeyDictionary()
@@ -38,15 +35,3 @@ def _count(net: Network, image: Image, batch: int, learning: frozenset[str]) -> 
             total = said.logits.sum() if said.personal is None else said.logits.sum() + said.personal.sum()
             torch.autograd.grad(total, leaves, allow_unused=True)
     return int(counter.get_total_flops())
-
-
-def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most that was in use: of the accelerator's memory, of the whole process on CPU; None where nobody knows."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if device.type != "cpu" or sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

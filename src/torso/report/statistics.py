@@ -78,9 +78,3 @@ def _over_clients(pairs: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]) 
     mean, low, high = student_interval(each)
     by_seed = tuple(float(np.nanmean(row)) for row in apart if not np.isnan(row).all())
     return Difference(mean, low, high, int(seen.sum()), "clients", by_seed)
-
-
-def worst_tenth(values: Sequence[float]) -> float:
-    """Mean of the lowest tenth of the clients, at least one."""
-    known = np.sort([v for v in values if not math.isnan(v)])
-    return float(known[: max(1, round(len(known) / 10))].mean())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torso.measure.fairness import worst
 from torso.report.charts.clients import gain_pair
 from torso.report.comparison import Comparison, Entry, share_below, title_of
-from torso.report.statistics import Difference, worst_tenth
+from torso.report.statistics import Difference
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:
@@ -106,7 +107,7 @@ def _worst_off(measure: str, ranked: list[tuple[float, Entry]]) -> str:
     for _, entry in ranked:
         scores = entry.pooled(measure)
         if scores and scores.n >= 10:
-            found.append((worst_tenth(scores.clients), entry.label))
+            found.append((worst(scores.clients), entry.label))
     if len(found) < 2:
         return f"The worst tenth of its clients reach {found[0][0]:.1f}%." if found else ""
     (high, first), (low, last) = max(found), min(found)

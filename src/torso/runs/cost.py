@@ -15,7 +15,7 @@ import torch
 from torso.data import Federation
 from torso.learn.phases import Lesson
 from torso.nets import Tensors
-from torso.runs.flops import Image, step_flops
+from torso.nets.flops import step_flops
 from torso.runs.stages import Stage
 from torso.runs.state import Cost, bytes_of
 from torso.runs.visit import Visit
@@ -26,8 +26,8 @@ def down(stage: Stage, visit: Visit, client: int) -> Tensors:
     state, method = visit.state, stage.method
     message = {} if method.server.apart else {f"model/{name}": state.model[name] for name in sorted(stage.travels)}
     if method.drift.sends:
-        zeros = {name: torch.zeros_like(state.model[name]) for name in stage.corrected}
-        message |= {f"drift/{name}": tensor for name, tensor in {**zeros, **state.drift}.items()}
+        mean = state.drift or {name: torch.zeros_like(state.model[name]) for name in stage.corrected}
+        message |= {f"drift/{name}": tensor for name, tensor in mean.items()}
     message |= {f"mean/{name}": tensor for name, tensor in visit.gathered.items()}
     for other in visit.offers.get(client, ()):
         held = {**state.model, **state.private[other]}
@@ -82,13 +82,8 @@ def body_of(stage: Stage) -> frozenset[str]:
 def _flops(stage: Stage, federation: Federation) -> Unit:
     """One step of a client is counted; a sample has its share of it."""
     batch = max(stage.train.batch_size, 2)  # of one sample, BatchNorm has no statistics
-    count = partial(step_flops, stage.net, image_of(federation), batch)
+    count = partial(step_flops, stage.net, federation.image, batch)
     return Unit(lambda lesson: count(lesson.rates) / batch, count() / batch)
-
-
-def image_of(federation: Federation) -> Image:
-    _, height, width, channels = federation.train.images.shape
-    return channels, height, width
 
 
 def _sum(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[int], unit: Unit) -> int:

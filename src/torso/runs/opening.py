@@ -17,9 +17,8 @@ from torso.measure.accuracy import class_sums
 from torso.methods import ClassMeans
 from torso.nets import Network, Tensors
 from torso.nets.dual import DualHead
+from torso.nets.flops import step_flops
 from torso.nets.layers import Linear
-from torso.runs.cost import image_of
-from torso.runs.flops import step_flops
 from torso.runs.state import Cost, State
 from torso.server.sums import add
 
@@ -66,7 +65,7 @@ def open_with_class_means(
     model = {**state.model, **{f"{where}{n}": t for n, t in head.items() if f"{where}{n}" in state.model}}
     sent = 4 * (means.numel() + len(means)) * len(clients)
     samples = int(federation.train.sizes_of(clients).sum())
-    spent = Cost(sent, 0, samples, samples * step_flops(net, image_of(federation), 2) // 2)
+    spent = Cost(sent, 0, samples, samples * step_flops(net, federation.image, 2) // 2)
     return replace(state, model=model, cost=state.cost + spent)
 
 

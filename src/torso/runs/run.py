@@ -19,9 +19,10 @@ from torso.data import Federation
 from torso.data.attacks import attacked
 from torso.data.batches import Shuffle
 from torso.engine import Engine, engines
+from torso.engine.memory import peak_memory_bytes
 from torso.errors import RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, Evaluation, evaluate, measures
-from torso.measure.analyses import at_end, class_counts, over_rounds
+from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.personal.models import generic_model
@@ -30,7 +31,6 @@ from torso.runs.analysing import scene_of, watch_round
 from torso.runs.checkpoint import load_body, load_newest
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.flops import peak_memory_bytes
 from torso.runs.folder import RunFolder
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
@@ -107,11 +107,10 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     device = device_of(config.run.device)
     federation = federation or data.build(config.data, config.run.seed, device)
     federation = attacked(federation, config.attack, config.run.seed)
-    _, height, width, channels = federation.train.images.shape
     net = nets.build(
         body=config.model.body,
         classes=federation.classes,
-        image=(channels, height, width),
+        image=federation.image,
         head=config.method.head,
         head_init=config.model.head_init,
         head_bias=config.model.head_bias,
@@ -125,7 +124,8 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
     check_measures(config, federation)
-    if config.train.batch_size == 1 and nets.smallest_map(net, (channels, height, width)) == 1:
+    if config.train.batch_size == 1 and nets.smallest_map(net, federation.image) == 1:
+        _, height, width = federation.image
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
             f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
@@ -157,11 +157,12 @@ def check_measures(config: Config, federation: Federation) -> None:
                 "Example: --set data.new_clients=10"
             )
     tuned = config.personalize.part != "method" or config.method.personal.phases
-    if "layer_similarity" in config.measure.analyses and not tuned:
-        raise RequestError(
-            f"measure.analyses = 'layer_similarity' looks at fine-tuning; method.personal of {config.method.name!r} "
-            "has none. Example: --set personalize.part=full"
-        )
+    for name in config.measure.analyses:
+        if analyses[name].of_tuning and not tuned:
+            raise RequestError(
+                f"measure.analyses = {name!r} looks at fine-tuning; method.personal of {config.method.name!r} "
+                "has none. Example: --set personalize.part=full"
+            )
     if config.personalize.sweep and not tuned:
         raise RequestError(
             f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "

@@ -85,19 +85,20 @@ class Analysis:
     when: Literal["round", "end"]
     take: EndAnalysis | type[RoundAnalysis]
     about: str
+    of_tuning: bool = False  # whether it looks at fine-tuning, which not every method has
 
 
 analyses: Registry[Analysis] = Registry("measure.analyses")
 T = TypeVar("T", bound=EndAnalysis | type[RoundAnalysis])
 
 
-def analysis(name: str, when: Literal["round", "end"]) -> Callable[[T], T]:
+def analysis(name: str, when: Literal["round", "end"], of_tuning: bool = False) -> Callable[[T], T]:
     """Decorator: register an analysis under the name that `measure.analyses` and `analyses.json` use.
 
     `when = "end"`: a function of the scene; `"round"`: a class of RoundAnalysis."""
 
     def keep(take: T) -> T:
-        analyses.register(name)(Analysis(when, take, " ".join((take.__doc__ or "").split())))
+        analyses.register(name)(Analysis(when, take, " ".join((take.__doc__ or "").split()), of_tuning))
         return take
 
     return keep

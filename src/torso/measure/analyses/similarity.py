@@ -38,7 +38,7 @@ class UnitSums:
         return sums
 
 
-@analysis("layer_similarity", when="end")
+@analysis("layer_similarity", when="end", of_tuning=True)
 def layer_similarity(scene: Scene) -> dict[str, Any]:
     """Cosine between the clients' weights of each layer after each of 20 epochs of fine-tuning from the same generic
     model, mean over all pairs of at most 45 clients (spec 13)."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torso.measure.fairness import worst
 from torso.report.charts.base import Chart, kind
 from torso.report.charts.drawing import (
     BOLD,
@@ -25,7 +26,7 @@ from torso.report.charts.drawing import (
 )
 from torso.report.charts.palette import series_role
 from torso.report.comparison import Comparison, Entry, share_below, title_of
-from torso.report.statistics import Difference, worst_tenth
+from torso.report.statistics import Difference
 
 SIZE = 12.0
 MOST = 250  # dots in a row; more are shown as these many, evenly by rank
@@ -109,7 +110,7 @@ def clients(comparison: Comparison) -> list[Chart]:
             drawing.add(Text(0, middle + 4, shortened(entry.label, SIZE, left - 10), role, SIZE, bold=True))
             drawing.add(*Swarm.of(panel, thinned(values), middle, row / 2 - 4).marks(role, 0.62))
             known = [v for v, _ in values]
-            for value, length in ((float(np.median(known)), 22.0), (worst_tenth(known), 11.0)):
+            for value, length in ((float(np.median(known)), 22.0), (worst(known), 11.0)):
                 at = panel.x(value)
                 drawing.add(Line([(at, middle - length), (at, middle + length)], "ink", 2))
         rows = [
