@@ -12,7 +12,7 @@ import time
 from rich.console import Console
 from rich.text import Text
 
-WIDTH, HEIGHT, NAME = 118, 24, "torso-picture"
+WIDTH, HEIGHT, NAME = 118, 40, "torso-picture"
 
 
 def tmux(*arguments: str) -> str:
@@ -43,6 +43,7 @@ def main() -> None:
         tmux("send-keys", "-t", NAME, "clear; make demo", "Enter")
         while "fedbabu seed 0: runs/" not in screen():
             time.sleep(1)
+        time.sleep(1)  # the rest of what it prints
         shown = screen()
     finally:
         tmux("kill-session", "-t", NAME)
