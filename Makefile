@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench browser clean
+.PHONY: demo test test-cuda lint bench browser clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
@@ -18,6 +18,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# what only an accelerator can show
+CUDA_TESTS := tests/nets/test_kernels.py tests/nets/test_memory.py tests/data/test_look.py tests/learn/test_sgd.py tests/learn/test_recorded.py tests/engine/test_cuda.py
+test-cuda: $(READY)
+	TORSO_TEST_CUDA=1 $(BIN)/python -m pytest $(CUDA_TESTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

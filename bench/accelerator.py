@@ -1,11 +1,12 @@
 """Everything that is measured on an accelerator, in sections that each print as they go and keep JSON under --out.
 
-    python bench/accelerator.py --data FOLDER --out FOLDER [--only engine,runs,precision,methods] [--seconds 400]
+    python bench/accelerator.py --data FOLDER --out FOLDER [--only engine,runs,precision,methods,family] [--seconds 400]
 
 `engine`: images per second of stacked clients, one by one, one large model. `runs`: whole `torso run` processes,
 start-up and compilation included. `precision`: accuracy of bf16, tf32 and fp32 over three seeds. `methods`: every
-preset once at the setting of docs/methods.md. FOLDER holds cifar10_jpeg.npz or an official CIFAR-10 archive, and
-CIFAR-100's for the mobilenet run.
+preset once at the setting of docs/methods.md. `family`: a body trained on CIFAR-100, then FedNCM's family on CIFAR-10.
+FOLDER holds cifar10_jpeg.npz or an official CIFAR-10 archive, and CIFAR-100's for the mobilenet run and the family.
+`--quick` makes everything tiny, to try the script itself.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def config(
     options: argparse.Namespace, method: str, seed: int = 0, precision: str = "auto", **train: Any
 ) -> torso.Config:
     usual = {"rounds": 40, "local_epochs": 4, "fraction": 0.1}
+    if options.quick:
+        train = {"rounds": 1, "local_epochs": 1, "fraction": 0.01}
     data = {"source": "cifar10", "root": str(options.data), "clients": 100, "shards": 5}
     return torso.Config(
         method=method,
@@ -118,11 +121,54 @@ def every_method(options: argparse.Namespace, keep: Keep) -> None:
         keep(f"method-{name}", summary(torso.run(config(options, name), federation=shared)))
 
 
+def family(options: argparse.Namespace, keep: Keep) -> None:
+    """Spec 7: what a body that knows something is worth, and what each way to use it costs."""
+    model = {"body": "conv4", "norm": "running"}
+    body = options.out / "body"
+    hundred = {"source": "cifar100", "root": str(options.data), "clients": 100, "partition": "iid"}
+    trained = torso.run(
+        torso.Config(
+            method="centralized",
+            data={**hundred, "server_fraction": 0.02 if options.quick else 1.0},
+            model=model,
+            train={"rounds": 1 if options.quick else 30, "batch_size": 250, "weight_decay": 5e-4, "schedule": "cosine"},
+            measure={"names": ["generic"]},
+            run={"checkpoint_every": 0},
+        ),
+        out=body,
+    )
+    keep("family-body", summary(trained))
+    ten = {**hundred, "source": "cifar10", "partition": "dirichlet-client", "alpha": 0.1}
+    federation = None
+    rates = {"fedncm": (0.1,), "lp": (0.1, 0.5), "ft": (0.02, 0.1), "fedncm-ft": (0.02, 0.1), "lp-ft": (0.02, 0.1)}
+    cases = [(name, rate, True) for name in rates for rate in rates[name]]
+    cases += [("random", 0.02, False), ("random", 0.1, False), ("fedncm", 0.1, False)]
+    for name, rate, knows in cases:
+        asked = torso.Config(
+            method=name,
+            data={**ten, "augment": "flip"},
+            model={**model, **({"weights": str(body)} if knows else {})},
+            train={
+                "rounds": 11 if options.quick else 60,
+                "local_epochs": 1,
+                "fraction": 0.01 if options.quick else 0.3,
+                "batch_size": 64,
+                "lr": rate,
+                "momentum": 0.0,
+                "schedule": "const",
+            },
+            measure={"names": ["generic"]},
+        )
+        federation = federation or build(asked.data, 0, device_of("auto"))
+        keep(f"family-{name}-{rate}{'' if knows else '-untrained'}", summary(torso.run(asked, federation=federation)))
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace, Keep], None]] = {
     "engine": engine,
     "runs": runs,
     "precision": precision,
     "methods": every_method,
+    "family": family,
 }
 
 
@@ -132,14 +178,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default=",".join(SECTIONS))
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further method after so many seconds")
+    parser.add_argument("--quick", action="store_true", help="one round of everything, to try the script")
     options = parser.parse_args()
     options.began = time.perf_counter()
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    found: dict[str, Any] = {"device": device, "torch": torch.__version__}
 
     def keep(name: str, value: Any) -> None:
         found[name] = value
         print(name, json.dumps(value), f"[{time.perf_counter() - options.began:.0f} s]", flush=True)
-        (options.out / "accelerator.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        (options.out / f"{options.only}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
     for name in options.only.split(","):
         try:

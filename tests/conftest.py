@@ -1,11 +1,19 @@
-"""One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes."""
+"""One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes.
+
+And the CPU, on machines with an accelerator too: what is written out here is of a CPU. TORSO_TEST_CUDA=1
+(`make test-cuda`) leaves the accelerator to the tests that are about it.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if os.environ.get("TORSO_TEST_CUDA") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -27,8 +27,8 @@ def federation(body: str) -> tuple[Network, Tensors, Deck]:
     return skeleton(whole), tensors, Deck.of(images, torch.arange(sum(SIZES), device="cuda") % 4, rows, range(3))
 
 
-def batches(deck: Deck, epochs: int) -> Iterator[Batch]:
-    lens = Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
+def batches(deck: Deck, epochs: int, lens: Lens | None = None) -> Iterator[Batch]:
+    lens = lens or Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
     for epoch in range(epochs):
         yield from deck.shuffled(5, lens, Shuffle(0, "test", 0), epoch, augmentations["crop-flip"])
 
@@ -62,9 +62,10 @@ def test_nothing_waits() -> None:
     names, counts, recorder, sgd = learnable(net, tensors), deck.class_counts(4), Recorder(gradients), Sgd(0.9, 0.0)
     set_modes(net, names)
     tensors = recorder.home(tensors, 5)
+    lens = Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
 
     def epoch() -> None:
-        for batch in batches(deck, 1):
+        for batch in batches(deck, 1, lens):
             grads, _ = recorder.gradients(net, tensors, names, batch, CrossEntropy(), counts)
             sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active)
 

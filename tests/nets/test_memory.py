@@ -46,10 +46,14 @@ class Sea:
         return (self.put(x) if x.is_floating_point() else x.to(DEVICE)).expand(G, *x.shape)
 
     def empty(self, *shape: Any, **how: Any) -> Tensor:
+        if torch.device(how.get("device") or "cpu").type != DEVICE.type:
+            return self._empty(*shape, **how)
         like = self._empty(*shape, **(how | {"device": "meta"}))
         return self.island(tuple(like.shape), like.stride(), like.dtype)
 
     def empty_like(self, x: Tensor) -> Tensor:
+        if x.device.type != DEVICE.type:
+            return self._empty(x.shape, dtype=x.dtype)
         return self.island(tuple(x.shape), x.stride(), x.dtype)
 
     def is_calm(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from torso import run
 from torso.engine.memory import peak_memory_bytes
+from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.runs.run import prepare
 
@@ -26,6 +27,18 @@ def test_a_step_of_the_mlp_by_hand(batch: int) -> None:
     assert step_flops(net, (1, 8, 8), batch) == 2 * batch * (A + B + C)
     assert step_flops(net, (1, 8, 8), batch, every) == 2 * batch * (2 * (A + B + C) + B + C)
     assert step_flops(net, (1, 8, 8), batch, head) == 2 * batch * (A + B + 2 * C)
+
+
+@pytest.mark.parametrize("body", ["conv4", "mobilenet", "resnet18"])
+def test_a_convolution_costs_the_same_forward_to_its_input_and_to_its_weight(body: str) -> None:
+    """Depthwise ones too. The first has no way back to its input: the image."""
+    net = build(body, 10, (3, 32, 32), LinearHead(), seed=0)
+    first = next(module for module in net.modules() if isinstance(module, torch.nn.Conv2d))
+    to_image = 2 * first.weight.numel() * 32 * 32
+    assert (
+        step_flops(net, (3, 32, 32), 2, learnable(net, net.state_dict()))
+        == 3 * step_flops(net, (3, 32, 32), 2) - 2 * to_image
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,10 @@ class Federation:
     malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
 
     @property
+    def device(self) -> torch.device:
+        return self.train.images.device
+
+    @property
     def image(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
         _, height, width, channels = self.train.images.shape

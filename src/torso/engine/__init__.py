@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def auto(net: Network, federation: Federation, run: RunConfig) -> Engine:
     """Batched on an accelerator, one by one in threads on CPU."""
-    on_cpu = federation.train.images.device.type == "cpu"
+    on_cpu = federation.device.type == "cpu"
     return engines["one-by-one" if on_cpu else "batched"](net, federation, run)
 
 

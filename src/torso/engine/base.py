@@ -37,7 +37,7 @@ class Desk:
     @classmethod
     def at(cls, net: Network, federation: Federation, precision: str = "auto", recorded: bool = False) -> Desk:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
-        device = federation.train.images.device
+        device = federation.device
         room = Classroom(
             net=skeleton(net),
             classes=federation.classes,

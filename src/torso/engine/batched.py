@@ -30,7 +30,7 @@ class Batched:
     ) -> None:
         self.net = net
         self.federation = federation
-        self.device = federation.train.images.device
+        self.device = federation.device
         self.at_once = at_once if net.stacks else 1
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work

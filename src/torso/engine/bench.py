@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck, Shuffle
@@ -23,7 +24,8 @@ from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
-from torso.nets import LinearHead, build, learnable, set_modes, skeleton
+from torso.nets import LinearHead, Network, apply, build, learnable, set_modes, skeleton
+from torso.nets.blocks import Unit
 from torso.nets.flops import step_flops
 from torso.precision import Precision, activation_type, computing, precision_of
 
@@ -93,7 +95,35 @@ def _row(
     net = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
     flops = step_flops(net, _IMAGE, 2, learnable(net, net.state_dict())) / 2
     row["TFLOP_per_s"] = round(median(found) * flops / 1e12, 2)
+    row["GB_per_s"] = round(median(found) * step_bytes(net, _IMAGE, batch, activation_type(precision).itemsize) / 1e9)
     return row | ({"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device.type == "cuda" else {})
+
+
+def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int) -> float:
+    """What a training step moves through memory for one image, at the least that its kernels need, values `width` wide.
+
+    A unit of convolution, BatchNorm, ReLU and pool: x is read twice (for y, and for the weight's gradient) and its
+    gradient written; y is written and read, read twice on the way back (sums, then gradients), its gradient written
+    and read twice; z is written, its gradient read twice. A parameter is read twice and its gradient written; SGD reads
+    weight, gradient and velocity and writes two of them: all that in float32, once for a batch."""
+    moved: int = 0
+
+    def conv(_: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
+        nonlocal moved
+        moved += 3 * given[0].numel() + 7 * y.numel()
+
+    def unit(_: nn.Module, given: tuple[Tensor, ...], z: Tensor) -> None:
+        nonlocal moved
+        moved += 3 * z.numel()
+
+    bare = skeleton(net).to("meta").eval()
+    for module in bare.modules():
+        if isinstance(module, nn.Conv2d | Unit):
+            module.register_forward_hook(conv if isinstance(module, nn.Conv2d) else unit)
+    tensors = {name: tensor.unsqueeze(0) for name, tensor in bare.state_dict().items()}
+    apply(bare, tensors, torch.empty(1, 1, *image, device="meta"))
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    return moved * width + 8 * 4 * parameters / batch
 
 
 def _per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:

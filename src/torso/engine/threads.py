@@ -31,7 +31,7 @@ class OneByOne:
     ) -> None:
         self.net = net
         self.federation = federation
-        on_cpu = federation.train.images.device.type == "cpu"
+        on_cpu = federation.device.type == "cpu"
         self.workers = (workers or os.cpu_count() or 1) if on_cpu else 1
         self.at_once = at_once or 1
         self.precision = precision

@@ -104,8 +104,8 @@ class Job:
 
 def prepare(config: Config, federation: Federation | None = None) -> Job:
     """Read the data, build the network, work the method out; raises RequestError and writes nothing."""
-    device = device_of(config.run.device)
-    federation = federation or data.build(config.data, config.run.seed, device)
+    federation = federation or data.build(config.data, config.run.seed, device_of(config.run.device))
+    device = _where(federation, config.run.device)
     federation = attacked(federation, config.attack, config.run.seed)
     net = nets.build(
         body=config.model.body,
@@ -195,6 +195,16 @@ def device_of(name: str) -> torch.device:
             f"run.device = {name!r} cannot be used here: {reason} Accepted: auto, cpu, cuda, cuda:N"
         ) from None
     return device
+
+
+def _where(federation: Federation, name: str) -> torch.device:
+    """The data's place: a federation that was made elsewhere is not moved behind its owner's back."""
+    if name != "auto" and device_of(name).type != federation.device.type:
+        raise RequestError(
+            f"run.device = {name!r}, but the federation that was given lies on {federation.device}. "
+            f"Accepted: auto, {federation.device}"
+        )
+    return federation.device
 
 
 class _Run:
@@ -315,7 +325,7 @@ class _Run:
 
     def _took(self, began: float) -> None:
         self.seconds["measure"] += time.perf_counter() - began
-        used = peak_memory_bytes(self.job.federation.train.images.device)
+        used = peak_memory_bytes(self.job.federation.device)
         self.peak_memory = max(used, self.peak_memory or 0) if used else None
 
     def _watch(self, engine: Engine, before: State, played: Round) -> None:
