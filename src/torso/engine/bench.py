@@ -123,7 +123,7 @@ def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int
     tensors = {name: tensor.unsqueeze(0) for name, tensor in bare.state_dict().items()}
     apply(bare, tensors, torch.empty(1, 1, *image, device="meta"))
     parameters = sum(tensor.numel() for tensor in tensors.values())
-    return moved * width + 8 * 4 * parameters / batch
+    return float(moved * width + 8 * 4 * parameters / batch)
 
 
 def _per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:
