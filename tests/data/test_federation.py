@@ -85,10 +85,10 @@ def test_a_million_clients_become_a_federation() -> None:
     assert federation.class_counts.shape == (10**6, 10)
 
 
-def test_split_moves() -> None:
-    split = build(options(), 0, CPU).train.to(torch.device("meta"))
-    assert split.images.device.type == split.order.device.type == "meta"
-    assert isinstance(split.offsets, np.ndarray)
+def test_a_federation_is_where_it_was_asked_to_be() -> None:
+    federation = build(options(), 0, torch.device("meta"))
+    assert federation.device.type == federation.train.order.device.type == federation.test.labels.device.type == "meta"
+    assert isinstance(federation.train.offsets, np.ndarray)
 
 
 def test_statistics_are_those_of_the_training_images() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,6 +60,33 @@ class Shuffle:
     purpose: str
     round: int
 
+    def of(self, place: int) -> Shuffle:
+        """That of the client at a place of the stack."""
+        return self
+
+    def for_use(self, use: str) -> Shuffle:
+        return replace(self, purpose=f"{self.purpose} {use}")
+
+
+@dataclass(frozen=True)
+class Shuffles(Shuffle):
+    """Clients of several runs in one stack, each with its own run's randomness."""
+
+    each: tuple[Shuffle, ...] = ()
+
+    @classmethod
+    def beside(cls, parts: Sequence[tuple[Shuffle, int]]) -> Shuffles:
+        """Of runs that stand side by side, each with so many clients."""
+        first = parts[0][0]
+        every = tuple(shuffle.of(place) for shuffle, clients in parts for place in range(clients))
+        return cls(first.seed, first.purpose, first.round, every)
+
+    def of(self, place: int) -> Shuffle:
+        return self.each[place]
+
+    def for_use(self, use: str) -> Shuffle:
+        return replace(self, each=tuple(shuffle.for_use(use) for shuffle in self.each))
+
 
 @dataclass(frozen=True)
 class Deck:
@@ -75,6 +102,14 @@ class Deck:
     def of(cls, images: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
         index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         return cls(images, labels, index, tuple(len(row) for row in rows), tuple(clients))
+
+    @classmethod
+    def beside(cls, decks: Sequence[Deck]) -> Deck:
+        """Decks of the same images side by side, as one of all their clients."""
+        first, longest = decks[0], max(deck.index.shape[1] for deck in decks)
+        index = torch.cat([torch.nn.functional.pad(deck.index, (0, longest - deck.index.shape[1])) for deck in decks])
+        sizes, clients = (sum(parts, ()) for parts in zip(*((d.sizes, d.clients) for d in decks), strict=True))
+        return cls(first.images, first.labels, index, sizes, clients)
 
     def joined(self, rows: Tensor) -> Deck:
         """Each client's samples and, behind them, the same rows for all."""
@@ -146,7 +181,8 @@ class Deck:
             yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
-        keys = [key(how.seed, how.purpose, use, how.round, client, epoch) for client in self.clients]
+        mine = ((how.of(place), client) for place, client in enumerate(self.clients))
+        keys = [key(its.seed, its.purpose, use, its.round, client, epoch) for its, client in mine]
         return torch.from_numpy(np.array(keys, dtype=np.int64)).to(self.index.device, non_blocking=True)
 
     def _deal(

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.images import Dataset, Images, Ints
 from torso.data.partitions import deal, long_tail
 from torso.data.rows import Rows
-from torso.data.sources import load
+from torso.data.sources import SEEDLESS, load
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
 
@@ -46,9 +47,6 @@ class Split:
 
     def rows(self, client: int) -> Tensor:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
-
-    def to(self, device: torch.device) -> Split:
-        return Split(self.images.to(device), self.labels.to(device), self.order.to(device), self.offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +100,41 @@ def mixed(rows: Rows, seed: int) -> Rows:
     return Rows(rows.order[np.lexsort((key, owner))], rows.offsets)
 
 
-def build(options: DataConfig, seed: int, device: torch.device) -> Federation:
+class Shelf:
+    """Data sets that several runs share: read once, and on the device once."""
+
+    def __init__(self) -> None:
+        self._read: dict[object, Dataset] = {}
+        self._there: dict[object, Tensor] = {}
+
+    def dataset(self, options: DataConfig, seed: int) -> Dataset:
+        """With its long tail cut, whoever it is dealt to."""
+        wanted = options.model_dump_json(
+            include={"source", "root", "normalize", "synthetic", "imbalance", "imbalance_test"}
+        )
+        key = wanted, None if options.source in SEEDLESS and options.imbalance == 1 else seed
+        if key not in self._read:
+            self._read[key] = tailed(load(options, seed), options, seed)
+        return self._read[key]
+
+    def there(self, array: NDArray[Any], device: torch.device) -> Tensor:
+        """An array of a data set on the device."""
+        key = id(array), device  # the shelf keeps the array, so nobody else gets its id
+        if key not in self._there:
+            self._there[key] = torch.from_numpy(array).to(device)
+        return self._there[key]
+
+
+def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | None = None) -> Federation:
     """Load, cut the long tail, deal to clients, and put it all on the device once."""
-    dataset = tailed(load(options, seed), options, seed)
+    shelf = shelf or Shelf()
+    dataset = shelf.dataset(options, seed)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
     return Federation(
         name=dataset.name,
-        train=_split(dataset.train, dealt.train, device),
-        test=_split(dataset.test, mixed(dealt.test, seed), device),
+        train=_split(shelf, dataset.train, dealt.train, device),
+        test=_split(shelf, dataset.test, mixed(dealt.test, seed), device),
         classes=dataset.classes,
         mean=dataset.mean,
         std=dataset.std,
@@ -163,6 +187,6 @@ def _drawn(total: int, count: int, seed: int, purpose: str) -> Ints:
     return np.sort(numpy_generator(seed, "partition", purpose).choice(total, count, replace=False)).astype(np.int64)
 
 
-def _split(images: Images, rows: Rows, device: torch.device) -> Split:
-    pixels, labels, order = map(torch.from_numpy, (images.images, images.labels, rows.order))
-    return Split(pixels, labels, order, rows.offsets).to(device)
+def _split(shelf: Shelf, images: Images, rows: Rows, device: torch.device) -> Split:
+    pixels, labels = (shelf.there(array, device) for array in (images.images, images.labels))
+    return Split(pixels, labels, torch.from_numpy(rows.order).to(device), rows.offsets)

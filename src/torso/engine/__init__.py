@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torso.data import Federation
-from torso.engine.base import SERVER, Desk, Engine, Work, engines
+from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Work, engines
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
 from torso.nets import Network
@@ -22,4 +22,4 @@ def auto(net: Network, federation: Federation, run: RunConfig) -> Engine:
 
 engines["auto"] = auto
 
-__all__ = ["SERVER", "Batched", "Desk", "Engine", "OneByOne", "Work", "engines"]
+__all__ = ["SERVER", "Batched", "Desk", "Engine", "EngineFactory", "OneByOne", "Work", "engines"]

@@ -11,6 +11,7 @@ from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
 from torso.learn.gradients import gradients
 from torso.learn.local import Classroom
+from torso.learn.meeting import Meeting
 from torso.learn.recorded import Recorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
@@ -35,7 +36,14 @@ class Desk:
     federation: Federation
 
     @classmethod
-    def at(cls, net: Network, federation: Federation, precision: str = "auto", recorded: bool = False) -> Desk:
+    def at(
+        cls,
+        net: Network,
+        federation: Federation,
+        precision: str = "auto",
+        recorded: bool = False,
+        meeting: Meeting | None = None,
+    ) -> Desk:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
         device = federation.device
         room = Classroom(
@@ -46,6 +54,7 @@ class Desk:
             skip_single=smallest_map(net, federation.image) == 1,
             precision=precision_of(precision, device),
             recorder=Recorder(gradients) if recorded and device.type == "cuda" and net.body.native else None,
+            meeting=meeting,
         )
         return cls(room, federation)
 
@@ -96,5 +105,6 @@ class Engine(Protocol):
         ...
 
 
-engines: Registry[Callable[[Network, Federation, RunConfig], Engine]] = Registry("run.engine")
+EngineFactory = Callable[[Network, Federation, "RunConfig"], Engine]
 """(network, federation, the run section of a config) → where clients run."""
+engines: Registry[EngineFactory] = Registry("run.engine")

@@ -15,6 +15,7 @@ import torch
 from torso.data import Federation
 from torso.engine.base import Desk, Work, engines
 from torso.errors import RunFailed
+from torso.learn.meeting import Meeting
 from torso.nets import Network
 
 T = TypeVar("T")
@@ -26,7 +27,13 @@ class Batched:
     """One worker, G clients at once; `at_once` 0: what fits."""
 
     def __init__(
-        self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0, precision: str = "auto"
+        self,
+        net: Network,
+        federation: Federation,
+        workers: int = 0,
+        at_once: int = 0,
+        precision: str = "auto",
+        meeting: Meeting | None = None,
     ) -> None:
         self.net = net
         self.federation = federation
@@ -35,6 +42,7 @@ class Batched:
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
         self.precision = precision
+        self.meeting = meeting  # of runs beside this one, whose peak then counts with this one's
         self._desk: Desk | None = None
 
     def __enter__(self) -> Self:
@@ -45,7 +53,7 @@ class Batched:
 
     def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
         """In order, group after group."""
-        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, recorded=True)
+        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.meeting)
         start = 0
         while start < len(clients):
             group = clients[start : start + self.size(type(work).__name__)]

@@ -147,7 +147,7 @@ class MultiTask(Drift):
     gathers: ClassVar[bool] = True
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
-        size = sum(tensor.numel() for tensor in at.start.values())
+        size = sum(tensor[0].numel() for tensor in at.params.values())
         usual = 10.0 ** -(len(str(size)) + 1)
         pull, shrink = (usual if lam == "auto" else lam for lam in (self.lam1, self.lam2))
         return {n: g + 2 * pull * (at.params[n] - at.shared[n]) + 2 * shrink * at.params[n] for n, g in grads.items()}

@@ -17,6 +17,7 @@ from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.learn.drift import Drift, Local, NoDrift
 from torso.learn.features import are_fixed, on_features
 from torso.learn.gradients import gradients
+from torso.learn.meeting import Meeting
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.recorded import Recorder
@@ -53,6 +54,7 @@ class Classroom:
     skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
     precision: Precision = "fp32"  # of training; evaluation is always in fp32
     recorder: Recorder | None = None  # replays gradients instead of launching them kernel by kernel
+    meeting: Meeting | None = None  # of runs that learn side by side
 
     @property
     def training_lens(self) -> Lens:
@@ -78,7 +80,7 @@ class Course:
         """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
         if self.meta is None:
             return None
-        shuffle = Shuffle(self.shuffle.seed, f"{self.shuffle.purpose} meta {number}", self.shuffle.round)
+        shuffle = self.shuffle.for_use(f"meta {number}")
         size, room = self.habits.batch_size, self.room
         return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single)
 
@@ -104,6 +106,8 @@ class Learned:
 
 def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
+    if course.room.meeting is not None:
+        return course.room.meeting.learn(course, tensors, anchor, notes or {})
     *_, last = learn_by_epoch(course, tensors, anchor, notes)
     return last if course.room.recorder is None else last.copy()  # the recorder's memory is for the next visit
 

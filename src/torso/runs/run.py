@@ -18,7 +18,7 @@ from torso.config import Config
 from torso.data import Federation
 from torso.data.attacks import attacked
 from torso.data.batches import Shuffle
-from torso.engine import Engine, engines
+from torso.engine import Engine, EngineFactory, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, Evaluation, evaluate, measures
@@ -54,11 +54,13 @@ def run(
     listener: Listener | None = None,
     stop: Stop | None = None,
     federation: Federation | None = None,
+    engine: EngineFactory | None = None,
 ) -> Result:
     """Train, measure and record one experiment.
 
     With `out` the run has a folder and can be resumed from it; without, it lives in memory. `federation` shares data
-    that are loaded already between runs with equal `data.*` and `run.seed`.
+    that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in for what `run.engine`
+    names.
     """
     folder = RunFolder.check(Path(out), config, resume) if out is not None else None
     if resume and folder is None:
@@ -68,7 +70,8 @@ def run(
     job = prepare(config, federation)
     if folder and not resume:
         folder.create()
-    return _Run(job, folder, listener or Listener(), stop or Stop()).go(resume)
+    make = engine or engines[config.run.engine]
+    return _Run(job, folder, listener or Listener(), stop or Stop(), make).go(resume)
 
 
 @dataclass(frozen=True)
@@ -210,8 +213,8 @@ def _where(federation: Federation, name: str) -> torch.device:
 class _Run:
     """The loop over rounds, with its bookkeeping."""
 
-    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop) -> None:
-        self.job, self.folder, self.listener, self.stop = job, folder, listener, stop
+    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop, make: EngineFactory) -> None:
+        self.job, self.folder, self.listener, self.stop, self.make = job, folder, listener, stop, make
         self.config = job.config
         self.state = State(job.model)
         self.opened = False  # whether the state is past what comes before the first round
@@ -233,9 +236,8 @@ class _Run:
                 note,
             )
         )
-        make = engines[config.run.engine]
         status, accuracy, found = "ok", {}, {}
-        with make(job.net, job.federation, config.run) as engine:
+        with self.make(job.net, job.federation, config.run) as engine:
             try:
                 if not self.opened:
                     self._open(engine)

@@ -13,7 +13,11 @@ from torso.errors import RequestError
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-__all__ = ["Source", "arrays", "cifar", "folder", "idx", "load", "made", "sources"]
+__all__ = ["SEEDLESS", "Source", "arrays", "cifar", "folder", "idx", "load", "made", "sources"]
+
+
+SEEDLESS = frozenset({"cifar10", "cifar100", "digits", "fashion-mnist", "femnist", "folder", "npz"})
+"""Sources that give the same for every seed; whoever registers another is asked again for each."""
 
 
 def load(options: DataConfig, seed: int) -> Dataset:

@@ -1,0 +1,192 @@
+"""Runs that go side by side meet whenever they learn: clients of several runs in one stack, another client dimension.
+
+Each run has a thread, of which one goes at a time, so nothing else in Torso has to know. Who wants to learn waits until
+all the others do, or have ended; then those that can share a stack learn together. A client sees what it would see
+alone: its batches are keyed by its own run's seed (`Shuffles`), and stacked clients do not interact.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from torso.data.batches import Deck, Shuffles
+from torso.learn.drift import Local, NoDrift
+from torso.nets import Tensors
+
+if TYPE_CHECKING:
+    from torso.learn.local import Course, Learned
+
+T = TypeVar("T")
+
+
+@dataclass
+class Ask:
+    """What a run asks for: the arguments of `learn`; later what came of it."""
+
+    member: int  # whose it is
+    course: Course
+    tensors: Tensors
+    anchor: Local | None
+    notes: Tensors
+    learned: Learned | None = None
+    error: Exception | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def clients(self) -> int:
+        return len(self.course.deck.clients)
+
+    def fits(self, other: Ask) -> bool:
+        """Whether both can be one stack. That their networks are the same, those who meet have seen to."""
+        mine, its = self.course, other.course
+        return (
+            (mine.plan, mine.habits, mine.room.precision) == (its.plan, its.habits, its.room.precision)
+            and mine.deck.images.data_ptr() == its.deck.images.data_ptr()
+            and mine.deck.labels.data_ptr() == its.deck.labels.data_ptr()
+            and mine.room.change == its.room.change
+            and (mine.meta is None) == (its.meta is None)
+            and _names(self.anchor) == _names(other.anchor)
+            and self.notes.keys() == other.notes.keys()
+            and _shapes(self.tensors) == _shapes(other.tensors)
+        )
+
+
+class Meeting:
+    """Of runs with networks made from the same options, on the same images."""
+
+    def __init__(self) -> None:
+        self._baton = threading.Lock()  # whoever holds it runs
+        self._members = 0
+        self._member = threading.local()
+        self._asks: list[Ask] = []
+
+    def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
+        """Each run's result, or what it raised."""
+        ends: list[T | Exception] = [RuntimeError("it never ran")] * len(runs)
+
+        def attend(place: int) -> None:
+            self._member.number = place
+            with self._baton:
+                try:
+                    ends[place] = runs[place]()
+                except Exception as error:  # told to whoever called the meeting
+                    ends[place] = error
+                self._members -= 1
+                self._teach()
+
+        self._members = len(runs)
+        threads = [threading.Thread(target=attend, args=(place,), daemon=True) for place in range(len(runs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return ends
+
+    def learn(self, course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Learned:
+        """As `torso.learn.local.learn`, in whatever company there is."""
+        ask = Ask(self._member.number, course, tensors, anchor, notes)
+        self._asks.append(ask)
+        self._teach()
+        self._baton.release()
+        ask.over.wait()
+        self._baton.acquire()
+        if ask.error is not None:
+            raise ask.error
+        assert ask.learned is not None
+        return ask.learned
+
+    def _teach(self) -> None:
+        """Once everybody waits: stack after stack."""
+        if len(self._asks) < self._members:
+            return
+        waiting, self._asks = sorted(self._asks, key=lambda ask: ask.member), []
+        for group in _groups(waiting):
+            try:
+                for ask, learned in zip(group, _learn_together(group), strict=True):
+                    ask.learned = learned
+            except Exception as error:  # of memory, say: each run's engine knows what to do about it
+                for ask in group:
+                    ask.error = error
+        for ask in waiting:
+            ask.over.set()
+
+
+def _groups(asks: Sequence[Ask]) -> list[list[Ask]]:
+    groups: list[list[Ask]] = []
+    for ask in asks:
+        for group in groups:
+            if group[0].fits(ask):
+                group.append(ask)
+                break
+        else:
+            groups.append([ask])
+    return groups
+
+
+def _learn_together(group: Sequence[Ask]) -> list[Learned]:
+    from torso.learn.local import learn  # which comes here where a room has a meeting
+
+    first, sizes = group[0], [ask.clients for ask in group]
+    course = replace(first.course, room=replace(first.course.room, meeting=None))
+    if len(group) == 1:
+        return [learn(course, first.tensors, first.anchor, first.notes)]
+    metas = [ask.course.meta for ask in group]
+    course = replace(
+        course,
+        deck=Deck.beside([ask.course.deck for ask in group]),
+        shuffle=Shuffles.beside([(ask.course.shuffle, ask.clients) for ask in group]),
+        meta=Deck.beside([meta for meta in metas if meta is not None]) if first.course.meta is not None else None,
+    )
+    held_back = first.anchor is not None and type(course.habits.drift) is not NoDrift  # elsewhere nobody looks at it
+    learned = learn(
+        course,
+        _stacked([ask.tensors for ask in group]),
+        _anchors(group) if held_back else None,
+        _stacked([ask.notes for ask in group]),
+    )
+    return list(_apart(learned, sizes))
+
+
+def _stacked(parts: Sequence[Tensors]) -> Tensors:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _anchors(group: Sequence[Ask]) -> Local:
+    """What is one tensor for all clients of a run [*] becomes one for each client [G, *]."""
+
+    def each(of: Callable[[Local], Tensors]) -> Tensors:
+        return _stacked([_spread(of(ask.anchor), ask) for ask in group if ask.anchor is not None])
+
+    return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared))
+
+
+def _spread(held: Tensors, ask: Ask) -> Tensors:
+    return {n: t if t.ndim == ask.tensors[n].ndim else t.expand(ask.clients, *t.shape) for n, t in held.items()}
+
+
+def _apart(learned: Learned, sizes: Sequence[int]) -> Iterator[Learned]:
+    start = 0
+    for size in sizes:
+        mine = slice(start, start + size)
+        tensors = {n: t[mine] for n, t in learned.tensors.items()}
+        yield replace(
+            learned,
+            tensors=tensors,
+            loss=learned.loss[mine],
+            own={n: tensors[n] if t is learned.tensors.get(n) else t[mine] for n, t in learned.own.items()},
+            notes={n: t[mine] for n, t in learned.notes.items()},
+        )
+        start += size
+
+
+def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:
+    return None if anchor is None else tuple(frozenset(part) for part in (anchor.start, anchor.own, anchor.shared))
+
+
+def _shapes(tensors: Tensors) -> dict[str, torch.Size]:
+    return {name: tensor.shape[1:] for name, tensor in tensors.items()}

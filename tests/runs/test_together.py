@@ -1,0 +1,146 @@
+"""Runs side by side are the runs alone, whoever else is there, stops or breaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torso import Config, Result, run
+from torso.data import Shelf, build
+from torso.learn import meeting
+from torso.learn.meeting import Ask
+from torso.nets import Tensors
+from torso.runs.events import Listener, Stop
+from torso.runs.rounds import Round
+from torso.runs.run import Stopped
+from torso.runs.together import packs, run_together
+
+from .samples import tiny
+
+CASES = ("data.shards=2", "data.shards=5", "data.partition=dirichlet-class", "run.seed=1", "train.fraction=0.5")
+METHODS = ("fedavg", "fedbabu", "scaffold", "ditto", "fedrod-hyper", "fedrep", "per-fedavg", "pfedme", "mtl", "fedfomo")
+
+
+def configs(method: str, *sets: str) -> list[Config]:
+    return [tiny(method, "run.engine=batched", "train.local_epochs=2", *sets, case) for case in CASES]
+
+
+def far(one: Tensors, other: Tensors) -> float:
+    assert one.keys() == other.keys()
+    return max((float((one[n] - other[n]).norm() / one[n].norm().clamp(min=1e-3)) for n in one), default=0.0)
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The numbers of clients of the runs that shared a stack, stack after stack."""
+    seen: list[list[int]] = []
+    learn = meeting._learn_together
+
+    def watched(group: list[Ask]) -> object:
+        seen.append([ask.clients for ask in group])
+        return learn(group)
+
+    monkeypatch.setattr(meeting, "_learn_together", watched)
+    return seen
+
+
+@pytest.mark.parametrize("method", [*METHODS, "fedrod-meta-bsm"])
+def test_side_by_side_is_alone(method: str, tmp_path: Path, stacks: list[list[int]]) -> None:
+    """Other seeds, other federations of the same images, other numbers of participants; what clients keep as well."""
+    asked = configs(method)
+    outs = [tmp_path / str(place) for place in range(len(asked))]
+    found = dict(run_together(asked, outs, clients=1000))
+    assert [3, 3, 3, 3, 5] in stacks  # all five learned in one stack
+    for place, config in enumerate(asked):
+        alone, beside = run(config), found[place]
+        assert isinstance(beside, Result)
+        assert alone.state is not None
+        assert beside.state is not None
+        assert far(alone.state.model, beside.state.model) < 1e-4
+        assert alone.cost == beside.cost
+        for kind in ("private", "memory", "own", "notes"):
+            mine, theirs = getattr(alone.state, kind), getattr(beside.state, kind)
+            assert mine.keys() == theirs.keys()
+            assert all(far(mine[client], theirs[client]) < 1e-3 for client in mine)
+        for name, accuracy in alone.accuracy.items():
+            assert beside.accuracy[name].mean == pytest.approx(accuracy.mean, abs=1.0)
+
+
+def test_who_ends_early_or_breaks_leaves_the_others_alone(tmp_path: Path) -> None:
+    asked = [*configs("fedavg")[:2], tiny("fedavg", "run.engine=batched", "train.lr=1e30"), configs("fedavg")[3]]
+    asked[2] = asked[2].but("train.local_epochs=2")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "mine.txt").write_text("not a run")
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(4)], clients=1000))
+    whole, refused, burst, other = (found[place] for place in range(4))
+    assert isinstance(whole, Result)
+    assert whole.ok
+    assert "is not empty" in str(refused)
+    assert isinstance(burst, Result)
+    assert burst.status.startswith("failed: non-finite")
+    assert isinstance(other, Result)
+    assert other.ok
+
+
+class _StopsAfter(Listener):
+    def __init__(self, rounds: int, stop: Stop) -> None:
+        self.left, self.stop = rounds, stop
+
+    def round(self, round: Round, seconds: float, accuracy: object) -> None:
+        self.left -= 1
+        if not self.left:
+            self.stop.ask()
+
+
+def test_a_stop_ends_them_all_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    asked = configs("fedper")[:3]
+    outs, stop = [tmp_path / str(place) for place in range(3)], Stop()
+    with pytest.raises(Stopped, match="Continue"):
+        list(run_together(asked, outs, clients=1000, stop=stop, listener=_StopsAfter(5, stop)))
+    assert not any((out / "result.json").exists() for out in outs)
+    whole = dict(run_together(asked, [tmp_path / f"whole {place}" for place in range(3)], clients=1000))
+    for place, found in run_together(asked, outs, clients=1000):
+        before = whole[place]
+        assert isinstance(found, Result)
+        assert isinstance(before, Result)
+        assert found.state is not None
+        assert before.state is not None
+        assert far(found.state.model, before.state.model) < 1e-4
+
+
+def test_memory_that_runs_out_in_company_makes_smaller_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stacks: list[list[int]]
+) -> None:
+    learn, asked = meeting._learn_together, configs("fedavg")[:3]
+
+    def small(group: list[Ask]) -> object:
+        if sum(ask.clients for ask in group) > 6:
+            raise torch.OutOfMemoryError("too many")
+        return learn(group)
+
+    monkeypatch.setattr(meeting, "_learn_together", small)
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
+    assert all(isinstance(result, Result) and result.ok for result in found.values())
+    assert max(sum(stack) for stack in stacks) <= 6
+
+
+def test_who_can_stand_beside_whom() -> None:
+    alike = configs("fedbabu")
+    assert packs(alike, 100) == [[0, 1, 2, 3, 4]]
+    assert packs(alike, 9) == [[0, 1, 2], [3, 4]]  # three participants each, the last has five
+    assert packs(alike) == [[0], [1], [2], [3], [4]]  # one at a time on CPU
+    others = ["train.lr=0.05", "method.name=fedavg", "model.body=conv3", "train.local_epochs=1", "data.augment=flip"]
+    assert len(packs([alike[0], *(alike[0].but(other) for other in others)], 100)) == 1 + len(others)
+    made = [alike[0].but("data.source=synthetic", f"run.seed={seed}") for seed in (0, 1)]
+    assert len(packs(made, 100)) == 2  # other images
+
+
+def test_a_shelf_reads_once() -> None:
+    shelf, device = Shelf(), torch.device("cpu")
+    one, other = (build(config.data, 0, device, shelf) for config in configs("fedavg")[:2])
+    assert one.train.images.data_ptr() == other.train.images.data_ptr()
+    assert one.train.order.tolist() != other.train.order.tolist()
+    made = tiny("fedavg", "data.source=synthetic")
+    assert not torch.equal(*(build(made.data, seed, device, shelf).train.images for seed in (0, 1)))
