@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from torso.errors import RequestError, TorsoError
+from torso.papers import commands as papers
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -380,3 +381,6 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+papers.add_to(app, _watching)

@@ -1,0 +1,138 @@
+"""`torso papers` and `torso reproduce`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from torso.errors import RequestError
+
+if TYPE_CHECKING:
+    from torso.papers.plan import Plan
+    from torso.runs.events import Listener, Stop
+
+Watching = Callable[[bool], "AbstractContextManager[tuple[Listener, Stop]]"]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
+Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data lie; default: $TORSO_DATA, ./data.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
+Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
+Report = Annotated[bool, typer.Option("--report", help="Write the page of the runs beside table.json.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Show the configs and run nothing.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+def add_to(app: typer.Typer, watching: Watching) -> None:
+    """Give the command line its two commands; `watching` shows progress and takes Ctrl-C."""
+
+    @app.command()
+    def papers(device: Device = "auto", as_json: Json = False) -> None:
+        """List the tables of the four papers: data, runs, an estimate of time here, what cannot be run."""
+        from torso.papers.listing import list_tables, said_of_rate
+        from torso.report.printing import print_list
+
+        rows, rate = list_tables(device)
+        print_list(rows, as_json)
+        if not as_json:
+            print(said_of_rate(rate))
+
+    @app.command()
+    def reproduce(
+        table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")],
+        only: Only = "",
+        seeds: Seeds = 1,
+        data_root: Root = None,
+        out: Out = Path("runs/papers"),
+        sets: Sets = [],  # noqa: B006  typer copies it
+        device: Device = "",
+        precision: Precision = "",
+        report: Report = False,
+        dry_run: Dry = False,
+        quiet: Quiet = False,
+        as_json: Json = False,
+    ) -> None:
+        """Run a table of a paper again and print ours, published, difference; run by run, resumed where it stopped."""
+        from torso.papers.published import recipe
+
+        said = [*sets, *([f"run.device={device}"] if device else [])]
+        said += [f"run.precision={precision}"] if precision else []
+        known = recipe(table)
+        made = _planned(known.name, only, seeds, said, data_root, dry_run)
+        if dry_run:
+            _show_configs(made, as_json)
+            return
+        from torso.papers.reproduce import reproduce as run_table
+
+        with watching(quiet) as (listener, stop):
+            done = run_table(made, out, listener=listener, stop=stop)
+        _print_table(made, done.answers, as_json)
+        if report:
+            from torso.report.write import report as write
+
+            page = done.folder / "report.html"
+            write([done.folder], page, None, f"torso reproduce {table}")
+            Console(stderr=True).print(f"{page}: open it in a browser", highlight=False)
+        for name, error in done.broken.items():
+            Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
+        raise typer.Exit(1 if done.broken else 0)
+
+
+def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> Plan:
+    from torso.papers.files import KINDS, data_root, find_all
+    from torso.papers.plan import plan
+    from torso.papers.published import recipe
+    from torso.papers.settings import REASONS
+    from torso.runs.run import device_of
+
+    made = plan(recipe(table), only, seeds, sets)
+    if not made.runs:
+        why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
+        raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
+    device_of(made.runs[0].config.run.device)
+    needed = [r.config.data.source for r in made.runs if r.config.data.source in KINDS and not r.config.data.root]
+    if not needed:
+        return made
+    place = data_root(root)
+    if dry_run and root is None and not place.exists():
+        return made
+    return plan(recipe(table), only, seeds, sets, find_all(needed, place))
+
+
+def _show_configs(made: Plan, as_json: bool) -> None:
+    from torso.papers.answers import changed
+
+    shown = {run.name: changed(run.config) for run in made.runs}
+    if as_json:
+        print(json.dumps(shown, indent=1))
+        return
+    for name, keys in shown.items():
+        print(f"# {name}")
+        for key, value in keys.items():
+            print(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        print()
+    print(f"# {len(shown)} runs of {made.recipe.name}: {made.recipe.title}; keys that are not as usual")
+
+
+def _print_table(made: Plan, answers: list[dict[str, object]], as_json: bool) -> None:
+    from torso.papers.show import notes, view
+
+    if as_json:
+        print(json.dumps(answers))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 200)  # a file has no edge
+    recipe = made.recipe
+    console.print(f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)", highlight=False)
+    console.print(view(recipe, answers))
+    for note in notes(recipe, answers):
+        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
