@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
+import torch
+
 from torso.config import Config
 from torso.errors import RequestError
+from torso.papers.files import file_of
 from torso.papers.plan import Plan
 from torso.papers.settings import REASONS, Refusal
+from torso.precision import precision_of
 from torso.report.comparison import flat
 from torso.runs.result import Result
+from torso.runs.run import device_of
 
 Answer = dict[str, Any]
+_HERE = frozenset({"data.root", "run.seed", "run.device", "run.workers", "run.checkpoint_every", "run.clients_at_once"})
+"""Keys that say where and how, not what."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,14 @@ class Found:
     values: Mapping[int, tuple[float, float]]
     versions: Mapping[str, str]
     config: Mapping[str, Any]
+    data: str = ""  # the file that was read
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(result: Result, config: Config, answers: Mapping[int, str]) -> Found:
+def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> Found:
     values = {place: _value(result, name) for place, name in answers.items()} if result.ok else {}
-    return Found(result.seed, result.status, values, result.versions, changed(config))
+    data = file_of(config.data.source, config.data.root)
+    return Found(result.seed, result.status, values, result.versions, changed(config), data, where)
 
 
 def failed(error: Exception, config: Config) -> Found:
@@ -50,28 +60,26 @@ def _value(result: Result, name: str) -> tuple[float, float]:
 
 
 def changed(config: Config) -> dict[str, Any]:
-    """The keys that differ from the preset's and our defaults, so that `torso run --set …` runs it again."""
+    """The keys that differ from the preset's and our defaults: with the seed and data.root, `torso run --set …` runs it
+    again."""
     usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
-    return {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value} | {
-        "method.name": config.method.name
-    }
+    found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
+    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in _HERE}}
 
 
-def machine(device: str) -> dict[str, str]:
-    """What the runs ran on."""
-    import torch
-
-    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
-        return {"device": torch.cuda.get_device_name(), "system": platform.system()}
-    return {"device": f"{platform.machine()}, CPU", "system": platform.system()}
+def machine(config: Config) -> dict[str, str]:
+    """What a run takes place on."""
+    device = device_of(config.run.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
+    return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
 
 
-def records(plan: Plan, found: Sequence[Mapping[int, Found]], where: Mapping[str, str]) -> list[Answer]:
+def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
     """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
-    return [_record(plan, place, found[place], where) for place in sorted(plan.chosen)]
+    return [_record(plan, place, found[place]) for place in sorted(plan.chosen)]
 
 
-def _record(plan: Plan, place: int, by_seed: Mapping[int, Found], where: Mapping[str, str]) -> Answer:
+def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
     line = plan.lines[place]
     record, label = line.record, plan.recipe.label(line.record.algorithm)
     answer: Answer = {
@@ -94,7 +102,12 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found], where: Mapping
     if not by_seed:
         return answer
     first = next(iter(by_seed.values()))
-    known = {"config": dict(first.config), "machine": dict(where), "versions": dict(first.versions)}
+    known = {
+        "config": dict(first.config),
+        "machine": dict(first.machine),
+        "versions": dict(first.versions),
+        "data": first.data,
+    }
     values = {seed: found.values[place] for seed, found in sorted(by_seed.items()) if place in found.values}
     bad = [found.status for found in by_seed.values() if place not in found.values]
     if not values:

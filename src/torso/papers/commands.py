@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torso.papers.plan import Plan
     from torso.runs.events import Listener, Stop
 
-Watching = Callable[[bool], "AbstractContextManager[tuple[Listener, Stop]]"]
+Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
 Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
 Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
@@ -37,13 +37,13 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
     @app.command()
     def papers(device: Device = "auto", as_json: Json = False) -> None:
         """List the tables of the four papers: data, runs, an estimate of time here, what cannot be run."""
-        from torso.papers.listing import list_tables, said_of_rate
-        from torso.report.printing import print_list
+        from torso.papers.listing import list_tables, print_tables
 
         rows, rate = list_tables(device)
-        print_list(rows, as_json)
-        if not as_json:
-            print(said_of_rate(rate))
+        if as_json:
+            print(json.dumps(rows))
+        else:
+            print_tables(rows, rate)
 
     @app.command()
     def reproduce(
@@ -65,15 +65,16 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
 
         said = [*sets, *([f"run.device={device}"] if device else [])]
         said += [f"run.precision={precision}"] if precision else []
-        known = recipe(table)
-        made = _planned(known.name, only, seeds, said, data_root, dry_run)
+        made = _planned(recipe(table).name, only, seeds, said, data_root, dry_run)
         if dry_run:
             _show_configs(made, as_json)
             return
+        from torso.papers.progress import TableBar, TableLines
         from torso.papers.reproduce import reproduce as run_table
 
-        with watching(quiet) as (listener, stop):
-            done = run_table(made, out, listener=listener, stop=stop)
+        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
+            whole = _whole(made, out, said, data_root)
+            done = run_table(made, out, whole=whole, listener=listener, stop=stop)
         _print_table(made, done.answers, as_json)
         if report:
             from torso.report.write import report as write
@@ -107,19 +108,25 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     return plan(recipe(table), only, seeds, sets, find_all(needed, place))
 
 
-def _show_configs(made: Plan, as_json: bool) -> None:
-    from torso.papers.answers import changed
+def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
+    """The table without --only, and with the seeds that earlier commands have left in its folder."""
+    from torso.papers.files import data_root, known_roots
+    from torso.papers.plan import plan
 
-    shown = {run.name: changed(run.config) for run in made.runs}
+    folder = out / made.recipe.name.replace("/", "-")
+    there = [int(path.name.rpartition("-seed")[2]) for path in folder.glob("*-seed*[0-9]") if path.is_dir()]
+    last = max([run.seed for run in made.runs] + there)
+    first = min(run.seed for run in made.runs)
+    return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
+
+
+def _show_configs(made: Plan, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(shown, indent=1))
+        print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
         return
-    for name, keys in shown.items():
-        print(f"# {name}")
-        for key, value in keys.items():
-            print(f"{key} = {json.dumps(value, ensure_ascii=False)}")
-        print()
-    print(f"# {len(shown)} runs of {made.recipe.name}: {made.recipe.title}; keys that are not as usual")
+    for run in made.runs:
+        print(f"# {run.name}\n{run.config.as_toml()}")
+    print(f"# {len(made.runs)} runs of {made.recipe.name}: {made.recipe.title}")
 
 
 def _print_table(made: Plan, answers: list[dict[str, object]], as_json: bool) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
 from torso.papers.estimate import Rate, rate_of, seconds
 from torso.papers.plan import plan
 from torso.papers.published import names, recipe
+from torso.papers.settings import REASONS
 
 
 def list_tables(device: str) -> tuple[list[dict[str, Any]], Rate]:
@@ -24,12 +30,34 @@ def list_tables(device: str) -> tuple[list[dict[str, Any]], Rate]:
                 "network": ", ".join(sorted({record.model for record in there})),
                 "numbers": len(known.records),
                 "runs": len(made.runs),
-                "time": said(seconds(made.runs, rate)) if made.runs else "–",
-                "cannot_run": ", ".join(f"{count}: {reason}" for reason, count in made.refused.items()),
+                "seconds": round(seconds(made.runs, rate), 1),
+                "cannot_run": made.refused,
                 "title": known.title,
             }
         )
     return rows, rate
+
+
+def print_tables(rows: list[dict[str, Any]], rate: Rate) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 120)  # a file has no edge
+    view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    view.add_column("table", no_wrap=True)
+    view.add_column("what")
+    for name in ("numbers", "runs", "time"):
+        view.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        if row["runs"]:
+            out = "".join(f"; {count} cannot run: {reason}" for reason, count in row["cannot_run"].items())
+            what = f"{row['data']}, {row['network']}: {row['title']}{out}"
+            view.add_row(row["table"], escape(what), str(row["numbers"]), str(row["runs"]), said(row["seconds"]))
+    console.print(view)
+    for row in rows:
+        if not row["runs"]:
+            reason = next(iter(row["cannot_run"]))
+            console.print(f"{row['table']} cannot be run: {REASONS[reason]}", highlight=False, soft_wrap=True)
+    console.print(said_of_rate(rate), highlight=False, soft_wrap=True)
 
 
 def said(seconds: float) -> str:

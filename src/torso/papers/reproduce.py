@@ -13,10 +13,11 @@ from torso.config import Config
 from torso.errors import RequestError, TorsoError
 from torso.papers.answers import Answer, Found, failed, machine, read, records
 from torso.papers.plan import Plan, Run
+from torso.papers.progress import TableBar, TableLines
 from torso.papers.sharing import begin_at, finished_runs, opening_key, thin, training_key
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import RunFolder
+from torso.runs.folder import RunFolder, fingerprint
 from torso.runs.result import Result
 from torso.runs.run import Stopped
 from torso.runs.together import run_together
@@ -28,6 +29,7 @@ class Table:
 
     plan: Plan
     out: Path
+    whole: Plan | None = None  # the table without --only, for table.json
     found: list[dict[int, Found]] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -44,28 +46,42 @@ class Table:
 
     @property
     def answers(self) -> list[Answer]:
-        device = self.plan.runs[0].config.run.device if self.plan.runs else "cpu"
-        return records(self.plan, self.found, machine(device))
+        return records(self.plan, self.found)
 
-    def note(self, run: Run, result: Result | Exception) -> None:
-        """Take the result of a run in, and write down what is known now."""
+    def note(self, run: Run, result: Result | Exception, here: bool = False) -> None:
+        """Take the result of a run in; `here`: it took place in this process, on this machine."""
+        where = self._machine(run, here and not isinstance(result, Exception))
         if isinstance(result, Exception):
             self.broken[run.name] = result
             found = failed(result, run.config)
         else:
-            found = read(result, run.config, run.answers)
+            found = read(result, run.config, run.answers, where)
         self.done.add(run.name)
         for line in run.answers:
             self.found[line][found.seed] = found
 
+    def _machine(self, run: Run, here: bool) -> dict[str, str]:
+        """On which machine the run took place: its folder tells, since it may be read elsewhere."""
+        path = self.place(run) / "machine.json"
+        if here:
+            write_text(path, json.dumps(machine(run.config)) + "\n")
+        found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        return found
+
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / "table.json", json.dumps(self.answers, indent=1, ensure_ascii=False) + "\n")
+        answers = records(self.whole or self.plan, self.found)
+        write_text(self.folder / "table.json", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
 
 
-def reproduce(plan: Plan, out: Path, *, listener: Listener | None = None, stop: Stop | None = None) -> Table:
-    """Run what is not finished yet. A run that breaks does not end the others; a stop does, and is resumed later."""
-    table = Table(plan, out)
+def reproduce(
+    plan: Plan, out: Path, *, whole: Plan | None = None, listener: Listener | None = None, stop: Stop | None = None
+) -> Table:
+    """Run what is not finished yet. A run that breaks does not end the others; a stop does, and is resumed later.
+
+    `whole`: the plan of the whole table; table.json then has what other commands have found, too."""
+    table = Table(plan, out, whole)
+    _recall(table)
     waiting = []
     for run in plan.runs:
         before = finished(run.config, table.place(run))
@@ -74,12 +90,15 @@ def reproduce(plan: Plan, out: Path, *, listener: Listener | None = None, stop: 
         else:
             table.note(run, before)
     table.write()
+    if waiting and isinstance(listener, TableLines | TableBar):
+        rounds = sum(int(r.config.train.rounds) for r in waiting)
+        listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
         for wave in waves(table, waiting):
             places = [table.place(run) for run in wave]
             for number, result in run_together([r.config for r in wave], places, listener=listener, stop=stop):
                 _check(result, wave[number])
-                table.note(wave[number], result)
+                table.note(wave[number], result, here=True)
                 table.write()
             thin(places)
     except Stopped:
@@ -89,6 +108,18 @@ def reproduce(plan: Plan, out: Path, *, listener: Listener | None = None, stop: 
             f"The same command continues with the other {left}."
         ) from None
     return table
+
+
+def _recall(table: Table) -> None:
+    """Take in what was finished before and is not asked for now."""
+    asked = {run.name for run in table.plan.runs}
+    for run in table.whole.runs if table.whole else ():
+        place = table.place(run)
+        if run.name in asked or not (place / "result.json").exists():
+            continue
+        if fingerprint(Config.load(place / "config.toml")) == fingerprint(run.config):
+            table.note(run, Result.read(place))
+    table.done.clear()
 
 
 def _check(result: Result | Exception, run: Run) -> None:
