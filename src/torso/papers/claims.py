@@ -19,8 +19,8 @@ _FILE = Path(__file__).with_name("claims.toml")
 class Claim:
     """`better` minus `worse` is above `by` in at least `share` of the pairs of the tables.
 
-    `same`: the two sides name several methods each, to be compared one to one: the same one (`method`), or by what stands
-    before the plus sign (`base`)."""
+    `same`: the two sides name several methods each, to be compared one to one: the same one (`method`), or by what
+    stands before the plus sign (`base`)."""
 
     paper: str
     says: str

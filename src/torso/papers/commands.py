@@ -88,7 +88,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
 
 
 def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> Plan:
-    from torso.papers.files import KINDS, data_root, find_all
+    from torso.papers.files import KINDS, data_root, find_all, known_roots
     from torso.papers.plan import plan
     from torso.papers.published import recipe
     from torso.papers.settings import REASONS
@@ -103,9 +103,8 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     if not needed:
         return made
     place = data_root(root)
-    if dry_run and root is None and not place.exists():
-        return made
-    return plan(recipe(table), only, seeds, sets, find_all(needed, place))
+    roots = known_roots(place) if dry_run else find_all(needed, place)
+    return plan(recipe(table), only, seeds, sets, roots)
 
 
 def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:

@@ -63,8 +63,8 @@ def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
     lines = [
         "# The papers' tables again",
         "",
-        "Made by `python -m torso.papers.docs` from the json files beside it. [How to run a table](../reproduction.md). "
-        "[Do the papers' claims hold?](claims.md)",
+        "Made by `python -m torso.papers.docs` from the json files beside it. See [how to run a table]"
+        "(../reproduction.md) and [do the papers' claims hold?](claims.md)",
         "",
         *_of_runs(tables),
     ]
