@@ -119,6 +119,13 @@ def test_a_run_that_does_not_converge_is_a_result(data: Path, tmp_path: Path) ->
     assert answer["status"].startswith("failed: non-finite")
 
 
+def test_the_pages_of_a_table(torso: Torso, data: Path) -> None:
+    words = ("reproduce", "fedbabu/13", "--only", f"{PART},method=fedavg", "--data-root", str(data), "--out", "out")
+    assert torso(*words, "--report", "--quiet", sets=QUICK).status == 0
+    assert "(85.1, " in Path("out/fedbabu-13/table.html").read_text()
+    assert "fedavg" in Path("out/fedbabu-13/report.html").read_text()
+
+
 def test_a_dry_run_shows_configs_that_run_as_they_are(torso: Torso, data: Path) -> None:
     words = ("reproduce", "fedbabu/6", "--only", "shards=10,method=fedavg", "--dry-run")
     said = torso(*words)

@@ -75,13 +75,12 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
             whole = _whole(made, out, said, data_root)
             done = run_table(made, out, whole=whole, listener=listener, stop=stop)
-        _print_table(made, done.answers, as_json)
+        if as_json:
+            print(json.dumps(done.answers))
+        else:
+            _print_table(Console(), made, done.answers)
         if report:
-            from torso.report.write import report as write
-
-            page = done.folder / "report.html"
-            write([done.folder], page, None, f"torso reproduce {table}")
-            Console(stderr=True).print(f"{page}: open it in a browser", highlight=False)
+            _write_pages(made, done.folder, done.answers)
         for name, error in done.broken.items():
             Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
         raise typer.Exit(1 if done.broken else 0)
@@ -119,6 +118,20 @@ def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
     return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
 
 
+def _write_pages(made: Plan, folder: Path, answers: list[dict[str, object]]) -> None:
+    """table.html is the printed table, report.html the comparison of its runs."""
+    from io import StringIO
+
+    from torso.report.write import report
+
+    recorded = Console(record=True, file=StringIO())
+    _print_table(recorded, made, answers)
+    recorded.save_html(str(folder / "table.html"))
+    report([folder], folder / "report.html", None, f"torso reproduce {made.recipe.name}")
+    said = f"{folder / 'table.html'} and {folder / 'report.html'}: open them in a browser"
+    Console(stderr=True).print(said, highlight=False, soft_wrap=True)
+
+
 def _show_configs(made: Plan, as_json: bool) -> None:
     if as_json:
         print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
@@ -128,17 +141,16 @@ def _show_configs(made: Plan, as_json: bool) -> None:
     print(f"# {len(made.runs)} runs of {made.recipe.name}: {made.recipe.title}")
 
 
-def _print_table(made: Plan, answers: list[dict[str, object]], as_json: bool) -> None:
+def _print_table(console: Console, made: Plan, answers: list[dict[str, object]]) -> None:
     from torso.papers.show import notes, view
 
-    if as_json:
-        print(json.dumps(answers))
-        return
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 200)  # a file has no edge
     recipe = made.recipe
-    console.print(f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)", highlight=False)
-    console.print(view(recipe, answers))
+    table = view(recipe, answers)
+    if not console.is_terminal:
+        room = console.options.update_width(10_000)  # a file has no edge
+        console.width = max(console.width, console.measure(table, options=room).maximum)
+    title = f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)"
+    console.print(title, highlight=False, soft_wrap=True)
+    console.print(table, highlight=False)
     for note in notes(recipe, answers):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
