@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torso.papers.answers import Answer
 from torso.papers.claims import Claim, claims, judge
-from torso.papers.docs import blank, claims_page, overview
+from torso.papers.docs import blank, claims_page, overview, read, take, write
 from torso.papers.published import names
 from torso.papers.review import pairs, rank_correlations, review, spearman, within_errors, within_points
 
@@ -83,6 +85,7 @@ def test_a_claimed_difference_is_paired_within_settings() -> None:
     ours = pairs(answers, {"method": "A"}, {"method": "B"}, ours=True)
     assert (ours.held, ours.there, ours.mean) == (1, 2, 0.0)
     assert pairs(answers, {"method": "A"}, {"method": "B"}, ours=True, margin=-10.5).held == 2
+    assert pairs(answers, {"fraction": 0.1}, {"fraction": 1.0}, ours=True).there == 2  # A with A, B with B
     alone = pairs(answers, {"method": "A"}, {"method": "Alone"}, ours=True)
     assert (alone.held, alone.there, alone.mean) == (2, 2, 20.0)
 
@@ -117,6 +120,23 @@ def test_every_claim_meets_numbers_in_every_table_that_it_names() -> None:
             published = judge(claim, {name: tables[name]}).published
             assert published.there, f"{claim.says}: nothing in {name}"
         assert judge(claim, tables).published.share >= 0.5, f"{claim.says}: against the paper's own numbers"
+
+
+def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", tmp_path / "docs"
+    (out / "fedbabu-13").mkdir(parents=True)
+
+    def command(*answers: Answer) -> dict[str, Any]:
+        (out / "fedbabu-13" / "table.json").write_text(json.dumps(answers))
+        assert take(out, folder) == ["fedbabu/13"]
+        return {a["method"]: a["ours"] and a["ours"]["mean"] for a in read(folder)["fedbabu/13"]}
+
+    assert command(answer("A", (1.0,), 1.0), nothing("B", 1.0)) == {"A": 1.0, "B": None}
+    assert command(nothing("A", 1.0), answer("B", (2.0,), 1.0)) == {"A": 1.0, "B": 2.0}
+    assert command(answer("A", (3.0,), 1.0), nothing("B", 1.0)) == {"A": 3.0, "B": 2.0}
+    write(folder)
+    assert "fedbabu/13" in (folder / "README.md").read_text()
+    assert "no evidence yet" in (folder / "claims.md").read_text()
 
 
 def test_the_pages_say_what_ran_where_and_what_did_not() -> None:

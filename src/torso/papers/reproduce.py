@@ -100,7 +100,7 @@ def reproduce(
                 _check(result, wave[number])
                 table.note(wave[number], result, here=True)
                 table.write()
-            thin(places)
+                thin([places[number]])
     except Stopped:
         left = len(plan.runs) - len(table.done)
         raise Stopped(
@@ -150,7 +150,7 @@ def waves(table: Table, waiting: Sequence[Run]) -> Iterator[list[Run]]:
     left = {run.name: run for run in waiting}
     keys = {run.name: training_key(run.config) for run in waiting}
     opens = {run.name: opening_key(run.config) for run in waiting}
-    known = finished_runs(table.out)
+    known = finished_runs(table.out) if left else {}
     while left:
         leaders: dict[str, str] = {}
         for name in left:

@@ -81,7 +81,7 @@ def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[t
     """By setting, the rank correlation of ours and published over what is compared there: methods and their options."""
     groups: dict[tuple[tuple[str, Any], ...], list[Answer]] = {}
     for answer in answers:
-        if comparable(answer) and not answer["variant"]:
+        if comparable(answer):
             key = tuple((k, value(answer, k)) for k in CONTEXT if k in _SETTING and value(answer, k) is not None)
             groups.setdefault(key, []).append(answer)
     return {
@@ -140,9 +140,10 @@ def pairs(
 ) -> Pairs:
     """Left minus right wherever both stand in one setting; held where it is above `margin`.
 
-    A key that one side does not have (local-only has no fraction) agrees with any value."""
+    A key that one side does not have (local-only has no fraction) agrees with any value. Where neither side names a
+    method, each is compared with itself."""
     chosen = {*left, *right}
-    keys = [key for key in CONTEXT if key not in chosen]
+    keys = [key for key in (*CONTEXT, "method") if key not in chosen]
     mine, theirs = ([a for a in answers if chosen_by(a, side) and _mean(a, ours) is not None] for side in (left, right))
     differences = [
         _mean(a, ours) - _mean(b, ours)  # type: ignore[operator]
