@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from torso.papers import docs as reproduction
 from torso.report.docs import fill
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +19,14 @@ ROOT = Path(__file__).parents[1]
 def test_generated_sections_are_up_to_date(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert fill(text) == text, "run: python -m torso.report.docs"
+
+
+def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
+    folder = ROOT / "docs" / "reproduction"
+    tables = reproduction.read(folder)
+    for name, made in (("README.md", reproduction.overview(tables)), ("claims.md", reproduction.claims_page(tables))):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text == reproduction.plain_lines(made), "run: python -m torso.papers.docs"
 
 
 def test_the_readmes_method_works_as_written(tmp_path: Path) -> None:
@@ -50,7 +59,7 @@ def test_the_readmes_library_example_works_as_written(capsys: pytest.CaptureFixt
 
 
 def test_every_file_that_the_documents_link_to_exists() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "bench" / "README.md"):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "bench" / "README.md"):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 

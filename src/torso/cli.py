@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from torso.errors import RequestError, TorsoError
+from torso.papers import commands as papers
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -345,12 +346,17 @@ def _free_folder(name: str) -> Path:
 
 
 @contextmanager
-def _watching(quiet: bool, tensorboard: bool = False) -> Iterator[tuple[Listener, Stop]]:
-    """Progress on the error stream, and Ctrl-C that stops after the current round; a second one stops at once."""
+def _watching(
+    quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
+) -> Iterator[tuple[Listener, Stop]]:
+    """Progress on the error stream, and Ctrl-C that stops after the current round; a second one stops at once.
+
+    `shown`: other displays than the usual ones, for a terminal and elsewhere."""
     from torso.report.progress import LiveBars, PlainLines
     from torso.runs.events import Listener, Stop
 
     console, stop = Console(stderr=True), Stop()
+    bars_of, lines_of = shown or (LiveBars, PlainLines)
 
     def interrupt(*_: Any) -> None:
         if stop.asked:
@@ -368,9 +374,9 @@ def _watching(quiet: bool, tensorboard: bool = False) -> Iterator[tuple[Listener
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         if quiet or not console.is_terminal:
-            yield with_events(Listener() if quiet else PlainLines(console)), stop
+            yield with_events(Listener() if quiet else lines_of(console)), stop
         else:
-            with LiveBars(console) as bars:
+            with bars_of(console) as bars:
                 yield with_events(bars), stop
     finally:
         signal.signal(signal.SIGINT, before)
@@ -380,3 +386,6 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+papers.add_to(app, _watching)

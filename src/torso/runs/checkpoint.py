@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,6 +82,25 @@ def load_newest(folder: Path, model: Tensors, fingerprint: str | None) -> Checkp
             f"no whole checkpoint in {str(folder)!r}: {'; '.join(skipped)}. Start again in another folder."
         )
     return None
+
+
+def adopt(source: Path, target: Path, fingerprint: str) -> bool:
+    """Make the newest checkpoint of one folder the first of another, for a run whose rounds so far are the same.
+
+    Returns whether there was one; a damaged one is not handed on."""
+    for path in _newest_first(source):
+        try:
+            note, _ = _verified(path)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        tensors, place = path.with_suffix(".safetensors"), target / path.name
+        _replace(place.with_suffix(".safetensors"), lambda temporary: shutil.copyfile(tensors, temporary))  # noqa: B023
+        note["config"] = fingerprint
+        text = json.dumps({**note, "sha256": _seal(note)})
+        _replace(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))  # noqa: B023
+        return True
+    return False
 
 
 def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:

@@ -1,0 +1,127 @@
+"""What the runs of a table have answered so far: the records of table.json."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev, stdev
+from typing import Any
+
+import torch
+
+from torso.config import Config
+from torso.errors import RequestError
+from torso.papers.files import file_of
+from torso.papers.plan import Plan
+from torso.papers.settings import REASONS, Refusal
+from torso.precision import precision_of
+from torso.report.comparison import flat
+from torso.runs.result import Result
+from torso.runs.run import device_of
+
+Answer = dict[str, Any]
+_HERE = frozenset({"data.root", "run.seed", "run.device", "run.workers", "run.checkpoint_every", "run.clients_at_once"})
+"""Keys that say where and how, not what."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run says of its lines: place of a line → mean and spread; empty where it failed."""
+
+    seed: int
+    status: str
+    values: Mapping[int, tuple[float, float]]
+    versions: Mapping[str, str]
+    config: Mapping[str, Any]
+    data: str = ""  # the file that was read
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> Found:
+    values = {place: _value(result, name) for place, name in answers.items()} if result.ok else {}
+    data = file_of(config.data.source, config.data.root)
+    return Found(result.seed, result.status, values, result.versions, changed(config), data, where)
+
+
+def failed(error: Exception, config: Config) -> Found:
+    return Found(config.run.seed, f"failed: {error}", {}, {}, changed(config))
+
+
+def _value(result: Result, name: str) -> tuple[float, float]:
+    if name == "cost.forward_passes":
+        return float(result.cost.forward_passes), 0.0
+    if name == "cost.gigabytes":
+        return (result.cost.bytes_up + result.cost.bytes_down) / 1e9, 0.0
+    if name not in result.accuracy:
+        raise RequestError(f"{str(result.folder)!r} has no measure {name!r}; it was run with another recipe.")
+    return result.accuracy[name].mean, result.accuracy[name].std
+
+
+def changed(config: Config) -> dict[str, Any]:
+    """The keys that differ from the preset's and our defaults: with the seed and data.root, `torso run --set …` runs it
+    again."""
+    usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
+    found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
+    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in _HERE}}
+
+
+def machine(config: Config) -> dict[str, str]:
+    """What a run takes place on."""
+    device = device_of(config.run.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
+    return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
+
+
+def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
+    """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
+    return [_record(plan, place, found[place]) for place in sorted(plan.chosen)]
+
+
+def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
+    line = plan.lines[place]
+    record, label = line.record, plan.recipe.label(line.record.algorithm)
+    answer: Answer = {
+        "paper": record.paper,
+        "table": record.table,
+        "dataset": record.dataset,
+        "model": record.model,
+        "setting": dict(record.setting),
+        "method": record.algorithm,
+        "variant": line.variant,
+        "metric": record.metric,
+        "published": {"mean": record.mean, "std": record.std, "std_over": record.std_over, "note": record.note},
+        "ours": None,
+        "status": "not run",
+    }
+    if isinstance(line.wanted, Refusal):
+        return {**answer, "status": f"cannot run: {line.wanted.reason}", "why": REASONS[line.wanted.reason]}
+    if label.bug and not line.variant:
+        answer["not_comparable"] = label.bug
+    if not by_seed:
+        return answer
+    first = next(iter(by_seed.values()))
+    known = {
+        "config": dict(first.config),
+        "machine": dict(first.machine),
+        "versions": dict(first.versions),
+        "data": first.data,
+    }
+    values = {seed: found.values[place] for seed, found in sorted(by_seed.items()) if place in found.values}
+    bad = [found.status for found in by_seed.values() if place not in found.values]
+    if not values:
+        return {**answer, "status": bad[0], **known}
+    return {**answer, "ours": _ours(record.std_over, values), "status": bad[0] if bad else "ok", **known}
+
+
+def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:
+    """Mean over seeds. `std` is over what the paper's is: clients (root of the mean variance) or seeds; `seeds` has the
+    value of each seed, from which the standard error comes."""
+    means = {seed: round(mean, 4) for seed, (mean, _) in values.items()}
+    if std_over == "clients":
+        spread = math.sqrt(fmean(std**2 for _, std in values.values()) + pstdev(means.values()) ** 2)
+    else:
+        spread = stdev(means.values()) if len(means) > 1 else math.nan
+    std = None if math.isnan(spread) else round(spread, 4)
+    return {"mean": round(fmean(means.values()), 4), "std": std, "seeds": {str(s): m for s, m in means.items()}}

@@ -1,0 +1,156 @@
+"""`torso papers` and `torso reproduce`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from torso.errors import RequestError
+
+if TYPE_CHECKING:
+    from torso.papers.plan import Plan
+    from torso.runs.events import Listener, Stop
+
+Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
+Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data lie; default: $TORSO_DATA, ./data.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
+Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
+Report = Annotated[bool, typer.Option("--report", help="Write the page of the runs beside table.json.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Show the configs and run nothing.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+def add_to(app: typer.Typer, watching: Watching) -> None:
+    """Give the command line its two commands; `watching` shows progress and takes Ctrl-C."""
+
+    @app.command()
+    def papers(device: Device = "auto", as_json: Json = False) -> None:
+        """List the tables of the four papers: data, runs, an estimate of time here, what cannot be run."""
+        from torso.papers.listing import list_tables, print_tables
+
+        rows, rate = list_tables(device)
+        if as_json:
+            print(json.dumps(rows))
+        else:
+            print_tables(rows, rate)
+
+    @app.command()
+    def reproduce(
+        table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")],
+        only: Only = "",
+        seeds: Seeds = 1,
+        data_root: Root = None,
+        out: Out = Path("runs/papers"),
+        sets: Sets = [],  # noqa: B006  typer copies it
+        device: Device = "",
+        precision: Precision = "",
+        report: Report = False,
+        dry_run: Dry = False,
+        quiet: Quiet = False,
+        as_json: Json = False,
+    ) -> None:
+        """Run a table of a paper again and print ours, published, difference; run by run, resumed where it stopped."""
+        from torso.papers.published import recipe
+
+        said = [*sets, *([f"run.device={device}"] if device else [])]
+        said += [f"run.precision={precision}"] if precision else []
+        made = _planned(recipe(table).name, only, seeds, said, data_root, dry_run)
+        if dry_run:
+            _show_configs(made, as_json)
+            return
+        from torso.papers.progress import TableBar, TableLines
+        from torso.papers.reproduce import reproduce as run_table
+
+        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
+            whole = _whole(made, out, said, data_root)
+            done = run_table(made, out, whole=whole, listener=listener, stop=stop)
+        if as_json:
+            print(json.dumps(done.answers))
+        else:
+            _print_table(Console(), made, done.answers)
+        if report:
+            _write_pages(made, done.folder, done.answers)
+        for name, error in done.broken.items():
+            Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
+        raise typer.Exit(1 if done.broken else 0)
+
+
+def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> Plan:
+    from torso.papers.files import KINDS, data_root, find_all, known_roots
+    from torso.papers.plan import plan
+    from torso.papers.published import recipe
+    from torso.papers.settings import REASONS
+    from torso.runs.run import device_of
+
+    made = plan(recipe(table), only, seeds, sets)
+    if not made.runs:
+        why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
+        raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
+    device_of(made.runs[0].config.run.device)
+    needed = [r.config.data.source for r in made.runs if r.config.data.source in KINDS and not r.config.data.root]
+    if not needed:
+        return made
+    place = data_root(root)
+    roots = known_roots(place) if dry_run else find_all(needed, place)
+    return plan(recipe(table), only, seeds, sets, roots)
+
+
+def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
+    """The table without --only, and with the seeds that earlier commands have left in its folder."""
+    from torso.papers.files import data_root, known_roots
+    from torso.papers.plan import plan
+
+    folder = out / made.recipe.name.replace("/", "-")
+    there = [int(path.name.rpartition("-seed")[2]) for path in folder.glob("*-seed*[0-9]") if path.is_dir()]
+    last = max([run.seed for run in made.runs] + there)
+    first = min(run.seed for run in made.runs)
+    return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
+
+
+def _write_pages(made: Plan, folder: Path, answers: list[dict[str, object]]) -> None:
+    """table.html is the printed table, report.html the comparison of its runs."""
+    from io import StringIO
+
+    from torso.report.write import report
+
+    recorded = Console(record=True, file=StringIO())
+    _print_table(recorded, made, answers)
+    recorded.save_html(str(folder / "table.html"))
+    report([folder], folder / "report.html", None, f"torso reproduce {made.recipe.name}")
+    said = f"{folder / 'table.html'} and {folder / 'report.html'}: open them in a browser"
+    Console(stderr=True).print(said, highlight=False, soft_wrap=True)
+
+
+def _show_configs(made: Plan, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
+        return
+    for run in made.runs:
+        print(f"# {run.name}\n{run.config.as_toml()}")
+    print(f"# {len(made.runs)} runs of {made.recipe.name}: {made.recipe.title}")
+
+
+def _print_table(console: Console, made: Plan, answers: list[dict[str, object]]) -> None:
+    from torso.papers.show import notes, view
+
+    recipe = made.recipe
+    table = view(recipe, answers)
+    if not console.is_terminal:
+        room = console.options.update_width(10_000)  # a file has no edge
+        console.width = max(console.width, console.measure(table, options=room).maximum)
+    title = f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)"
+    console.print(title, highlight=False, soft_wrap=True)
+    console.print(table, highlight=False)
+    for note in notes(recipe, answers):
+        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)

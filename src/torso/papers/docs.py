@@ -1,0 +1,201 @@
+"""The pages of docs/reproduction, made from its json files: `python -m torso.papers.docs [OUT]`.
+
+With OUT, the folder of `torso reproduce`, the results found there are taken in first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torso.papers.answers import Answer, records
+from torso.papers.claims import Verdict, claims, judge
+from torso.papers.files import caveats_of
+from torso.papers.plan import plan
+from torso.papers.published import names, recipe
+from torso.papers.review import Pairs, review
+from torso.papers.show import cell, layout, notes, place
+from torso.registry import plain
+from torso.report.docs import table as markdown
+
+FOLDER = Path("docs") / "reproduction"
+
+
+def blank(name: str) -> list[Answer]:
+    """The records of a table of which nothing has been run."""
+    made = plan(recipe(name))
+    return records(made, [{} for _ in made.lines])
+
+
+def read(folder: Path) -> dict[str, list[Answer]]:
+    """Table → its records, for the tables that have a file."""
+    there = {name: folder / f"{name.replace('/', '-')}.json" for name in names()}
+    return {name: json.loads(path.read_text("utf-8")) for name, path in there.items() if path.is_file()}
+
+
+def take(out: Path, folder: Path) -> list[str]:
+    """Bring the results of runs into the folder: what has been run replaces what was there."""
+    taken = []
+    for name in names():
+        path = out / name.replace("/", "-") / "table.json"
+        if not path.is_file():
+            continue
+        target = folder / f"{name.replace('/', '-')}.json"
+        before = json.loads(target.read_text("utf-8")) if target.is_file() else []
+        known = {_key(answer): answer for answer in before}
+        found = json.loads(path.read_text("utf-8"))
+        merged = [answer if answer["ours"] else known.get(_key(answer), answer) for answer in found]
+        folder.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(merged, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        taken.append(name)
+    return taken
+
+
+def _key(answer: Answer) -> str:
+    return json.dumps([answer[key] for key in ("setting", "dataset", "model", "method", "variant", "metric")])
+
+
+def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
+    """README.md: the review of every table, and the tables."""
+    lines = [
+        "# The papers' tables again",
+        "",
+        "Made by `python -m torso.papers.docs` from the json files beside it. See [how to run a table]"
+        "(../reproduction.md) and [do the papers' claims hold?](claims.md)",
+        "",
+        *_of_runs(tables),
+    ]
+    if not tables:
+        return "\n".join([*lines, "No table has been run yet.", ""])
+    lines += [markdown([_row(name, answers) for name, answers in tables.items()]), "", *_legend(), ""]
+    for name, answers in tables.items():
+        lines += [f"## {name}: {recipe(name).title}", "", _as_markdown(name, answers), ""]
+        lines += [f"- {note}" for note in notes(recipe(name), answers)] + [""]
+    return "\n".join(lines)
+
+
+def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
+    """On what it ran: machines, versions, seeds, data."""
+    run = [answer for answers in tables.values() for answer in answers if answer["ours"]]
+    if not run:
+        return []
+    machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
+    )
+    seeds = sorted({len(a["ours"]["seeds"]) for a in run})
+    said = [
+        f"Machine (precision): {'; '.join(machines)}.",
+        f"Versions: {'; '.join(versions)}.",
+        f"Seeds: {' or '.join(map(str, seeds))}.",
+        *caveats_of(a["data"] for a in run),
+    ]
+    return [*(f"- {text}" for text in said), ""]
+
+
+def _legend() -> list[str]:
+    return [
+        "Near: of the numbers that can be compared, how many lie within 3 points of the paper. Within 2 s.e.: how many "
+        "lie within two standard errors of our mean over seeds. Difference: mean of ours minus published. Order: rank "
+        "correlation of the methods (or options) with the paper's, averaged over settings that have three or more.",
+    ]
+
+
+def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
+    found = review(answers)
+    return {
+        "table": f"[{name}](#{_anchor(name)})",
+        "numbers run": f"{found.measured} of {found.numbers}",
+        "near": f"{found.near[0]} of {found.near[1]}" if found.near[1] else "–",
+        "within 2 s.e.": f"{found.within[0]} of {found.within[1]}" if found.within[1] else "–",
+        "difference": "–" if math.isnan(found.offset) else f"{found.offset:+.1f}",
+        "order": "–" if math.isnan(found.order) else f"{found.order:.2f} ({found.settings} settings)",
+    }
+
+
+def _anchor(name: str) -> str:
+    """As GitHub makes it of the heading."""
+    title = f"{name}: {recipe(name).title}".lower()
+    return "".join(c for c in title.replace(" ", "-") if c.isalnum() or c in "-_")
+
+
+def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
+    """The table in the paper's layout; rows of which nothing has been run are left out."""
+    known = recipe(name)
+    rows, columns = layout(known, answers)
+    cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    run = set()
+    for answer in answers:
+        at = place(known.rows, answer), place(known.columns, answer)
+        cells.setdefault(at, []).append(cell(answer))
+        run |= {at[0]} if answer["status"] not in ("not run",) and "why" not in answer else set()
+    titles = [", ".join(word for word in column if word) or "ours (published, difference)" for column in columns]
+    lines: list[dict[str, object]] = [
+        {
+            **dict(zip(known.rows, row, strict=True)),
+            **{title: " / ".join(cells.get((row, at), [""])) for title, at in zip(titles, columns, strict=True)},
+        }
+        for row in rows
+        if row in run
+    ]
+    return markdown(lines or [{"nothing run": ""}])
+
+
+def claims_page(tables: Mapping[str, Sequence[Answer]]) -> str:
+    """claims.md: claim by claim, with the evidence."""
+    known = {name: tables.get(name) or blank(name) for name in names()}
+    verdicts = [judge(claim, known) for claim in claims()]
+    lines = [
+        "# Do the papers' claims hold?",
+        "",
+        "Made by `python -m torso.papers.docs`. A claim is a comparison within each setting of some tables, in our "
+        "words (`src/torso/papers/claims.toml`). Beside our verdict stands how often the comparison holds in the "
+        "paper's own numbers. Where the paper's number of a method came from a mistake, ours is of the method as it "
+        "was meant.",
+        "",
+    ]
+    for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):
+        rows = [_verdict(verdict) for verdict in verdicts if verdict.claim.paper == paper]
+        lines += [f"## {paper}", "", markdown(rows), ""]
+    return "\n".join(lines)
+
+
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    claim = verdict.claim
+    return {
+        "claim": claim.says,
+        "verdict": f"**{verdict.word}**",
+        "ours": _pairs(verdict.ours),
+        "the paper's numbers": _pairs(verdict.published),
+        "tables": ", ".join(name if name in verdict.tables else f"{name} (not run)" for name in claim.tables),
+    }
+
+
+def _pairs(found: Pairs) -> str:
+    return f"{found.held} of {found.there}, mean {found.mean:+.1f}" if found.there else "–"
+
+
+def write(folder: Path = FOLDER) -> None:
+    tables = read(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "README.md").write_text(plain_lines(overview(tables)), encoding="utf-8")
+    (folder / "claims.md").write_text(plain_lines(claims_page(tables)), encoding="utf-8")
+
+
+def plain_lines(text: str) -> str:
+    """Without the section numbers that are meant for readers of the code."""
+    return "\n".join(plain(line) if "(spec" in line else line for line in text.splitlines()) + "\n"
+
+
+def main(words: Sequence[str]) -> None:
+    for out in words:
+        for name in take(Path(out), FOLDER):
+            print(f"{name}: taken from {out}")
+    write()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,120 @@
+"""How long a table takes: images that its runs train on, by a rate of the device. An estimate, within a factor of two.
+
+On an H200 the rates are measured ones (bf16, batch 50); networks that were not measured go by their operations. On
+another device one second of steps of conv4 says how many operations it does.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from torso.config import Config
+from torso.engine.bench import steps
+from torso.methods import ClassMeans, Finished
+from torso.nets import LinearHead, build, learnable
+from torso.nets.flops import step_flops
+from torso.papers.files import KINDS
+from torso.papers.plan import Run
+from torso.papers.sharing import opening_key, training_key
+from torso.precision import precision_of
+from torso.runs.run import device_of
+
+_H200 = {"conv4": (389_000, 1_100_000), "mobilenet": (101_000, 194_000)}  # images/s at 10 and at 100 clients
+_BATCH, _PROBED = 50, "conv4"
+_TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a device does: images/s of conv4 at 10 and at 100 stacked clients, and of what else was measured."""
+
+    device: str
+    measured: dict[str, tuple[float, float]]
+    known: bool  # from our measurements, not from a probe
+
+    def of(self, config: Config) -> float:
+        """Images a second of the config's training."""
+        body, clients = config.model.body, participants(config)
+        low, high = self.measured.get(body, self.measured[_PROBED])
+        share = min(max(math.log10(max(clients, 1)) - 1, 0.0), 1.0)  # of the way from 10 to 100
+        pace: float = low * (high / low) ** share
+        return pace if body in self.measured else pace * image_flops(_PROBED) / image_flops(body)
+
+
+def rate_of(name: str) -> Rate:
+    device = device_of(name)
+    if device.type == "cuda" and "H200" in torch.cuda.get_device_name(device):
+        return Rate(torch.cuda.get_device_name(device), {k: (float(a), float(b)) for k, (a, b) in _H200.items()}, True)
+    clients = 10 if device.type == "cuda" else 1
+    step = steps(_PROBED, clients, _BATCH, precision_of("auto", device), device)
+    step()
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < 1.0:
+        step()
+        count += 1
+    pace = count * clients * _BATCH / (time.perf_counter() - began)
+    said = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return Rate(said, {_PROBED: (pace, pace)}, False)
+
+
+@cache
+def image_flops(body: str) -> float:
+    """Operations of training on one image."""
+    image = (1, 28, 28) if body in ("conv3", "rod-mnist") else (3, 32, 32)
+    net = build(body, 10, image, LinearHead(), seed=0)
+    return step_flops(net, image, _BATCH, learnable(net, net.state_dict())) / _BATCH
+
+
+def participants(config: Config) -> int:
+    """Clients that train in a round."""
+    method, there = config.method, config.data.clients - config.data.new_clients
+    if all(phase.part == "none" for phase in method.train):
+        return 0
+    fraction = 1.0 if method.share.part == "none" else config.train.fraction
+    return max(math.floor(there * fraction + 1e-9), 1)
+
+
+def seconds(runs: Sequence[Run], rate: Rate) -> float:
+    """Of a table: training that runs share counts once."""
+    trained: set[str] = {training_key(run.config) for run in runs}
+    met: set[str] = set()
+    total = 0.0
+    for run in runs:
+        key, images = training_key(run.config), measured_on(run.config)
+        if key not in met:
+            images += trained_on(run.config, begun=opening_key(run.config) in trained)
+        met.add(key)
+        total += images / rate.of(run.config)
+    return total
+
+
+def trained_on(config: Config, begun: bool = False) -> float:
+    """Images of the rounds, each time that one is learned from; `begun`: another run has done the first stage."""
+    method, train = config.method, config.train
+    rounds = float(train.rounds)
+    if isinstance(method.start, Finished):
+        rounds = train.rounds * method.start.rounds + (0 if begun else method.start.first or train.rounds)
+    if isinstance(method.start, ClassMeans):
+        rounds = train.rounds * method.start.rounds
+    epochs = sum(phase.epochs or train.local_epochs for phase in method.train if phase.part != "none")
+    each = samples(config) / config.data.clients * epochs * (method.step.passes + method.personal.passes)
+    on_server = samples(config) * config.data.server_fraction if method.server_data != "none" else 0.0
+    return rounds * (participants(config) * each + on_server)
+
+
+def measured_on(config: Config) -> float:
+    """Images of fine-tuning at the end."""
+    if not set(config.measure.names) & set(_TUNED):
+        return 0.0
+    epochs = max((config.personalize.epochs, *config.personalize.sweep))
+    return samples(config) * max(epochs, 1)
+
+
+def samples(config: Config) -> int:
+    return KINDS[config.data.source].samples if config.data.source in KINDS else 50_000

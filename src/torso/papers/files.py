@@ -1,0 +1,94 @@
+"""Where the data of a table lie below `--data-root`, and what to say where they do not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torso.data.sources.idx import DEBIAN
+from torso.errors import RequestError
+
+USUAL = "data"  # where data are looked for without --data-root and TORSO_DATA
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Any of `names` below the root (or in a folder of the source's name) will do; `usual` is looked at last."""
+
+    names: tuple[str, ...]
+    origin: str
+    samples: int  # of the training set, for the estimate of time
+    usual: str = ""
+    caveats: Mapping[str, str] = field(default_factory=dict)  # of a file that is not the official one
+
+
+KINDS = {
+    "cifar10": _Kind(
+        ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10_jpeg.npz"),
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        50_000,
+        caveats={"cifar10_jpeg.npz": "CIFAR-10 re-encoded as JPEG: pixels are close to the originals, not equal."},
+    ),
+    "cifar100": _Kind(
+        ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100_jpeg.npz"),
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        50_000,
+        caveats={
+            "cifar100_jpeg.npz": "CIFAR-100 re-encoded as JPEG: pixels are close to the originals, not equal; the "
+            "official split was lost, so that 500 images of a class, chosen anew, train and 100 test."
+        },
+    ),
+    "fashion-mnist": _Kind(
+        ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"),
+        "https://github.com/zalandoresearch/fashion-mnist, or Debian's package dataset-fashion-mnist",
+        60_000,
+        DEBIAN,
+    ),
+}
+
+
+def data_root(given: Path | None) -> Path:
+    """--data-root, else the environment's TORSO_DATA, else ./data."""
+    return given if given is not None else Path(os.environ.get("TORSO_DATA", USUAL))
+
+
+def find_all(sources: Iterable[str], root: Path) -> dict[str, str]:
+    """Source → `data.root`, for every source; raises RequestError that says which file is missing."""
+    return {source: find(source, root) for source in dict.fromkeys(sources)}
+
+
+def file_of(source: str, root: str) -> str:
+    """The name of the file that a source reads below data.root, where that is known."""
+    place = Path(root)
+    names = KINDS[source].names if source in KINDS else ()
+    return next((name for name in names if (place / name).exists() or place.name == name), "")
+
+
+def caveats_of(files: Iterable[str]) -> list[str]:
+    """What a reader has to know of data files that are not the official ones."""
+    known = {name: said for kind in KINDS.values() for name, said in kind.caveats.items()}
+    return [known[name] for name in dict.fromkeys(files) if name in known]
+
+
+def known_roots(root: Path) -> dict[str, str]:
+    """Source → `data.root`, for the sources that are there."""
+    found = {}
+    for source in KINDS:
+        try:
+            found[source] = find(source, root)
+        except RequestError:
+            continue
+    return found
+
+
+def find(source: str, root: Path) -> str:
+    kind = KINDS[source]
+    for place in (root, root / source, *([Path(kind.usual)] if kind.usual else [])):
+        if any((place / name).exists() for name in kind.names):
+            return str(place)
+    raise RequestError(
+        f"the data set {source} is not below {str(root)!r}: found none of {', '.join(kind.names)}. "
+        f"Get it from {kind.origin} and say where it lies with --data-root DIR"
+    )

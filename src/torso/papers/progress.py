@@ -1,0 +1,91 @@
+"""Progress of a whole table: how many runs and rounds are done; runs may take place side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+
+from torso.measure import Accuracy
+from torso.report.progress import means, short
+from torso.runs.events import Begin, Listener
+from torso.runs.result import Result
+from torso.runs.rounds import Round
+
+
+class _Count(Listener):
+    """What both ways to show it count."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.title, self.runs, self.ended, self.began = "", 0, 0, time.perf_counter()
+
+    def table(self, title: str, runs: int, rounds: int, done: int) -> None:
+        """So many runs with so many rounds are to come; `done` runs were finished before."""
+        self.title, self.runs, self.ended, self.began = title, runs + done, done, time.perf_counter()
+
+    def end(self, result: Result) -> None:
+        self.ended += 1
+
+
+class TableLines(_Count):
+    """For logs and pipes: a line when a run begins to be followed, a line a finished run."""
+
+    def table(self, title: str, runs: int, rounds: int, done: int) -> None:
+        super().table(title, runs, rounds, done)
+        finished = f", {done} finished before" if done else ""
+        self._say(f"{title}: {runs} runs, {rounds} rounds{finished}")
+
+    def end(self, result: Result) -> None:
+        super().end(result)
+        name = result.folder.name if result.folder else result.method
+        taken = time.perf_counter() - self.began
+        self._say(
+            f"{self.title}: {self.ended}/{self.runs}  {name}  {result.status}  {short(result.accuracy)}  {taken:.0f} s"
+        )
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+class TableBar(_Count):
+    """One bar for the table: rounds done, runs done, the last result, time left."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/green]"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[runs]} runs"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[news]}"),
+            console=console,
+        )
+        self.task = TaskID(0)
+        self.last = ""
+
+    def __enter__(self) -> TableBar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.progress.stop()
+
+    def table(self, title: str, runs: int, rounds: int, done: int) -> None:
+        super().table(title, runs, rounds, done)
+        self.task = self.progress.add_task(title, total=max(rounds, 1), runs=f"{done}/{self.runs}", news="")
+
+    def begin(self, begin: Begin) -> None:
+        self.progress.advance(self.task, begin.done)
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.progress.update(self.task, advance=1, news=f"{round.stage} round {round.round}  {self.last}")
+
+    def end(self, result: Result) -> None:
+        super().end(result)
+        self.last = f"last: {escape(result.folder.name if result.folder else result.method)} {means(result.accuracy)}"
+        self.progress.update(self.task, runs=f"{self.ended}/{self.runs}", news=self.last)

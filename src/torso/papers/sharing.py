@@ -1,0 +1,69 @@
+"""Runs that train the same and measure differently train once: the later ones begin at the end of the first.
+
+LG-FedAvg begins at FedAvg's last round in the same way: the same to the bit as if it had trained FedAvg itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from torso.config import Config
+from torso.errors import TorsoError
+from torso.methods import Finished
+from torso.personal import FineTune, Kept, Personal
+from torso.runs.checkpoint import adopt
+from torso.runs.folder import RunFolder, fingerprint
+from torso.runs.result import Result
+
+_LARGE = 256 * 2**20  # bytes of a checkpoint: it holds models of clients, which nobody begins at
+_USUAL = Config()
+
+
+def training_key(config: Config) -> str:
+    """Equal for configs whose rounds are the same, whatever is measured after them."""
+    method = config.method
+    inert = type(method.personal) in (FineTune, Personal, Kept) and not method.personal.keeps
+    plain = replace(method, name="custom", personal=FineTune() if inert else method.personal)
+    bare = config.model_copy(
+        update={"method": plain, "measure": _USUAL.measure, "personalize": _USUAL.personalize},
+    )
+    return fingerprint(bare)
+
+
+def opening_key(config: Config) -> str:
+    """The training key of the run that this one's rounds begin with (LG-FedAvg: FedAvg's), or nothing."""
+    start = config.method.start
+    if not isinstance(start, Finished) or start.run or start.first:
+        return ""
+    return training_key(config.but(f"method.name={start.method}"))
+
+
+def finished_runs(root: Path) -> dict[str, Path]:
+    """By training key, the finished runs of all tables below a folder that others can begin at."""
+    found: dict[str, Path] = {}
+    for path in sorted(root.glob("*/*/result.json")):
+        try:
+            if (path.parent / "checkpoints").is_dir() and Result.read(path.parent).ok:
+                found.setdefault(training_key(Config.load(path.parent / "config.toml")), path.parent)
+        except TorsoError:  # not a run of this version: nobody begins at it
+            continue
+    return found
+
+
+def begin_at(donor: Path, config: Config, out: Path) -> None:
+    """Make `out` a run of `config` that has done what the donor has; resuming it does the rest."""
+    folder = RunFolder.check(out, config, resume=False)
+    folder.create()
+    if adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
+        shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")
+
+
+def thin(folders: Iterable[Path]) -> None:
+    """Drop large checkpoints of finished runs: a table of them would fill a disk."""
+    for folder in folders:
+        held = folder / "checkpoints"
+        if held.is_dir() and sum(path.stat().st_size for path in held.iterdir()) > _LARGE:
+            shutil.rmtree(held)

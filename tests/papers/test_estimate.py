@@ -1,0 +1,69 @@
+"""How much a table trains on, by hand; no test of how long that takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from torso.config import Config
+from torso.papers.estimate import Rate, image_flops, measured_on, participants, seconds, trained_on
+from torso.papers.listing import said
+from torso.papers.plan import plan
+from torso.papers.published import recipe
+
+RATE = Rate("a device", {"conv4": (1000.0, 4000.0)}, known=True)
+
+
+def _config(method: str, *more: str) -> Config:
+    only = ",".join((f"method={method}", "shards=2", *more))
+    (run, *_) = plan(recipe("fedbabu/13"), only).runs
+    return run.config
+
+
+PART = ("fraction=0.1", "local_epochs=10")
+
+
+@pytest.mark.parametrize(
+    ("method", "images"),
+    [
+        ("fedavg", 32 * 10 * 500 * 10),  # rounds × clients × images × epochs
+        ("ditto", 32 * 10 * 500 * 20),  # its second model learns as often
+        ("fedrep", 32 * 10 * 500 * 11),  # ten epochs of the head, one of the body
+        ("lg-fedavg", 40 * 10 * 500 * 10),  # a quarter of the rounds after FedAvg's
+    ],
+)
+def test_images_of_a_run(method: str, images: int) -> None:
+    config = _config(method, *PART)
+    assert trained_on(config) == images
+    assert measured_on(config) == 5 * 50_000
+
+
+def test_local_only_and_a_begun_run() -> None:
+    alone = _config("local-only")
+    assert (participants(alone), trained_on(alone), measured_on(alone)) == (100, 100 * 500 * 160, 0)
+    assert trained_on(_config("lg-fedavg", *PART), begun=True) == 8 * 10 * 500 * 10
+    central = plan(recipe("fedbabu/9"), "shards=10,method=centralized").runs[0].config
+    assert (participants(central), trained_on(central)) == (0, 10 * 50_000)
+
+
+def test_training_that_runs_share_counts_once() -> None:
+    """Table 4 tunes three parts of each model: three runs, one training."""
+    one, three = (
+        plan(recipe("fedbabu/4"), f"method=fedavg,shards=10,local_epochs=10{part}").runs
+        for part in (",finetune_part=full", "")
+    )
+    assert (len(one), len(three)) == (1, 3)
+    pace = RATE.of(one[0].config)
+    assert seconds(three, RATE) * pace == pytest.approx(seconds(one, RATE) * pace + 2 * 250_000)
+
+
+def test_a_rate_goes_by_stacked_clients_and_by_operations() -> None:
+    config = _config("fedavg", *PART)  # ten participants
+    assert RATE.of(config) == pytest.approx(1000)
+    assert RATE.of(config.but("train.fraction=1.0")) == pytest.approx(4000)
+    assert RATE.of(config.but("train.fraction=0.32")) == pytest.approx(1000 * 4**0.5, rel=0.01)
+    other = RATE.of(config.but("model.body=vgg11"))
+    assert other == pytest.approx(1000 * image_flops("conv4") / image_flops("vgg11"))
+
+
+def test_a_time_is_said_in_words() -> None:
+    assert [said(s) for s in (0.2, 60, 150, 9000, 5 * 86400)] == ["1 s", "60 s", "2.5 min", "2.5 h", "5 days"]
