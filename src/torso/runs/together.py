@@ -79,8 +79,9 @@ def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[in
 
 
 def participants(config: Config) -> float:
-    """Clients of a round, or so: a partition may make more or fewer than asked for."""
-    return max(config.data.clients * config.train.fraction, 1)
+    """Clients of a round, or so: a partition may make more or fewer than asked for. Local-only clients all train."""
+    fraction = 1.0 if config.method.share.part == "none" else config.train.fraction
+    return max(config.data.clients * fraction, 1)
 
 
 def _key(config: Config) -> str:
