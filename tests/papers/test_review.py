@@ -90,6 +90,20 @@ def test_a_claimed_difference_is_paired_within_settings() -> None:
     assert (alone.held, alone.there, alone.mean) == (2, 2, 20.0)
 
 
+def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
+    """Seeds 79, 80, 81 twice: 0.577 each, 0.816 of the difference; two of them are 1.63."""
+    seeds = (79.0, 80.0, 81.0)
+    above = [answer("A", (80.7, 81.7, 82.7), 1.0), answer("B", seeds, 2.0)]
+    found = pairs(above, {"method": "A"}, {"method": "B"}, ours=True)
+    assert (found.held, found.clear, found.against) == (1, 1, 0)
+    assert pairs(above, {"method": "A"}, {"method": "B"}, ours=True, margin=0.1).clear == 0
+    turned = pairs(above, {"method": "B"}, {"method": "A"}, ours=True)
+    assert (turned.held, turned.clear, turned.against) == (0, 0, 1)
+    assert pairs(above, {"method": "A"}, {"method": "B"}, ours=False).against == 0
+    once = [answer("A", (90.0,), 1.0), answer("B", (80.0,), 2.0)]
+    assert pairs(once, {"method": "A"}, {"method": "B"}, ours=True).clear == 0
+
+
 def test_a_claim_has_a_verdict_or_no_evidence() -> None:
     claim = Claim("FedBABU", "A is better", ("fedbabu/13",), {"method": "A"}, {"method": "B"})
     better = [answer("A", (80.0,), 80.0), answer("B", (70.0,), 70.0)]
