@@ -36,9 +36,9 @@ def value(answer: Answer, key: str) -> Any:
 
 
 def comparable(answer: Answer) -> bool:
-    """Both numbers are there, and the published one did not come from a mistake that ours leaves out."""
+    """Both accuracies are there, and the published one did not come from a mistake that ours leaves out."""
     known = answer["ours"] is not None and answer["published"]["mean"] is not None
-    return known and not answer.get("not_comparable")
+    return known and not answer.get("not_comparable") and not str(answer["metric"]).startswith("total_")  # costs
 
 
 def apart(answer: Answer) -> float:
