@@ -169,6 +169,8 @@ def test_a_number_from_a_mistake_has_a_second_line_where_the_mistake_can_be_swit
     assert "method.name=fedper-reset" in wanted.sets
     runs = {run.config.method.name for run in plan(recipe("fedbabu/13"), "method=fedper").runs}
     assert runs == {"fedper", "fedper-reset"}
+    assert len(plan(recipe("fedbabu/13"), "variant=none").runs) == 129
+    assert len(plan(recipe("fedbabu/13"), "variant=paper-bug").runs) == 18
 
 
 def test_a_part_of_a_table_has_the_configs_and_names_of_the_whole() -> None:

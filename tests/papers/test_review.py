@@ -12,8 +12,9 @@ import pytest
 from torso.papers.answers import Answer
 from torso.papers.claims import Claim, claims, judge
 from torso.papers.docs import blank, claims_page, overview, read, take, write
-from torso.papers.published import names
+from torso.papers.published import names, recipe
 from torso.papers.review import pairs, rank_correlations, review, spearman, within_errors, within_points
+from torso.papers.show import notes
 
 
 def answer(method: str, ours: tuple[float, ...], published: float | None, **setting: Any) -> Answer:
@@ -46,7 +47,8 @@ def test_numbers_within_three_points_are_counted() -> None:
     answers = [answer("A", (80.0,), 83.0), answer("B", (80.0,), 83.1), answer("C", (80.0,), None), nothing("D", 80.0)]
     assert within_points(answers) == (1, 2)
     bug = {**answer("E", (80.0,), 80.0), "not_comparable": "a mistake"}
-    assert within_points([*answers, bug]) == (1, 2)
+    cost = {**answer("F", (80.0,), 80.0), "metric": "total_communication_GB"}
+    assert within_points([*answers, bug, cost]) == (1, 2)
 
 
 def test_standard_errors_are_over_seeds() -> None:
@@ -88,6 +90,20 @@ def test_a_claimed_difference_is_paired_within_settings() -> None:
     assert pairs(answers, {"fraction": 0.1}, {"fraction": 1.0}, ours=True).there == 2  # A with A, B with B
     alone = pairs(answers, {"method": "A"}, {"method": "Alone"}, ours=True)
     assert (alone.held, alone.there, alone.mean) == (2, 2, 20.0)
+
+
+def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
+    """Seeds 79, 80, 81 twice: 0.577 each, 0.816 of the difference; two of them are 1.63."""
+    seeds = (79.0, 80.0, 81.0)
+    above = [answer("A", (80.7, 81.7, 82.7), 1.0), answer("B", seeds, 2.0)]
+    found = pairs(above, {"method": "A"}, {"method": "B"}, ours=True)
+    assert (found.held, found.clear, found.against) == (1, 1, 0)
+    assert pairs(above, {"method": "A"}, {"method": "B"}, ours=True, margin=0.1).clear == 0
+    turned = pairs(above, {"method": "B"}, {"method": "A"}, ours=True)
+    assert (turned.held, turned.clear, turned.against) == (0, 0, 1)
+    assert pairs(above, {"method": "A"}, {"method": "B"}, ours=False).against == 0
+    once = [answer("A", (90.0,), 1.0), answer("B", (80.0,), 2.0)]
+    assert pairs(once, {"method": "A"}, {"method": "B"}, ours=True).clear == 0
 
 
 def test_a_claim_has_a_verdict_or_no_evidence() -> None:
@@ -137,6 +153,12 @@ def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) 
     write(folder)
     assert "fedbabu/13" in (folder / "README.md").read_text()
     assert "no evidence yet" in (folder / "claims.md").read_text()
+
+
+def test_doubts_about_published_numbers_are_told() -> None:
+    said = notes(recipe("fedbabu/15"), blank("fedbabu/15"))
+    assert "2 published numbers: conv12 and conv123 cells are identical in the paper (probable copy error)." in said
+    assert any("not converge" in line for line in notes(recipe("fedfn/a2"), blank("fedfn/a2")))
 
 
 def test_the_pages_say_what_ran_where_and_what_did_not() -> None:

@@ -85,6 +85,7 @@ def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
 
 
 def _sum(found: Sequence[Pairs]) -> Pairs:
-    held, there = (sum(getattr(one, name) for one in found) for name in ("held", "there"))
+    names = ("held", "there", "clear", "against")
+    held, there, clear, against = (sum(getattr(one, name) for one in found) for name in names)
     total = sum(one.mean * one.there for one in found if one.there)
-    return Pairs(held, there, total / there if there else math.nan)
+    return Pairs(held, there, total / there if there else math.nan, clear, against)

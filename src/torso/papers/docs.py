@@ -17,6 +17,7 @@ from torso.papers.files import caveats_of
 from torso.papers.plan import plan
 from torso.papers.published import names, recipe
 from torso.papers.review import Pairs, review
+from torso.papers.settings import REASONS
 from torso.papers.show import cell, layout, notes, place
 from torso.registry import plain
 from torso.report.docs import table as markdown
@@ -69,12 +70,33 @@ def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
         *_of_runs(tables),
     ]
     if not tables:
-        return "\n".join([*lines, "No table has been run yet.", ""])
+        return "\n".join([*lines, "No table has been run yet.", "", *_out_of_reach()])
     lines += [markdown([_row(name, answers) for name, answers in tables.items()]), "", *_legend(), ""]
     for name, answers in tables.items():
         lines += [f"## {name}: {recipe(name).title}", "", _as_markdown(name, answers), ""]
         lines += [f"- {note}" for note in notes(recipe(name), answers)] + [""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_out_of_reach()])
+
+
+def _out_of_reach() -> list[str]:
+    """Which published numbers cannot be run here, and why."""
+    tables: dict[str, dict[str, int]] = {}
+    total = 0
+    for name in names():
+        total += len(recipe(name).records)
+        for reason, count in plan(recipe(name)).refused.items():
+            tables.setdefault(reason, {})[name] = count
+    rows: list[dict[str, object]] = [
+        {
+            "numbers": sum(counts.values()),
+            "why": REASONS[reason],
+            "tables": ", ".join(f"{name} ({count})" for name, count in counts.items()),
+        }
+        for reason, counts in tables.items()
+    ]
+    missing = sum(sum(counts.values()) for counts in tables.values())
+    said = f"Of {total} published numbers {total - missing} can be run. Unreadable cells of the papers are not counted."
+    return ["## What cannot be run", "", said, "", markdown(rows), ""]
 
 
 def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
@@ -153,8 +175,8 @@ def claims_page(tables: Mapping[str, Sequence[Answer]]) -> str:
         "",
         "Made by `python -m torso.papers.docs`. A claim is a comparison within each setting of some tables, in our "
         "words (`src/torso/papers/claims.toml`). Beside our verdict stands how often the comparison holds in the "
-        "paper's own numbers. Where the paper's number of a method came from a mistake, ours is of the method as it "
-        "was meant.",
+        "paper's own numbers. Clearly: by more than two standard errors over seeds. Where the paper's number of a "
+        "method came from a mistake, ours is of the method as it was meant.",
         "",
     ]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):
@@ -168,7 +190,7 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
     return {
         "claim": claim.says,
         "verdict": f"**{verdict.word}**",
-        "ours": _pairs(verdict.ours),
+        "ours": _pairs(verdict.ours) + _clearly(verdict.ours),
         "the paper's numbers": _pairs(verdict.published),
         "tables": ", ".join(name if name in verdict.tables else f"{name} (not run)" for name in claim.tables),
     }
@@ -176,6 +198,11 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
 
 def _pairs(found: Pairs) -> str:
     return f"{found.held} of {found.there}, mean {found.mean:+.1f}" if found.there else "–"
+
+
+def _clearly(found: Pairs) -> str:
+    said = [f"{found.clear} clearly"] * bool(found.clear) + [f"{found.against} clearly against"] * bool(found.against)
+    return f" ({', '.join(said)})" if said else ""
 
 
 def write(folder: Path = FOLDER) -> None:

@@ -90,5 +90,5 @@ def find(source: str, root: Path) -> str:
             return str(place)
     raise RequestError(
         f"the data set {source} is not below {str(root)!r}: found none of {', '.join(kind.names)}. "
-        f"Get it from {kind.origin} and say where it lies with --data-root DIR"
+        f"Get it from {kind.origin} and say where it lies with --data-root DIR, or choose other numbers with --only"
     )

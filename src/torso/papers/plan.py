@@ -178,7 +178,7 @@ def select(recipe: Recipe, lines: Sequence[Line], only: str) -> Iterable[int]:
             keys = dict.fromkeys([k for line in lines for k in line.record.setting] + ["method", "metric"])
             raise RequestError(
                 f"--only {condition!r}: {recipe.name} has no key {key!r}. Accepted: KEY=VALUE of {', '.join(keys)}, "
-                "dataset, model"
+                "dataset, model, variant"
             )
         asked = [value.strip() for value in said.split("|")]
         kept = [i for i in kept if any(_same(value, word) for value in _values(lines[i], key) for word in asked)]
@@ -194,6 +194,8 @@ def _values(line: Line, key: str) -> tuple[Any, ...]:
     """What a condition on this key may name; a method by its label in the paper or by our preset."""
     if key in ("method", "algorithm"):
         return (line.record.algorithm, preset(line.record))
+    if key == "variant":
+        return ("paper-bug" if line.variant else "none",)
     value = line.record.value(key)
     return () if value is None else (value,)
 

@@ -36,9 +36,9 @@ def value(answer: Answer, key: str) -> Any:
 
 
 def comparable(answer: Answer) -> bool:
-    """Both numbers are there, and the published one did not come from a mistake that ours leaves out."""
+    """Both accuracies are there, and the published one did not come from a mistake that ours leaves out."""
     known = answer["ours"] is not None and answer["published"]["mean"] is not None
-    return known and not answer.get("not_comparable")
+    return known and not answer.get("not_comparable") and not str(answer["metric"]).startswith("total_")  # costs
 
 
 def apart(answer: Answer) -> float:
@@ -120,11 +120,16 @@ def review(answers: Sequence[Answer]) -> Review:
 
 @dataclass(frozen=True)
 class Pairs:
-    """A claimed difference: in how many pairs it has the claimed sign, and its mean, in the paper and in ours."""
+    """A claimed difference: in how many pairs it has the claimed sign, and its mean, in the paper and in ours.
+
+    `clear` and `against`: of pairs with several seeds, in how many it lies more than two standard errors above what is
+    claimed, or below it."""
 
     held: int
     there: int
     mean: float
+    clear: int = 0
+    against: int = 0
 
     @property
     def share(self) -> float:
@@ -145,14 +150,24 @@ def pairs(
     chosen = {*left, *right}
     keys = [key for key in (*CONTEXT, "method") if key not in chosen]
     mine, theirs = ([a for a in answers if chosen_by(a, side) and _mean(a, ours) is not None] for side in (left, right))
-    differences = [
-        _mean(a, ours) - _mean(b, ours)  # type: ignore[operator]
+    found = [
+        (_mean(a, ours) - _mean(b, ours) - margin, _error(a, b) if ours else math.nan)  # type: ignore[operator]
         for a in mine
         for b in theirs
         if a["table"] == b["table"] and a["paper"] == b["paper"] and _agree(a, b, keys)
     ]
-    mean = fmean(differences) if differences else math.nan
-    return Pairs(sum(d > margin for d in differences), len(differences), mean)
+    return Pairs(
+        held=sum(d > 0 for d, _ in found),
+        there=len(found),
+        mean=fmean(d + margin for d, _ in found) if found else math.nan,
+        clear=sum(d > 2 * error for d, error in found),  # no number is above NaN
+        against=sum(d < -2 * error for d, error in found),
+    )
+
+
+def _error(one: Answer, other: Answer) -> float:
+    """Standard error of a difference of two means over seeds; NaN where one has one seed."""
+    return math.hypot(standard_error(one), standard_error(other))
 
 
 def chosen_by(answer: Answer, selector: Mapping[str, Any]) -> bool:

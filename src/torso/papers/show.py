@@ -99,4 +99,8 @@ def notes(recipe: Recipe, answers: Sequence[Answer]) -> list[str]:
     for status, why in reasons.items():
         count = sum(a["status"] == status for a in answers)
         said.append(f"{count} number{'' if count == 1 else 's'} {status}: {why}.")
+    doubts = [str(a["published"]["note"]) for a in answers if a["published"]["note"] and not a["variant"]]
+    for doubt in dict.fromkeys(doubts):
+        count = doubts.count(doubt)
+        said.append(f"{count} published number{'' if count == 1 else 's'}: {doubt}.")
     return [plain(text) for text in said]
