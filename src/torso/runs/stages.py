@@ -51,7 +51,15 @@ class Stage:
         return self.lessons((Phase(self.method.server_data),), round, 1)
 
     def lessons(self, plan: tuple[Phase, ...], round: int, epochs: int) -> tuple[Lesson, ...]:
-        return lessons(self.net, plan, epochs, self.rate(round), self.train.head_lr_factor)
+        """Worked out once for each rate: a run asks several times a round."""
+        key = plan, self.rate(round), epochs
+        if key not in self._lessons:
+            self._lessons[key] = lessons(self.net, plan, epochs, self.rate(round), self.train.head_lr_factor)
+        return self._lessons[key]
+
+    @cached_property
+    def _lessons(self) -> dict[object, tuple[Lesson, ...]]:
+        return {}
 
     @cached_property
     def moving(self) -> frozenset[str]:

@@ -29,5 +29,4 @@ def _sum_one(tensor: Tensor, weights: Tensor) -> Tensor:
         return tensor.amax(dim=0)
     if len(tensor) == 1:
         return tensor[0] * weights[0]
-    total: Tensor = torch.tensordot(weights, tensor, dims=1)
-    return total
+    return (weights @ tensor.flatten(1)).view(tensor.shape[1:])
