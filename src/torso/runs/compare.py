@@ -50,7 +50,7 @@ def compare(
     results = []
     for number, ((chosen, _, seed), folder, continued) in enumerate(zip(plans, folders, again, strict=True)):
         if seed not in federations:
-            federations = {seed: data.build(chosen.data, seed, device_of(chosen.run.device))}
+            federations = {seed: data.build(chosen.data, seed, device_of(chosen.run))}
         if number == 0:
             for other, _, _ in plans[: len(methods)]:
                 prepare(other, federations[seed])
