@@ -17,7 +17,7 @@ demo: $(READY)
 	@$(BIN)/torso compare fedavg fedper fedbabu examples/demo.toml
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .

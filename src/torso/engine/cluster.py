@@ -7,7 +7,6 @@ again by another in its place, and nothing is counted twice.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -21,10 +20,9 @@ from torso.engine.base import Narrows, Sums, Work
 from torso.engine.connect import needs, room
 from torso.engine.dealing import home, pieces, shares
 from torso.engine.parcels import Account, Cargo, Label, Ledger, Parcel, read, whole, write
-from torso.engine.worker import Worker
+from torso.engine.worker import Home, Worker
 from torso.errors import PlaceLost, RequestError, TorsoError
 from torso.nets import Network, skeleton
-from torso.registry import guests
 
 if TYPE_CHECKING:
     from torso.config import RunConfig
@@ -72,16 +70,13 @@ class Cluster:
     def __enter__(self) -> Self:
         here = self.run.model_copy(update={"workers": self.run.workers or 1})
         device = "cuda" if self.run.ray.gpus_per_worker else "cpu"
-        things, net = cloudpickle.dumps(guests()), cloudpickle.dumps(skeleton(self.net))
-        self._luggage = (list(sys.path), things, net, ray.put(whole(self.federation)), here, device)
+        net = cloudpickle.dumps(skeleton(self.net))
+        self._luggage = (Home.here(), net, ray.put(whole(self.federation)), here, device)
         try:
             self.places = [self._new(slot) for slot in range(self.count)]
             for place in self.places:
-                if not self._arrived(place):
-                    raise RequestError(
-                        f"run.ray.workers = {self.count}: worker {place.slot + 1} has not started within run.ray.wait "
-                        f"= {self.run.ray.wait:g} s; the cluster has {_found()}. Ask for fewer, or wait longer"
-                    )
+                if why := self._missing(place):
+                    raise RequestError(f"run.ray.workers = {self.count}: worker {place.slot + 1} {why}")
         except BaseException:
             self.__exit__()
             raise
@@ -164,7 +159,7 @@ class Cluster:
         ray.kill(place.actor)
         self.ledger.accounts.remove(place.account)
         new = self._new(place.slot)
-        if self._arrived(new):
+        if not (why := self._missing(new)):
             place.number, place.actor, place.account, place.who = new.number, new.actor, new.account, new.who
             self._notes.append(f"{lost}; {place.who} took its place and did it again")
             return place
@@ -172,10 +167,7 @@ class Cluster:
         self.ledger.accounts.remove(new.account)
         self.places.remove(place)
         if not self.places:
-            raise PlaceLost(
-                f"{lost}, and no other has started within run.ray.wait = {self.run.ray.wait:g} s: no worker is left; "
-                f"the cluster has {_found()}"
-            )
+            raise PlaceLost(f"{lost}, no worker is left, and another {why}")
         left = self.places[place.slot % len(self.places)]
         self._notes.append(f"{lost}; there was none to take its place, and {left.who} did it again")
         return left
@@ -187,15 +179,17 @@ class Cluster:
         made = ray.remote(Worker).options(**needs(self.run), max_restarts=0)
         return Place(slot, self._born, made.remote(self._born, *self._luggage), account)
 
-    def _arrived(self, place: Place) -> bool:
+    def _missing(self, place: Place) -> str:
+        """Wait for a worker to start: why it has not, or nothing."""
         try:
             pid, host = ray.get(place.actor.hello.remote(), timeout=self.run.ray.wait)
-        except (GetTimeoutError, RayActorError):
-            return False
+        except GetTimeoutError:
+            there = ray.cluster_resources()
+            return (
+                f"has not started within run.ray.wait = {self.run.ray.wait:g} s; the cluster has "
+                f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} accelerators. Ask for less, or wait longer"
+            )
+        except RayActorError as error:
+            return f"could not start: {str(error).strip().splitlines()[-1]}"
         place.who = f"worker {place.slot + 1} (process {pid} on {host})"
-        return True
-
-
-def _found() -> str:
-    there = ray.cluster_resources()
-    return f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} accelerators"
+        return ""

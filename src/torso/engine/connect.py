@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torso.errors import RequestError
@@ -38,6 +40,19 @@ def connect(run: RunConfig) -> bool:
             "that this machine belongs to), or HOST:PORT of `ray start --head`"
         ) from None
     return True
+
+
+@contextmanager
+def connected(run: RunConfig) -> Iterator[None]:
+    """A connection while the block lasts; one that was there before stays."""
+    started = connect(run)
+    try:
+        yield
+    finally:
+        if started:
+            import ray
+
+            ray.shutdown()
 
 
 def threads(run: RunConfig) -> int:

@@ -37,7 +37,7 @@ class Cargo:
     @classmethod
     def of(cls, tensors: Mapping[Label, Tensor]) -> Cargo:
         order = sorted(tensors, key=lambda label: -tensors[label].element_size())
-        flat = [tensors[label].detach().contiguous().reshape(-1).view(torch.uint8) for label in order]
+        flat = [_as_bytes(tensors[label]) for label in order]
         data = torch.cat(flat).cpu().numpy() if flat else np.zeros(0, np.uint8)
         return cls(tuple(order), tuple((tensors[k].dtype, tuple(tensors[k].shape)) for k in order), data)
 
@@ -53,6 +53,11 @@ class Cargo:
             tensors[label] = tensor.clone() if copy else tensor
             start = stop
         return tensors
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8) if len(flat) else flat.to(torch.uint8)  # an empty one may have any strides
 
 
 @dataclass(frozen=True)

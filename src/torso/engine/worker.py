@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -15,25 +15,36 @@ from ray import cloudpickle
 from torso.data import Federation
 from torso.engine.base import Sums, engines
 from torso.engine.parcels import Cargo, Label, Numbered, Parcel, read, write
-from torso.registry import welcome
+from torso.registry import guests, welcome
 
 if TYPE_CHECKING:
     from torso.config import RunConfig
 
 
-def move_in(path: Sequence[str], things: bytes) -> None:
-    """Make this process know the modules and the registered things that the driver knows."""
-    sys.path += [folder for folder in path if folder not in sys.path]
-    welcome(cloudpickle.loads(things))
+@dataclass(frozen=True)
+class Home:
+    """What a process has to know of the driver's: where it stands, its modules, what others have registered."""
+
+    folder: str
+    path: tuple[str, ...]
+    things: bytes
+
+    @classmethod
+    def here(cls) -> Home:
+        return cls(os.getcwd(), tuple(sys.path), cloudpickle.dumps(guests()))
+
+    def move_in(self) -> None:
+        if os.path.isdir(self.folder):
+            os.chdir(self.folder)
+        sys.path += [folder for folder in self.path if folder not in sys.path]
+        welcome(cloudpickle.loads(self.things))
 
 
 class Worker:
     """`number` is its own: no other worker, nor the one that it replaces, makes the same labels."""
 
-    def __init__(
-        self, number: int, path: Sequence[str], things: bytes, net: bytes, data: Parcel, run: RunConfig, device: str
-    ) -> None:
-        move_in(path, things)
+    def __init__(self, number: int, home: Home, net: bytes, data: Parcel, run: RunConfig, device: str) -> None:
+        home.move_in()
         where = torch.device(device)
         # on CPU the images stay in the object store: workers of one machine share them
         federation: Federation = read(data.text, {}, data.cargo.unload(where, copy=False))
