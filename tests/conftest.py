@@ -1,7 +1,8 @@
-"""One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes."""
+"""One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes. One Ray."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,3 +15,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """Ray with room for two workers, started once for all tests that want it (they are one group for xdist)."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+
+    ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, log_to_driver=False, _node_ip_address="127.0.0.1")
+    yield
+    ray.shutdown()

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayT
 
 from torso.data import Federation
 from torso.engine.base import Narrows, Sums, Work
-from torso.engine.connect import needs, room
+from torso.engine.connect import needs, room, threads
 from torso.engine.dealing import home, pieces, shares
 from torso.engine.parcels import Account, Cargo, Label, Ledger, Parcel, read, whole, write
 from torso.engine.worker import Home, Worker
@@ -68,7 +68,7 @@ class Cluster:
         self._luggage: tuple[Any, ...] = ()
 
     def __enter__(self) -> Self:
-        here = self.run.model_copy(update={"workers": self.run.workers or 1})
+        here = self.run.model_copy(update={"workers": threads(self.run)})
         device = "cuda" if self.run.ray.gpus_per_worker else "cpu"
         net = cloudpickle.dumps(skeleton(self.net))
         self._luggage = (Home.here(), net, ray.put(whole(self.federation)), here, device)

@@ -15,7 +15,7 @@ from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine.connect import needs, room
+from torso.engine.connect import needs, room, threads
 from torso.engine.parcels import Parcel, read, whole
 from torso.engine.worker import Home
 from torso.errors import PlaceLost, RequestError, TorsoError
@@ -98,9 +98,8 @@ def one_run(number: int, home: Home, plan: bytes, data: Parcel, mailbox: Any) ->
     federation: Federation = read(data.text, {}, data.cargo.unload(device, copy=False))
     stop = Stop()
     listener = Away(number, mailbox, stop)
-    config = chosen.config.but(
-        "run.engine=auto", f"run.device={device.type}", f"run.workers={chosen.config.run.workers or 1}"
-    )
+    here = {"engine": "auto", "device": device.type, "workers": threads(chosen.config.run)}
+    config = chosen.config.model_copy(update={"run": chosen.config.run.model_copy(update=here)})
     found = run(config, chosen.folder, resume=chosen.resume, listener=listener, stop=stop, federation=federation)
     return light(found)
 

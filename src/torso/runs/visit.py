@@ -114,7 +114,7 @@ class Visit:
         return replace(
             self,
             state=self.state.for_clients(clients, [k for others in offers.values() for k in others]),
-            weights={k: self.weights[k] for k in clients},
+            weights={k: self.weights[k] for k in clients if k in self.weights},  # newcomers have none
             offers=offers,
         )
 

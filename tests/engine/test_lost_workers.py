@@ -1,0 +1,182 @@
+"""Whoever dies on the way, the run is the same or ends with a checkpoint; whatever a run measures goes through."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from tests.engine.clusters import assert_near, config
+from tests.engine.mortal import Mortal, Weak, number
+from tests.runs.samples import bits
+
+from torso import RequestError, run
+from torso.engine import OneByOne
+from torso.errors import PlaceLost
+from torso.measure import measures
+from torso.measure.analyses import analyses
+from torso.measure.base import Measurement
+from torso.methods import methods
+from torso.personal import personals
+from torso.runs.events import Listener
+from torso.runs.rounds import play_round
+from torso.runs.run import prepare
+from torso.runs.state import State
+
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(personals, "mortal", Mortal)
+    monkeypatch.setitem(personals, "weak", Weak)
+
+
+# all that a run does
+
+
+def test_personal_heads_from_a_hypernetwork_too() -> None:
+    assert_near(run(config("fedrod-hyper", "one-by-one")), run(config("fedrod-hyper")))
+
+
+def test_every_measure_and_analysis_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own pass, newcomers, analyses of rounds and of the end, and a measure that workers do not know."""
+    monkeypatch.setitem(measures, "number", Measurement(number, "clients", "how many samples"))
+    sections: dict[str, Any] = {
+        "data": {"new_clients": 3},
+        "measure": {"names": sorted(measures), "analyses": sorted(analyses), "every": 2, "during": ["initial"]},
+        "personalize": {"part": "full", "sweep": [0, 2]},
+    }
+    alone = run(config("fedavg-data-sharing", "one-by-one", **sections))
+    found = run(config("fedavg-data-sharing", **sections))
+    assert_near(alone, found)
+    assert found.accuracy["number"] == alone.accuracy["number"]
+    assert found.analyses.keys() == alone.analyses.keys()
+    assert found.analyses["norms"]["local_seen_weight"] == pytest.approx(alone.analyses["norms"]["local_seen_weight"])
+    assert found.analyses["cross_client"]["clients"] == alone.analyses["cross_client"]["clients"]
+
+
+# workers that die
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.usefixtures("mortal")
+def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(tmp_path: Path) -> None:
+    """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
+    (tmp_path / "lives").mkdir()
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_participant()))
+    whole = run(config(method))
+    (tmp_path / "lives" / "one").touch()
+    heard = Heard()
+    found = run(config(method), tmp_path / "out", listener=heard)
+    assert not list((tmp_path / "lives").iterdir())
+    assert whole.state is not None
+    assert found.state is not None
+    assert bits(found.state) == bits(whole.state)
+    assert found.accuracy == whole.accuracy
+    lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
+    assert ["replaced" in line for line in lines] == [False, True, False]
+    (told,) = lines[1]["replaced"]
+    assert "was lost with a share of" in told
+    assert "took its place and did it again" in told
+    assert heard.notes == [told]
+
+
+def _last_participant() -> int:
+    """Of round 2, the last of the first worker's share: it has done others before it dies."""
+    job = prepare(config("fedper", "one-by-one"))
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        state, _ = play_round(job.plan[0], State(job.model), job.federation, engine, 0)
+        _, second = play_round(job.plan[0], state, job.federation, engine, 0)
+    return second.participants[-1]
+
+
+@pytest.mark.usefixtures("mortal")
+def test_what_kills_every_worker_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "lives").mkdir()
+    for name in "abc":
+        (tmp_path / "lives" / name).touch()
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_participant()))
+    with pytest.raises(
+        PlaceLost, match=r"3 workers have died over the same .* stopped after round 1 of 3, with a check"
+    ):
+        run(config(method), tmp_path / "out")
+    assert not (tmp_path / "out" / "result.json").exists()
+    found = run(config(method, "one-by-one"), tmp_path / "out", resume=True)  # elsewhere
+    assert_near(run(config(method, "one-by-one")), found)
+
+
+@ray.remote(num_cpus=1)
+class Hog:
+    """Takes the room of a worker that dies."""
+
+    def here(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("mortal")
+@pytest.mark.parametrize("workers", [2, 1])
+def test_a_cluster_that_shrinks(workers: int, tmp_path: Path) -> None:
+    """Another worker does the share; where none is left the run ends, with a checkpoint and a command to go on with."""
+    (tmp_path / "lives").mkdir()
+    (tmp_path / "lives" / "one").touch()
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_participant()))
+    chosen = config(method, run={"ray": {"workers": workers, "wait": 4.0}})
+    # the hogs that find no room now wait for a worker to die
+    hogs: list[Any] = []
+
+    class Crowd(Listener):
+        def begin(self, begin: Any) -> None:
+            hogs.extend(Hog.remote() for _ in range(3 - workers))
+
+    try:
+        if workers == 2:
+            found = run(chosen, tmp_path / "out", listener=Crowd())
+            assert_near(run(config(method, "one-by-one")), found)
+            lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
+            assert "there was none to take its place" in lines[1]["replaced"][0]
+        else:
+            with pytest.raises(PlaceLost, match=r"no worker is left.*run\.ray\.wait = 4 s.*stopped after round 1 of 3"):
+                run(chosen, tmp_path / "out", listener=Crowd())
+            assert list((tmp_path / "out" / "checkpoints").glob("round-000001.json"))
+    finally:
+        for hog in hogs:
+            ray.kill(hog)
+
+
+# errors
+
+
+@pytest.mark.usefixtures("mortal")
+def test_what_work_raises_is_raised_here_in_its_own_words() -> None:
+    found = run(config(methods["fedavg"].but(personal=Weak())))
+    assert found.status == "failed: too weak to visit"
+
+
+def test_more_workers_than_there_is_room_for_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(
+        RequestError, match=r"run\.ray\.workers = 3: worker 3 has not started within run\.ray\.wait = 3 s"
+    ):
+        run(config("fedavg", run={"ray": {"workers": 3, "wait": 3.0}}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_accelerators_that_are_not_there_are_asked_for_by_key() -> None:
+    with pytest.raises(RequestError, match=r"run\.ray\.gpus_per_worker = 1\.0 .*has 2 cores and 0 accelerators"):
+        run(config("fedavg", run={"ray": {"gpus_per_worker": 1.0}}))
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(RequestError, match=r'pip install "torso\[ray\]"'):
+        run(config("fedavg"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
