@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ from torso.errors import RequestError
 
 if TYPE_CHECKING:
     from torso.config import RunConfig
+
+
+_PATIENCE = 10.0  # seconds for a connection
 
 
 def connect(run: RunConfig) -> bool:
@@ -31,15 +35,23 @@ def connect(run: RunConfig) -> bool:
         cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))  # whoever asks for more processes gets them
         here = {"num_cpus": cpus, "_node_ip_address": "127.0.0.1"}
     try:
+        _probe(run.ray.address)
         # what workers print stays in Ray's logs: it would run through the progress display
         ray.init(address=run.ray.address, log_to_driver=False, logging_level=logging.WARNING, **here)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].rstrip(".")
         raise RequestError(
-            f"run.ray.address = {run.ray.address!r} cannot be reached: {reason} Accepted: local, auto (the cluster "
+            f"run.ray.address = {run.ray.address!r} cannot be reached: {reason}. Accepted: local, auto (the cluster "
             "that this machine belongs to), or HOST:PORT of `ray start --head`"
         ) from None
     return True
+
+
+def _probe(address: str) -> None:
+    """Whether somebody listens there at all: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
 
 
 @contextmanager
