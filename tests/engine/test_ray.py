@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import ray
 from tests.engine.clusters import assert_near, config
+from tests.engine.mortal import Weak
 from tests.runs.samples import bits
 
 from torso import run
@@ -17,7 +18,9 @@ from torso.config import RunConfig
 from torso.data import Federation
 from torso.engine import Desk, engines
 from torso.engine.cluster import Cluster
+from torso.methods import methods
 from torso.nets import Network
+from torso.personal import personals
 from torso.runs.rounds import play_round
 from torso.runs.run import prepare
 from torso.runs.state import State, bytes_of
@@ -94,3 +97,13 @@ def _on_the_shelves(engine: Cluster) -> int:
 
 class Nothing:
     def __call__(self, desk: Desk, clients: Any) -> None: ...
+
+
+# errors
+
+
+@pytest.mark.usefixtures("borrowed")
+def test_what_work_raises_is_raised_here_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(personals, "weak", Weak)
+    found = run(config(methods["fedavg"].but(personal=Weak())))
+    assert found.status == "failed: too weak to visit"

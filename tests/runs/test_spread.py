@@ -12,12 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import ray
 from rich.console import Console
 from tests.engine.clusters import config
 from tests.engine.mortal import Mortal
 from tests.runs.samples import bits, history_of, last_tensors, result_of, same_tensors
 
-from torso import Config, run
+from torso import Config, RequestError, run
 from torso.data import Federation, build
 from torso.measure import Accuracy
 from torso.methods import methods
@@ -102,13 +103,13 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
 
 def test_a_stop_reaches_all_runs_and_they_can_be_continued(tmp_path: Path) -> None:
     heard = Heard(stop_at=1)
-    sets = [*SMALL, *RAY, "train.rounds=60"]
-    with pytest.raises(Stopped, match=r"3 of 3 runs are not finished; .*fedavg seed 0: stopped after round \d+ of 60"):
+    sets = [*SMALL, *RAY, "train.rounds=40"]
+    with pytest.raises(Stopped, match=r"3 of 3 runs are not finished; .*fedavg seed 0: stopped after round \d+ of 40"):
         compare(["fedavg", "fedper", "fedbabu"], None, sets, out=tmp_path / "out", listener=heard, stop=heard.stop)
     assert not list(tmp_path.rglob("result.json"))
     results = compare(["fedavg", "fedper", "fedbabu"], None, sets, out=tmp_path / "out", resume=True)
-    assert [result.rounds for result in results] == [60, 60, 60]
-    assert results[0].accuracy == compare(["fedavg"], None, [*SMALL, "train.rounds=60"])[0].accuracy
+    assert [result.rounds for result in results] == [40, 40, 40]
+    assert results[0].accuracy == compare(["fedavg"], None, [*SMALL, "train.rounds=40"])[0].accuracy
 
 
 # the driver
@@ -129,7 +130,7 @@ def wait_for_a_round(process: subprocess.Popen[str]) -> None:
 
 
 def workers_of(driver: int) -> set[int]:
-    """The two processes that train; Ray's own take a minute to notice that a driver was killed."""
+    """The processes that train; Ray's own take a minute to notice that a driver was killed."""
     parents, found = dict[int, int](), {driver}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -137,7 +138,7 @@ def workers_of(driver: int) -> set[int]:
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
     workers = {pid for pid in found if _name(pid).startswith("ray::Worker")}
-    assert len(workers) == 2
+    assert workers
     return workers
 
 
@@ -159,7 +160,7 @@ def assert_all_gone(workers: set[int]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 def test_ctrl_c_and_a_killed_driver_leave_a_run_that_resumes_bit_for_bit(tmp_path: Path) -> None:
-    chosen = config("fedper", train={"rounds": 150}, data={"clients": 8})
+    chosen = config("fedper", train={"rounds": 80}, run={"ray": {"workers": 1}})
     (tmp_path / "config.toml").write_text(chosen.as_toml())
     folder = str(tmp_path / "out")
     with start("run", str(tmp_path / "config.toml"), "--out", folder) as process:
@@ -179,18 +180,18 @@ def test_ctrl_c_and_a_killed_driver_leave_a_run_that_resumes_bit_for_bit(tmp_pat
     assert process.returncode == -signal.SIGKILL
     assert_all_gone(workers)
     assert not (tmp_path / "out" / "result.json").exists()
-    resumed, whole = run(chosen, folder, resume=True), run(chosen)
+    resumed = run(chosen, folder, resume=True)
+    whole = run(config("fedper", "one-by-one", train={"rounds": 80}))  # one worker adds in the order of one process
     assert resumed.state is not None
     assert whole.state is not None
     assert bits(resumed.state) == bits(whole.state)
     assert resumed.accuracy == whole.accuracy
 
 
-def test_a_cluster_that_is_not_there_is_named_by_its_key(tmp_path: Path) -> None:
-    """In a process of its own: this one has a cluster. Port 1 of this machine listens to nobody."""
-    sets = ["--set", "run.engine=ray", "--set", "run.ray.address=127.0.0.1:1"]
-    command = [sys.executable, "-m", "torso", "run", *sets, "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "run.ray.address = '127.0.0.1:1' cannot be reached" in done.stderr
+def test_a_cluster_that_is_not_there_is_named_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Port 1 of this machine listens to nobody."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    chosen = config("fedavg", run={"ray": {"address": "127.0.0.1:1"}})
+    with pytest.raises(RequestError, match=r"run\.ray\.address = '127\.0\.0\.1:1' cannot be reached: .*refused"):
+        run(chosen, tmp_path / "out")
     assert not (tmp_path / "out").exists()
