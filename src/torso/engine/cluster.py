@@ -7,6 +7,7 @@ again by another in its place, and nothing is counted twice.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -62,7 +63,8 @@ class Cluster:
         self.count = room(run)
         self.ledger, self.places = Ledger(), list[Place]()
         self.device = federation.train.images.device
-        self.bytes_out = self.bytes_in = 0  # what has travelled, for those who measure it
+        self.bytes_out = self.bytes_in = 0  # what has travelled, and …
+        self.waited = 0.0  # … seconds in which the driver had nothing to do: for those who measure it
         self._born = 0
         self._notes: list[str] = []
         self._luggage: tuple[Any, ...] = ()
@@ -129,7 +131,10 @@ class Cluster:
     def _answer(self, work: Work[T], call: Call) -> list[T]:
         """A share's results; done again by another where its worker has died."""
         for _ in range(_TRIES):
+            began = time.perf_counter()
             try:
+                ray.wait([call.answer], fetch_local=False)
+                self.waited += time.perf_counter() - began
                 parcel: Parcel = ray.get(call.answer)
             except RayTaskError as error:  # what the work itself has raised
                 if isinstance(error.cause, TorsoError):
