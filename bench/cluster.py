@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init("local", num_cpus=2, log_to_driver=False, _node_ip_address="127.0.0.1")
+    ray.init("local", num_cpus=2, log_to_driver=False)
     machine = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),

@@ -19,10 +19,10 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """Ray with room for two workers, started once for all tests that want it (they are one group for xdist)."""
+    """Ray with room for three workers, started once for all tests that want it (they are one group for xdist)."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
-    ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, log_to_driver=False, _node_ip_address="127.0.0.1")
+    ray.init("local", num_cpus=3, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     ray.shutdown()

@@ -13,8 +13,9 @@ from tests.engine.mortal import Mortal, number
 from tests.runs.samples import bits
 
 from torso import RequestError, run
-from torso.engine import OneByOne, engines
+from torso.engine import engines
 from torso.engine.cluster import Cluster
+from torso.engine.dealing import home, shares
 from torso.errors import PlaceLost
 from torso.measure import measures
 from torso.measure.analyses import analyses
@@ -22,9 +23,8 @@ from torso.measure.base import Measurement
 from torso.methods import methods
 from torso.personal import personals
 from torso.runs.events import Listener
-from torso.runs.rounds import play_round
+from torso.runs.rounds import participants
 from torso.runs.run import prepare
-from torso.runs.state import State
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
@@ -74,7 +74,7 @@ class Heard(Listener):
 def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(tmp_path: Path) -> None:
     """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
     (tmp_path / "lives").mkdir()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_participant()))
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_of_first(2)))
     whole = run(config(method))
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
@@ -92,13 +92,14 @@ def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(tmp_path: P
     assert heard.notes == [told]
 
 
-def _last_participant() -> int:
-    """Of round 2, the last of the first worker's share: it has done others before it dies."""
+def _last_of_first(workers: int) -> int:
+    """In round 2, the last client of the first worker's share: it has done others before it dies."""
     job = prepare(config("fedper", "one-by-one"))
-    with OneByOne(job.net, job.federation, workers=1) as engine:
-        state, _ = play_round(job.plan[0], State(job.model), job.federation, engine, 0)
-        _, second = play_round(job.plan[0], state, job.federation, engine, 0)
-    return second.participants[-1]
+    chosen = participants(job.plan[0], job.federation, 0, 2)
+    steps = [-(-int(size) // job.config.train.batch_size) for size in job.federation.train.sizes_of(chosen)]
+    dealt = shares(chosen, steps, [home(k, job.federation.clients, workers) for k in chosen], workers)
+    assert len(dealt[0]) > 1
+    return dealt[0][-1]
 
 
 @pytest.mark.usefixtures("mortal")
@@ -106,7 +107,7 @@ def test_what_kills_every_worker_ends_the_run_with_a_checkpoint(tmp_path: Path) 
     (tmp_path / "lives").mkdir()
     for name in "abc":
         (tmp_path / "lives" / name).touch()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_participant()))
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_of_first(1)))
     with pytest.raises(
         PlaceLost, match=r"3 workers have died over the same .* stopped after round 1 of 3, with a check"
     ):
@@ -125,12 +126,12 @@ class Hog:
 
 
 @pytest.mark.usefixtures("mortal")
-@pytest.mark.parametrize("workers", [2, 1])
+@pytest.mark.parametrize("workers", [3, 1])
 def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another worker does the share; where none is left the run ends, with a checkpoint and a command to go on with."""
     (tmp_path / "lives").mkdir()
     (tmp_path / "lives" / "one").touch()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_participant()))
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_of_first(workers)))
     chosen = config(method, run={"ray": {"workers": workers}})
     hogs, places, make = list[Any](), list[Cluster](), engines["ray"]
     monkeypatch.setitem(engines, "ray", lambda *given: places.append(made := make(*given)) or made)
@@ -139,16 +140,20 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
         """Once the workers are there, others wait for their room, and who is to replace one is not waited for long."""
 
         def begin(self, begin: Any) -> None:
-            hogs.extend(Hog.remote() for _ in range(3 - workers))
+            hogs.extend(Hog.remote() for _ in range(2 if workers == 3 else 3))
             (place,) = places
             place.run = place.run.model_copy(update={"ray": place.run.ray.model_copy(update={"wait": 1.0})})
 
     try:
-        if workers == 2:
+        if workers == 3:
+            (tmp_path / "lives" / "two").touch()  # who does the share of the first dies of it, too
             found = run(chosen, tmp_path / "out", listener=Crowd())
             assert_near(run(config(method, "one-by-one")), found)
             lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
-            assert "there was none to take its place" in lines[1]["replaced"][0]
+            replaced = lines[1]["replaced"]
+            assert [note.partition(" (")[0] for note in replaced] == ["worker 1", "worker 2"]
+            assert all("there was none to take its place, and worker" in note for note in replaced)
+            assert "worker 3 (" in replaced[1]
         else:
             with pytest.raises(PlaceLost, match=r"no worker is left.*run\.ray\.wait = 1 s.*stopped after round 1 of 3"):
                 run(chosen, tmp_path / "out", listener=Crowd())
@@ -163,14 +168,14 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
 
 def test_more_workers_than_there_is_room_for_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(
-        RequestError, match=r"run\.ray\.workers = 3: worker \d has not started within run\.ray\.wait = 1 s"
+        RequestError, match=r"run\.ray\.workers = 4: worker \d has not started within run\.ray\.wait = 1 s"
     ):
-        run(config("fedavg", run={"ray": {"workers": 3, "wait": 1.0}}), tmp_path / "out")
+        run(config("fedavg", run={"ray": {"workers": 4, "wait": 1.0}}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_accelerators_that_are_not_there_are_asked_for_by_key() -> None:
-    with pytest.raises(RequestError, match=r"run\.ray\.gpus_per_worker = 1\.0 .*has 2 cores and 0 accelerators"):
+    with pytest.raises(RequestError, match=r"run\.ray\.gpus_per_worker = 1\.0 .*has 3 cores and 0 accelerators"):
         run(config("fedavg", run={"ray": {"gpus_per_worker": 1.0}}))
 
 

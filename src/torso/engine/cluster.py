@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
 from torso.data import Federation
 from torso.engine.base import Narrows, Sums, Work
@@ -140,7 +140,7 @@ class Cluster:
                 if isinstance(error.cause, TorsoError):
                     raise error.cause from None
                 raise
-            except (RayActorError, ObjectLostError):
+            except (RayActorError, ObjectLostError, OutOfMemoryError):
                 place = self._instead(call)
                 (call,) = self._send(work, [(place, call.clients)])
                 continue
@@ -157,10 +157,12 @@ class Cluster:
 
     def _instead(self, call: Call) -> Place:
         """Who does a share whose worker has died: a new one in its place, or one that is left."""
-        place, many = call.place, f"{len(call.clients)} clients"
+        place = call.place
         if place.number != call.number:  # replaced since
             return place
-        lost = f"{place.who} was lost with a share of {many}"
+        lost = f"{place.who} was lost with a share of {len(call.clients)} clients"
+        if place not in self.places:  # lost with another share, and not replaced
+            return self._left(place, lost)
         ray.kill(place.actor)
         self.ledger.accounts.remove(place.account)
         new = self._new(place.slot)
@@ -173,6 +175,9 @@ class Cluster:
         self.places.remove(place)
         if not self.places:
             raise PlaceLost(f"{lost}, no worker is left, and another {why}")
+        return self._left(place, lost)
+
+    def _left(self, place: Place, lost: str) -> Place:
         left = self.places[place.slot % len(self.places)]
         self._notes.append(f"{lost}; there was none to take its place, and {left.who} did it again")
         return left

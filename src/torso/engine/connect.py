@@ -33,7 +33,7 @@ def connect(run: RunConfig) -> bool:
     here: dict[str, Any] = {}
     if run.ray.address == "local":
         cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))  # whoever asks for more processes gets them
-        here = {"num_cpus": cpus, "_node_ip_address": "127.0.0.1"}
+        here = {"num_cpus": cpus}
     try:
         _probe(run.ray.address)
         # what workers print stays in Ray's logs: it would run through the progress display
@@ -79,8 +79,6 @@ def needs(run: RunConfig) -> dict[str, float]:
 
 def room(run: RunConfig) -> int:
     """How many workers there are to be: as asked, or as many as the cluster has room for."""
-    if run.ray.workers:
-        return run.ray.workers
     import ray
 
     there = ray.cluster_resources()
@@ -93,4 +91,4 @@ def room(run: RunConfig) -> int:
             f"{run.ray.address!r} has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} accelerators, which is "
             "no room for one worker. Ask for less"
         )
-    return fits
+    return run.ray.workers or fits

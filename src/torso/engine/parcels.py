@@ -8,6 +8,7 @@ its worker travel as a few bytes. The driver has a copy of everything, hence a w
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import warnings
 import weakref
@@ -48,7 +49,7 @@ class Cargo:
             whole = torch.from_numpy(self.data).to(device)
         tensors, start = {}, 0
         for label, (dtype, shape) in zip(self.labels, self.kinds, strict=True):
-            stop = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            stop = start + dtype.itemsize * math.prod(shape)
             tensor = whole[start:stop].view(dtype).view(shape)
             tensors[label] = tensor.clone() if copy else tensor
             start = stop

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 import torch
 from ray import cloudpickle
-from ray.exceptions import RayTaskError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 
 from torso.config import Config
 from torso.data import Federation
@@ -169,7 +169,7 @@ class Spread:
                 raise error.cause from None
             else:
                 raise
-        except WorkerCrashedError:
+        except (WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError):
             what = f"{plan.config.method.name} seed {plan.config.run.seed}"
             if self.tries[number] >= _TRIES:
                 raise PlaceLost(f"{_TRIES} processes have died over {what}; Ray's logs tell more") from None
