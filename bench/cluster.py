@@ -115,20 +115,25 @@ def against_one_process(body: str, clients: int, each: int, size: int, epochs: i
 
 
 def of_the_driver(method: str, body: str, clients: int, repeats: int, size: int = 8) -> Row:
-    """Rounds in which nothing is learned: seconds of the whole, of them the driver's, megabytes there and back."""
+    """Rounds in which nothing is learned: seconds of the whole, of them the driver's, megabytes there and back; and the
+    seconds of the same round in this process with two threads."""
     job = job_of(method, body, clients, size=size)
-    found: list[tuple[float, float, float, float]] = []
-    with on_cluster(job) as engine:
-        state = State(job.model)
+    found: list[tuple[float, ...]] = []
+    at_once = job.config.run.clients_at_once
+    with on_cluster(job) as engine, OneByOne(job.net, job.federation, 2, at_once) as here:
+        state = alone = State(job.model)
         for repeat in range(repeats + 1):
             before, began = (engine.waited, engine.bytes_out, engine.bytes_in), time.perf_counter()
             state, _ = play_round(job.plan[0], state, job.federation, engine, 0)
             took = time.perf_counter() - began
             own = took - (engine.waited - before[0])
+            moved = [(engine.bytes_out - before[1]) / 1e6, (engine.bytes_in - before[2]) / 1e6]
+            began = time.perf_counter()
+            alone, _ = play_round(job.plan[0], alone, job.federation, here, 0)
             if repeat:
-                found.append((took, own, (engine.bytes_out - before[1]) / 1e6, (engine.bytes_in - before[2]) / 1e6))
+                found.append((took, own, *moved, time.perf_counter() - began))
     kept = sum(bytes_of(t) for held in (state.private, state.memory, state.own, state.notes) for t in held.values())
-    whole, own, out, back = (median(column) for column in zip(*found, strict=True))
+    whole, own, out, back, one = (median(column) for column in zip(*found, strict=True))
     return {
         "method": method,
         "body": body,
@@ -136,6 +141,8 @@ def of_the_driver(method: str, body: str, clients: int, repeats: int, size: int 
         "model MB": round(bytes_of(job.model) / 1e6, 3),
         "kept MB": round(kept / 1e6, 3),
         "round s": round(whole, 4),
+        "one process s": round(one, 4),
+        "ratio": round(whole / one, 2),
         "driver s": round(own, 4),
         "driver low": round(min(row[1] for row in found), 4),
         "driver high": round(max(row[1] for row in found), 4),
