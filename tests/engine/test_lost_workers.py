@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import ray
-from tests.engine.clusters import assert_near, config
+from tests.engine.clusters import assert_near, config, last_of_first
 from tests.engine.mortal import Mortal, number
-from tests.runs.samples import bits
 
 from torso import RequestError, run
 from torso.engine import engines
 from torso.engine.cluster import Cluster
-from torso.engine.dealing import home, shares
 from torso.errors import PlaceLost
 from torso.measure import measures
 from torso.measure.analyses import analyses
@@ -23,8 +21,6 @@ from torso.measure.base import Measurement
 from torso.methods import methods
 from torso.personal import personals
 from torso.runs.events import Listener
-from torso.runs.rounds import participants
-from torso.runs.run import prepare
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
@@ -62,52 +58,12 @@ def test_every_measure_and_analysis_goes_through(monkeypatch: pytest.MonkeyPatch
 # workers that die
 
 
-class Heard(Listener):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-@pytest.mark.usefixtures("mortal")
-def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(tmp_path: Path) -> None:
-    """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
-    (tmp_path / "lives").mkdir()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_of_first(2)))
-    whole = run(config(method))
-    (tmp_path / "lives" / "one").touch()
-    heard = Heard()
-    found = run(config(method), tmp_path / "out", listener=heard)
-    assert not list((tmp_path / "lives").iterdir())
-    assert whole.state is not None
-    assert found.state is not None
-    assert bits(found.state) == bits(whole.state)
-    assert found.accuracy == whole.accuracy
-    lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
-    assert ["replaced" in line for line in lines] == [False, True, False]
-    (told,) = lines[1]["replaced"]
-    assert "was lost with a share of" in told
-    assert "took its place and did it again" in told
-    assert heard.notes == [told]
-
-
-def _last_of_first(workers: int) -> int:
-    """In round 2, the last client of the first worker's share: it has done others before it dies."""
-    job = prepare(config("fedper", "one-by-one"))
-    chosen = participants(job.plan[0], job.federation, 0, 2)
-    steps = [-(-int(size) // job.config.train.batch_size) for size in job.federation.train.sizes_of(chosen)]
-    dealt = shares(chosen, steps, [home(k, job.federation.clients, workers) for k in chosen], workers)
-    assert len(dealt[0]) > 1
-    return dealt[0][-1]
-
-
 @pytest.mark.usefixtures("mortal")
 def test_what_kills_every_worker_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "lives").mkdir()
     for name in "abc":
         (tmp_path / "lives" / name).touch()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_of_first(1)))
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(1)))
     with pytest.raises(
         PlaceLost, match=r"3 workers have died over the same .* stopped after round 1 of 3, with a check"
     ):
@@ -131,7 +87,7 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
     """Another worker does the share; where none is left the run ends, with a checkpoint and a command to go on with."""
     (tmp_path / "lives").mkdir()
     (tmp_path / "lives" / "one").touch()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=_last_of_first(workers)))
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(workers)))
     chosen = config(method, run={"ray": {"workers": workers}})
     hogs, places, make = list[Any](), list[Cluster](), engines["ray"]
     monkeypatch.setitem(engines, "ray", lambda *given: places.append(made := make(*given)) or made)

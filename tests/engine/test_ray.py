@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
-from tests.engine.clusters import assert_near, config
-from tests.engine.mortal import Weak
+from tests.engine.clusters import assert_near, config, last_of_first
+from tests.engine.mortal import Mortal, Weak
 from tests.runs.samples import bits
 
 from torso import run
@@ -21,8 +25,9 @@ from torso.engine.cluster import Cluster
 from torso.methods import methods
 from torso.nets import Network
 from torso.personal import personals
+from torso.runs.events import Listener, Stop
 from torso.runs.rounds import play_round
-from torso.runs.run import prepare
+from torso.runs.run import Stopped, prepare
 from torso.runs.state import State, bytes_of
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
@@ -107,3 +112,49 @@ def test_what_work_raises_is_raised_here_in_its_own_words(monkeypatch: pytest.Mo
     monkeypatch.setitem(personals, "weak", Weak)
     found = run(config(methods["fedavg"].but(personal=Weak())))
     assert found.status == "failed: too weak to visit"
+
+
+# workers that die
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(
+    borrowed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
+    monkeypatch.setitem(personals, "mortal", Mortal)
+    (tmp_path / "lives").mkdir()
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(2)))
+    whole = run(config(method))
+    (tmp_path / "lives" / "one").touch()
+    heard = Heard()
+    found = run(config(method), tmp_path / "out", listener=heard)
+    assert not list((tmp_path / "lives").iterdir())
+    assert whole.state is not None
+    assert found.state is not None
+    assert bits(found.state) == bits(whole.state)
+    assert found.accuracy == whole.accuracy
+    lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
+    assert ["replaced" in line for line in lines] == [False, True, False]
+    (told,) = lines[1]["replaced"]
+    assert "was lost with a share of" in told
+    assert "took its place and did it again" in told
+    assert heard.notes == [told]
+
+
+def test_workers_do_not_hear_ctrl_c(borrowed: Cluster) -> None:
+    """A terminal sends it to all processes; the driver stops after the round, and needs them until then."""
+    for place in borrowed.places:
+        os.kill(ray.get(place.actor.hello.remote())[0], signal.SIGINT)
+    stop = Stop()
+    stop.ask()
+    with pytest.raises(Stopped, match="stopped after round 1 of 3"):
+        run(config("fedavg"), stop=stop)
+    assert borrowed.repaired() == ()
