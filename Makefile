@@ -17,7 +17,7 @@ demo: $(READY)
 	@$(BIN)/torso compare fedavg fedper fedbabu examples/demo.toml
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # what only an accelerator can show
 CUDA_TESTS := tests/nets/test_kernels.py tests/nets/test_memory.py tests/data/test_look.py tests/learn/test_sgd.py tests/learn/test_recorded.py tests/engine/test_cuda.py

@@ -26,7 +26,7 @@ import torso
 from torso.data import build
 from torso.engine.bench import measure_engine
 from torso.methods import methods
-from torso.runs.run import device_of
+from torso.runs.run import device_named
 
 FROM_A_BODY = {
     "ft",
@@ -112,7 +112,7 @@ def precision(options: argparse.Namespace, keep: Keep) -> None:
 
 
 def every_method(options: argparse.Namespace, keep: Keep) -> None:
-    federation = build(config(options, "fedavg").data, 0, device_of("auto"))
+    federation = build(config(options, "fedavg").data, 0, device_named("auto"))
     for name in sorted(set(methods) - FROM_A_BODY):
         if time.perf_counter() - options.began > options.seconds:
             print(f"time is up before {name}", flush=True)
@@ -159,7 +159,7 @@ def family(options: argparse.Namespace, keep: Keep) -> None:
             },
             measure={"names": ["generic"]},
         )
-        federation = federation or build(asked.data, 0, device_of("auto"))
+        federation = federation or build(asked.data, 0, device_named("auto"))
         keep(f"family-{name}-{rate}{'' if knows else '-untrained'}", summary(torso.run(asked, federation=federation)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -67,3 +68,16 @@ def test_every_file_that_the_documents_link_to_exists() -> None:
 def test_nothing_shipped_refers_to_what_is_not_shipped() -> None:
     for path in [*(ROOT / "src").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         assert "../shared" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_tables_of_scale_are_those_that_the_bench_makes() -> None:
+    """docs/scale.md is made by bench/scale.py from its named rates and from what bench/cluster.py measured."""
+    spec = importlib.util.spec_from_file_location("scale", ROOT / "bench" / "scale.py")
+    assert spec is not None
+    assert spec.loader is not None
+    scale = importlib.util.module_from_spec(spec)
+    sys.modules["scale"] = scale  # its dataclass looks itself up
+    spec.loader.exec_module(scale)
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert scale.fill(page) == page
+    assert all(scale.BEGIN.format(name) in page for name in scale.sections())

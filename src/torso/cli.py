@@ -280,7 +280,7 @@ def bench_engine(
     """Training steps of stacked clients, in images per second, beside one by one and one large model."""
     from torso.engine.bench import measure_engine
     from torso.report.printing import print_list
-    from torso.runs.run import device_of
+    from torso.runs.run import device_named
 
     try:
         counts = [int(count) for count in clients.split(",")]
@@ -290,7 +290,7 @@ def bench_engine(
         raise RequestError(f"--clients {clients!r}: at least one client steps. Example: 10,100")
     if precision not in ("auto", "fp32", "tf32", "bf16"):
         raise RequestError(f"--precision {precision!r} is unknown. Accepted: auto, fp32, tf32, bf16")
-    found = measure_engine(bodies.split(","), counts, batch, precision, device_of(device))
+    found = measure_engine(bodies.split(","), counts, batch, precision, device_named(device))
     if as_json:
         print(json.dumps(found))
         return

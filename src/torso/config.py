@@ -155,6 +155,15 @@ class MeasureConfig(_Section):
     template_order: Literal["shuffled", "code"] = Field("shuffled", description="order in which templates see samples")
 
 
+class RayConfig(_Section):
+    """Where the workers of `run.engine = "ray"` are."""
+
+    address: str = Field("local", description="local: on this machine; auto or HOST:PORT: a cluster that runs already")
+    workers: CountOrZero = Field(0, description="processes that train clients; 0: as many as there is room for")
+    gpus_per_worker: NotNegative = Field(0.0, description="accelerators of a worker, or a share of one; 0: CPU")
+    wait: Positive = Field(60.0, description="seconds that a worker has to start, at first and in another's place")
+
+
 class RunConfig(_Section):
     """Seed, device and bookkeeping."""
 
@@ -162,9 +171,11 @@ class RunConfig(_Section):
     device: str = Field("auto", description="auto: cuda where there is one, else cpu")
     engine: str = Field(
         "auto",
-        description="where clients run: one-by-one, batched, or auto (batched on an accelerator)",
+        description="where clients run: one-by-one, batched, auto (batched on an accelerator), or ray (a cluster)",
     )
-    workers: CountOrZero = Field(0, description="threads that train clients side by side on CPU; 0: one per core")
+    workers: CountOrZero = Field(
+        0, description="threads that train clients side by side on CPU; 0: one per core (engine = ray: one per worker)"
+    )
     clients_at_once: CountOrZero = Field(
         0, description="clients stacked into one step; 0: as many as fit (batched), one (one-by-one)"
     )
@@ -174,6 +185,7 @@ class RunConfig(_Section):
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
+    ray: RayConfig = RayConfig()
 
 
 class _MethodField:

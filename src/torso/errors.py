@@ -22,6 +22,10 @@ class RunFailed(TorsoError):
     """The request was fine, the run was not (a non-finite loss, say)."""
 
 
+class PlaceLost(TorsoError):
+    """Nothing is left for clients to run on: the run ends with a checkpoint, and can be resumed elsewhere."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` when something close is known, else a full stop."""
     near = get_close_matches(name, list(known), n=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from dataclasses import is_dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torso.errors import RequestError, did_you_mean
 
@@ -17,9 +18,12 @@ class Registry(dict[str, T], Generic[T]):
     `key` is how the user spells the choice in a config (`data.source`, `method.drift`, …).
     """
 
+    every: ClassVar[dict[str, Registry[Any]]] = {}  # by key
+
     def __init__(self, key: str) -> None:
         super().__init__()
         self.key = key
+        self.every[key] = self
 
     def register(self, name: str) -> Callable[[T], T]:
         def keep(thing: T) -> T:
@@ -41,6 +45,27 @@ class Registry(dict[str, T], Generic[T]):
 
     def __missing__(self, name: str) -> T:
         return self.look_up(name, self.key)
+
+
+Guests = dict[str, dict[str, Any]]
+
+
+def guests() -> Guests:
+    """What others than Torso have registered, by key and name: a process elsewhere has to be told of it."""
+    found = {key: {n: thing for n, thing in known.items() if _foreign(thing)} for key, known in Registry.every.items()}
+    return {key: things for key, things in found.items() if things}
+
+
+def welcome(things: Guests) -> None:
+    for key, named in things.items():
+        Registry.every[key].update(named)
+
+
+def _foreign(thing: object) -> bool:
+    """Whether it, or what it is made of, comes from a module outside."""
+    parts = (thing, *(vars(thing).values() if is_dataclass(thing) and not isinstance(thing, type) else ()))
+    modules = (getattr(part, "__module__", None) or "builtins" for part in parts)
+    return any(module.partition(".")[0] not in ("torso", "builtins") for module in modules)
 
 
 def summary(thing: object) -> str:

@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 
 from torso.errors import RequestError
+from torso.report import watch
 from torso.report.records import read
 from torso.report.watch import Watcher, planned_rounds, serve
 
@@ -81,6 +82,12 @@ def test_the_log_is_of_runs_below_the_folder_only(ask: Ask) -> None:
     assert text.splitlines()[0] == "round 1  2 clients  loss 1.0000  lr 0.1  0.50 s  initial 10.0 ± 5.0"
     for path in ("../secret", "/etc", "going/../../secret", "link", "nothing", "..%2fsecret", "%00"):
         assert ask(f"/log?run={path}")[0] in (400, 404), path
+
+
+def test_the_log_tells_of_workers_that_were_replaced() -> None:
+    line = {"round": 2, "loss": 1.0, "replaced": ["worker 1 was lost; worker 1 did it again"]}
+    assert watch._line(line) == "round 2  loss 1.0000  worker 1 was lost; worker 1 did it again"
+    assert watch._line({"round": 2, "replaced": 7}) == "round 2"
 
 
 def test_nothing_else_is_served(ask: Ask) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torso.data import Federation
-from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Work, engines
+from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Narrows, Repairs, Sums, Work, engines
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
 from torso.nets import Network
@@ -20,6 +20,29 @@ def auto(net: Network, federation: Federation, run: RunConfig) -> Engine:
     return engines["one-by-one" if on_cpu else "batched"](net, federation, run)
 
 
-engines["auto"] = auto
+def ray(net: Network, federation: Federation, run: RunConfig) -> Engine:
+    """Processes on one machine or many; the package is looked for when somebody asks for it."""
+    from torso.engine.connect import connect
 
-__all__ = ["SERVER", "Batched", "Desk", "Engine", "EngineFactory", "OneByOne", "Work", "engines"]
+    started = connect(run)
+    from torso.engine.cluster import Cluster
+
+    return Cluster(net, federation, run, started)
+
+
+engines["auto"] = auto
+engines["ray"] = ray
+
+__all__ = [
+    "SERVER",
+    "Batched",
+    "Desk",
+    "Engine",
+    "EngineFactory",
+    "Narrows",
+    "OneByOne",
+    "Repairs",
+    "Sums",
+    "Work",
+    "engines",
+]

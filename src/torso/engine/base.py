@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from torso.data import Federation
 from torso.data.augment import Lens, augmentations
@@ -97,11 +97,44 @@ class Work(Protocol[T_co]):
     def __call__(self, desk: Desk, clients: Sequence[int]) -> T_co: ...
 
 
+@runtime_checkable
+class Narrows(Protocol):
+    """Work that knows what some of the clients need of it, so that it travels light. Other work travels whole."""
+
+    def for_clients(self, clients: Sequence[int]) -> Any:
+        """The same for these clients; made where all clients' tensors are."""
+        ...
+
+
+@runtime_checkable
+class Sums(Protocol):
+    """Work whose results add up: those of several groups become one before it travels, and any order will do."""
+
+    def costs(self, federation: Federation, clients: Sequence[int]) -> Sequence[float]:
+        """How long the clients take, in any unit: what a fair share is judged by."""
+        ...
+
+    def merged(self, parts: Iterable[Any]) -> Any:
+        """The results of several groups as one, added in their order as they come."""
+        ...
+
+
+@runtime_checkable
+class Repairs(Protocol):
+    """An engine whose workers can be lost and replaced."""
+
+    def repaired(self) -> tuple[str, ...]:
+        """What was lost and done again since somebody last asked, in words."""
+        ...
+
+
 class Engine(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
     def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
-        """Results of groups of clients, in the order of `clients` whatever the number of workers."""
+        """Results of groups of clients, in the order of `clients` whatever the number of workers.
+
+        Where the work is one that `Sums`, a group may be any of the clients, and the order any fixed one."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -25,6 +25,20 @@ class OwnModels(Protocol):
         self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
     ) -> Tensors: ...
 
+    def for_clients(self, clients: Sequence[int]) -> OwnModels:
+        """The same, which knows of these clients only."""
+        ...
+
+
+class OneMoreVisit(Protocol):
+    """A visit of G clients of which nothing is uploaded."""
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned: ...
+
+    def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
+        """The same, which knows of these clients only."""
+        ...
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -33,7 +47,7 @@ class Evaluation:
     batch_size: int
     templates: Literal["cosine", "l2"]
     template_order: Literal["shuffled", "code"]
-    visit: Callable[[Desk, Sequence[int]], Learned]  # one more visit of G clients, of which nothing is uploaded
+    visit: OneMoreVisit
     alone: Callable[[Desk, Sequence[int]], Tensors]  # their models had they never met the server, after as many epochs
     own: OwnModels
     finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
@@ -44,6 +58,10 @@ class Evaluation:
     weighting: str  # of the generic model, where clients keep parts of their own
     arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
     arrival_habits: Habits  # … and how
+
+    def for_clients(self, clients: Sequence[int]) -> Evaluation:
+        """The same, which knows of these clients only."""
+        return replace(self, visit=self.visit.for_clients(clients), own=self.own.for_clients(clients))
 
 
 Taken = Literal["clients", "own", "local", "newcomers", "server", "mixes"]

@@ -45,6 +45,10 @@ class Exam:
                 found |= self._take(desk, clients, of, models, self.names)
         return found
 
+    def for_clients(self, clients: Sequence[int]) -> Exam:
+        private = {k: self.private[k] for k in clients if k in self.private}
+        return replace(self, private=private, how=self.how.for_clients(clients))
+
     def _take(self, desk: Desk, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]) -> Values:
         takes: dict[Measure, None] = {measures[name].take: None for name in names if measures[name].of == of}
         values = {n: v for take in takes for n, v in take(desk, clients, models, self.how).items()}
@@ -74,6 +78,9 @@ class ServerExam:
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
         tensors = desk.models(self.model, {}, [SERVER] * len(clients))
         return {name: v.tolist() for take in self.takes for name, v in take(desk, clients, tensors, self.how).items()}
+
+    def for_clients(self, clients: Sequence[int]) -> ServerExam:
+        return replace(self, how=self.how.for_clients(()))  # "clients" are batches: nobody's tensors are needed
 
 
 def own_models(

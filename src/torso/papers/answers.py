@@ -69,7 +69,7 @@ def changed(config: Config) -> dict[str, Any]:
 
 def machine(config: Config) -> dict[str, str]:
     """What a run takes place on."""
-    device = device_of(config.run.device)
+    device = device_of(config.run)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
     return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
 

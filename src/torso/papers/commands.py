@@ -97,7 +97,7 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     if not made.runs:
         why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
         raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
-    device_of(made.runs[0].config.run.device)
+    device_of(made.runs[0].config.run)
     needed = [r.config.data.source for r in made.runs if r.config.data.source in KINDS and not r.config.data.root]
     if not needed:
         return made

@@ -23,7 +23,7 @@ from torso.papers.files import KINDS
 from torso.papers.plan import Run
 from torso.papers.sharing import opening_key, training_key
 from torso.precision import precision_of
-from torso.runs.run import device_of
+from torso.runs.run import device_named
 
 _H200 = {"conv4": (389_000, 1_100_000), "mobilenet": (101_000, 194_000)}  # images/s at 10 and at 100 clients
 _BATCH, _PROBED = 50, "conv4"
@@ -48,7 +48,7 @@ class Rate:
 
 
 def rate_of(name: str) -> Rate:
-    device = device_of(name)
+    device = device_named(name)
     if device.type == "cuda" and "H200" in torch.cuda.get_device_name(device):
         return Rate(torch.cuda.get_device_name(device), {k: (float(a), float(b)) for k, (a, b) in _H200.items()}, True)
     clients = 10 if device.type == "cuda" else 1

@@ -14,7 +14,7 @@ from torso.errors import RequestError, did_you_mean
 from torso.report.records import Record, Scores, find, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
-_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed"}  # of [run]: how, not what
+_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed", "ray"}  # of [run]: how, not what
 _WHEN = {"every", "during", "names", "analyses", "analyses_every"}  # of [measure]: what is looked at, not what is done
 _NOT_DATA = {"augment", "normalize"}  # of [data]: what a network sees of the same images
 
@@ -196,7 +196,8 @@ def differing_keys(records: Sequence[Record]) -> list[str]:
     trees = [flat(record.config) for record in records if record.config]
     keys = dict.fromkeys(key for tree in trees for key in tree)
     free = {f"run.{key}" for key in _HOW} | {f"measure.{key}" for key in _WHEN}
-    return [key for key in keys if key not in free and len({json.dumps(t.get(key), default=str) for t in trees}) > 1]
+    told = [key for key in keys if key not in free and not key.startswith("run.ray.")]
+    return [key for key in told if len({json.dumps(t.get(key), default=str) for t in trees}) > 1]
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

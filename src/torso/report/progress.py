@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 
@@ -62,6 +63,12 @@ class PlainLines(Listener):
         ]
         self._say("  ".join([*parts, *([short(self.last)] if self.last else [])]))
 
+    def note(self, text: str) -> None:
+        self._say(f"{self.label}: {text}")
+
+    def beside(self) -> Listener:
+        return copy.copy(self)
+
     def end(self, result: Result) -> None:
         self._say(f"{self.label}: {result.status}  {short(result.accuracy)}")
 
@@ -102,6 +109,12 @@ class LiveBars(Listener):
         self.last = means(accuracy) or self.last
         news = f"{len(round.participants)} clients  loss {round.loss:.3f}  {self.last}"
         self.progress.update(self.task, completed=round.round, news=news)
+
+    def note(self, text: str) -> None:
+        self.progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def beside(self) -> Listener:
+        return copy.copy(self)  # a bar of its own in the same display
 
     def measuring(self, clients: int) -> None:
         self.progress.update(self.task, news=f"measuring {clients} clients")

@@ -39,6 +39,12 @@ class TensorBoard(Listener):
         self._accuracy(round.round, accuracy)
         self._then.round(round, seconds, accuracy)
 
+    def note(self, text: str) -> None:
+        self._then.note(text)
+
+    def beside(self) -> Listener:
+        return TensorBoard(self._then.beside())
+
     def measuring(self, clients: int) -> None:
         self._then.measuring(clients)
 

@@ -140,7 +140,8 @@ def _line(line: Any) -> str:
             words.append(form.format(line[key]))
     accuracy = line.get("accuracy") if isinstance(line.get("accuracy"), dict) else {}
     parsed = [(name, Scores.parse(found)) for name, found in (accuracy or {}).items()]
-    return "  ".join([*words, *(_said(name, scores) for name, scores in parsed if scores)])
+    replaced = line.get("replaced") if isinstance(line.get("replaced"), list) else []
+    return "  ".join([*words, *(_said(name, scores) for name, scores in parsed if scores), *map(str, replaced or [])])
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -32,4 +32,4 @@ def watch_round(job: Job, engine: Engine, before: State, after: State, played: R
     stage = job.stage(played.round)
     weights = weights_of(job.federation, played.participants, stage.train.weighting)
     again = visit_of(stage, before, job.federation.clients, played.round, weights, seed)
-    return watch(names, scene_of(job, after, engine), played.participants, again.by_epoch)
+    return watch(names, scene_of(job, after, engine), played.participants, again)

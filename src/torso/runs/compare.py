@@ -8,11 +8,14 @@ from pathlib import Path
 from torso import data
 from torso.config import Config
 from torso.data import Federation
+from torso.engine.connect import connected
 from torso.errors import RequestError
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.result import Result
 from torso.runs.run import Stopped, device_of, prepare, run
+
+Planned = tuple[Config, str, int]  # with its method and seed
 
 
 def compare(
@@ -46,11 +49,13 @@ def compare(
     for (chosen, _, _), folder, continued in zip(plans, folders, again, strict=True):
         if folder is not None:
             RunFolder.check(folder, chosen, continued)
+    if plans[0][0].run.engine == "ray" and len(plans) > 1:
+        return _spread(plans[: len(methods)], plans, folders, again, listener, stop, out)
     federations: dict[int, Federation] = {}  # of one seed at a time: all its methods share it
     results = []
     for number, ((chosen, _, seed), folder, continued) in enumerate(zip(plans, folders, again, strict=True)):
         if seed not in federations:
-            federations = {seed: data.build(chosen.data, seed, device_of(chosen.run.device))}
+            federations = {seed: _data(chosen)}
         if number == 0:
             for other, _, _ in plans[: len(methods)]:
                 prepare(other, federations[seed])
@@ -60,6 +65,36 @@ def compare(
             raise Stopped(f"{chosen.method.name} seed {seed}: {stopped}{_again(out)}") from None
         results.append(result)
     return results
+
+
+def _data(config: Config) -> Federation:
+    return data.build(config.data, config.run.seed, device_of(config.run))
+
+
+def _spread(
+    first: Sequence[Planned],
+    plans: Sequence[Planned],
+    folders: Sequence[Path | None],
+    again: Sequence[bool],
+    listener: Listener | None,
+    stop: Stop | None,
+    out: str | Path | None,
+) -> list[Result]:
+    """The same on a cluster, as whole runs side by side. Requests are checked here before any of them begins."""
+    made = {first[0][2]: _data(first[0][0])}
+    for other, _, seed in first:
+        prepare(other, made[seed])
+    with connected(plans[0][0].run):
+        from torso.runs.spread import Plan, spread
+
+        chosen = [
+            Plan(config, folder, continued)
+            for (config, _, _), folder, continued in zip(plans, folders, again, strict=True)
+        ]
+        try:
+            return spread(chosen, lambda config: made.pop(config.run.seed, None) or _data(config), listener, stop)
+        except Stopped as stopped:
+            raise Stopped(f"{stopped}{_again(out)}") from None
 
 
 def _again(out: str | Path | None) -> str:

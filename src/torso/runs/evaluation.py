@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torso.data.batches import Shuffle
@@ -14,9 +14,9 @@ from torso.learn.local import Course, Habits, Learned, learn
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Plain
 from torso.measure import Evaluation
-from torso.measure.base import OwnModels
+from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
-from torso.personal import Standing
+from torso.personal import Personal, Standing
 from torso.runs.rounds import visit_of
 from torso.runs.stages import Stage
 from torso.runs.state import State
@@ -33,7 +33,7 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
     rate = personal.factor * rates[personal.rate]
-    visit = _last_visit(job, stage, state)
+    visit = LastVisit(job, stage, state)
     habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
     return Evaluation(
         batch_size=config.measure.batch_size,
@@ -41,7 +41,7 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         template_order=config.measure.template_order,
         visit=visit,
         alone=lambda desk, clients: _trained_alone(job, desk, clients),
-        own=_own_models(stage, state, visit),
+        own=Own(personal, stage.travels, state, visit),
         finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,
@@ -53,27 +53,59 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
     )
 
 
-def _last_visit(job: Job, stage: Stage, state: State) -> Callable[[Desk, Sequence[int]], Learned]:
-    """The last round's visit once more, of everybody who is measured (spec 9.4)."""
+@dataclass(frozen=True)
+class Again:
+    """A visit once more, of which nothing is uploaded."""
 
-    @cache
-    def again() -> Visit:
+    visit: Visit
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
+        return self.visit.alone(desk, clients)
+
+    def for_clients(self, clients: Sequence[int]) -> Again:
+        return Again(self.visit.for_clients(clients))
+
+
+@dataclass(frozen=True)
+class LastVisit:
+    """The last round's visit once more, of everybody who is measured (spec 9.4); made when somebody asks for it."""
+
+    job: Job
+    stage: Stage
+    state: State
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
+        return self.again(desk, clients)
+
+    def for_clients(self, clients: Sequence[int]) -> Again:
+        return self.again.for_clients(clients)
+
+    @cached_property
+    def again(self) -> Again:
+        job, stage, state = self.job, self.stage, self.state
         weights = dict.fromkeys(job.measured_clients, 1 / len(job.measured_clients))
         last = visit_of(stage, state, job.federation.clients, max(state.round, 1), weights, job.config.run.seed)
-        return replace(last, shuffle=replace(last.shuffle, purpose="refresh"))
-
-    return lambda desk, clients: again().alone(desk, clients)
+        return Again(replace(last, shuffle=replace(last.shuffle, purpose="refresh")))
 
 
-def _own_models(stage: Stage, state: State, usual: Callable[[Desk, Sequence[int]], Learned]) -> OwnModels:
+@dataclass(frozen=True)
+class Own:
     """What fine-tuning begins with, of G clients that hold some models."""
 
-    def own(desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None) -> Tensors:
-        left = {**held, **state.own_models(clients)}
-        at = Standing(held, left, stage.travels, visit or (lambda: usual(desk, clients)))
-        return stage.method.personal.begin(at)
+    personal: Personal
+    travels: frozenset[str]
+    state: State
+    usual: OneMoreVisit
 
-    return own
+    def __call__(
+        self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
+    ) -> Tensors:
+        left = {**held, **self.state.own_models(clients)}
+        at = Standing(held, left, self.travels, visit or (lambda: self.usual(desk, clients)))
+        return self.personal.begin(at)
+
+    def for_clients(self, clients: Sequence[int]) -> Own:
+        return replace(self, state=self.state.for_clients(clients), usual=self.usual.for_clients(clients))
 
 
 def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:

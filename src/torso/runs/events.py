@@ -31,9 +31,16 @@ class Listener:
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None: ...
 
+    def note(self, text: str) -> None:
+        """Something that a person may want to know and that changes no result: a worker was replaced."""
+
     def measuring(self, clients: int) -> None: ...
 
     def end(self, result: Result) -> None: ...
+
+    def beside(self) -> Listener:
+        """Who hears of one of several runs that go on at the same time; in the same display, where there is one."""
+        return self
 
 
 class Stop:

@@ -16,7 +16,7 @@ from torso.runs.checkpoint import Checkpoint, write_text
 from torso.runs.result import ANALYSES, Result
 from torso.runs.state import State
 
-_FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once"}
+_FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once", "run.ray"}
 """Keys that may change between a run and its continuation: they say how, not what."""
 
 
@@ -105,10 +105,14 @@ class RunFolder:
 
 def _differences(before: Config, now: Config) -> str:
     old, new = _flat(before.as_tree()), _flat(now.as_tree())
-    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and k not in _FREE]
+    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and not _is_free(k)]
     return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
         " …" if len(keys) > 3 else ""
     )
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in _FREE)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from torso.data import Federation
 from torso.data.batches import Shuffle
@@ -76,9 +74,9 @@ def play_round(stage: Stage, state: State, federation: Federation, engine: Engin
     if stage.method.personal.from_start and not state.origin:
         state = replace(state, origin={name: state.model[name] for name in stage.moving})
     visit = visit_of(stage, state, federation.clients, number, weights, seed)
-    came = _gather(engine.map(visit, chosen), number)
+    came, losses = _gather(engine.map(visit, chosen), number)
     state = _server_step(stage, state, came, federation)
-    loss = sum(weights[k] * came.loss[k] for k in chosen)
+    loss = sum(weights[k] * losses[k] for k in chosen)
     if stage.method.server_data != "none":
         state, server_loss = _server_pass(stage, state, engine, seed, number)
         loss = loss if chosen else server_loss
@@ -145,50 +143,21 @@ def _offer(stage: Stage, state: State, clients: int, number: int, client: int, s
     return personal.offer(notes, sorted(state.private), number, rng)
 
 
-@dataclass
-class _Came:
-    """What came back in a round, summed over the participants in their order; their weights sum to 1."""
-
-    total: Tensors = field(default_factory=dict)
-    squares: Tensor = field(default_factory=lambda: torch.zeros(()))
-    change: Tensors = field(default_factory=dict)
-    kept: dict[int, Tensors] = field(default_factory=dict)
-    memory: dict[int, Tensors] = field(default_factory=dict)
-    own: dict[int, Tensors] = field(default_factory=dict)
-    notes: dict[int, Tensors] = field(default_factory=dict)
-    loss: dict[int, float] = field(default_factory=dict)
-
-
-def _gather(arriving: Iterator[Sent], number: int) -> _Came:
-    """Sum up as results arrive, so that memory does not grow with m; a non-finite loss ends the run (spec 3.7).
+def _gather(arriving: Iterator[Sent], number: int) -> tuple[Sent, dict[int, float]]:
+    """All that came back, summed, and the losses by client; a non-finite one ends the run (spec 3.7).
 
     Losses are read once, when everything has been asked of the device."""
-    came = _Came()
-    clients: list[int] = []
-    losses: list[Tensor] = []
-    finite: list[Tensor] = []
-    for sent in arriving:
-        clients += sent.clients
-        losses.append(sent.loss)
-        finite.append(sent.finite.to(sent.loss.device))
-        add(came.total, sent.total)
-        add(came.change, sent.change)
-        came.squares = came.squares.to(sent.squares.device) + sent.squares
-        came.kept.update(sent.kept)
-        came.memory.update(sent.memory)
-        came.own.update(sent.own)
-        came.notes.update(sent.notes)
-    if clients:
-        came.loss = dict(zip(clients, torch.cat(losses).tolist(), strict=True))
-        for client, loss in came.loss.items():
-            if not math.isfinite(loss):
-                raise RunFailed(f"non-finite loss in round {number}, client {client}")
-        if not bool(torch.stack(finite).all()):
-            raise RunFailed(f"non-finite weights after round {number}")
-    return came
+    came = Sent.merged(arriving)
+    losses = dict(zip(came.clients, came.loss.tolist(), strict=True))
+    for client, loss in sorted(losses.items()):
+        if not math.isfinite(loss):
+            raise RunFailed(f"non-finite loss in round {number}, client {client}")
+    if not bool(came.finite):
+        raise RunFailed(f"non-finite weights after round {number}")
+    return came, losses
 
 
-def _server_step(stage: Stage, state: State, came: _Came, federation: Federation) -> State:
+def _server_step(stage: Stage, state: State, came: Sent, federation: Federation) -> State:
     """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
     if not came.total:
         return state

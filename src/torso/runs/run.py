@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from torso import data, nets
-from torso.config import Config
+from torso.config import Config, RunConfig
 from torso.data import Federation
 from torso.data.attacks import attacked
 from torso.data.batches import Shuffle
-from torso.engine import Engine, EngineFactory, engines
+from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
-from torso.errors import RequestError, RunFailed, TorsoError
+from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, Evaluation, evaluate, measures
 from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
@@ -68,10 +68,11 @@ def run(
     if folder and resume and folder.finished:
         return Result.read(folder.path)
     job = prepare(config, federation)
-    if folder and not resume:
-        folder.create()
     make = engine or engines[config.run.engine]
-    return _Run(job, folder, listener or Listener(), stop or Stop(), make).go(resume)
+    with make(job.net, job.federation, config.run) as place:
+        if folder and not resume:
+            folder.create()
+        return _Run(job, folder, listener or Listener(), stop or Stop()).go(place, resume)
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class Job:
 
 def prepare(config: Config, federation: Federation | None = None) -> Job:
     """Read the data, build the network, work the method out; raises RequestError and writes nothing."""
-    federation = federation or data.build(config.data, config.run.seed, device_of(config.run.device))
-    device = _where(federation, config.run.device)
+    federation = federation or data.build(config.data, config.run.seed, device_of(config.run))
+    device = _where(federation, config.run)
     federation = attacked(federation, config.attack, config.run.seed)
     net = nets.build(
         body=config.model.body,
@@ -184,7 +185,12 @@ def _finished_model(folder: Path, model: Tensors) -> Tensors:
     return {**found.state.model, **found.state.shown}
 
 
-def device_of(name: str) -> torch.device:
+def device_of(run: RunConfig) -> torch.device:
+    """Where the run's tensors are. The driver of a cluster only adds up: the accelerators are the workers'."""
+    return device_named("cpu" if run.engine == "ray" and run.device == "auto" else run.device)
+
+
+def device_named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -200,11 +206,11 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def _where(federation: Federation, name: str) -> torch.device:
+def _where(federation: Federation, run: RunConfig) -> torch.device:
     """The data's place: a federation that was made elsewhere is not moved behind its owner's back."""
-    if name != "auto" and device_of(name).type != federation.device.type:
+    if run.device != "auto" and device_of(run).type != federation.device.type:
         raise RequestError(
-            f"run.device = {name!r}, but the federation that was given lies on {federation.device}. "
+            f"run.device = {run.device!r}, but the federation that was given lies on {federation.device}. "
             f"Accepted: auto, {federation.device}"
         )
     return federation.device
@@ -213,8 +219,8 @@ def _where(federation: Federation, name: str) -> torch.device:
 class _Run:
     """The loop over rounds, with its bookkeeping."""
 
-    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop, make: EngineFactory) -> None:
-        self.job, self.folder, self.listener, self.stop, self.make = job, folder, listener, stop, make
+    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop) -> None:
+        self.job, self.folder, self.listener, self.stop = job, folder, listener, stop
         self.config = job.config
         self.state = State(job.model)
         self.opened = False  # whether the state is past what comes before the first round
@@ -222,7 +228,7 @@ class _Run:
         self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
         self.peak_memory: int | None = None
 
-    def go(self, resume: bool) -> Result:
+    def go(self, engine: Engine, resume: bool) -> Result:
         note = self._resume() if resume else ""
         config, job = self.config, self.job
         self.listener.begin(
@@ -237,17 +243,19 @@ class _Run:
             )
         )
         status, accuracy, found = "ok", {}, {}
-        with self.make(job.net, job.federation, config.run) as engine:
-            try:
-                if not self.opened:
-                    self._open(engine)
-                while self.state.round < job.rounds:
-                    self._round(engine)
-                self.listener.measuring(len(job.measured_clients))
-                accuracy = self._measure(engine, config.measure.names)
-                found = self._analyse(engine)
-            except RunFailed as failure:
-                status = f"failed: {failure}"
+        try:
+            if not self.opened:
+                self._open(engine)
+            while self.state.round < job.rounds:
+                self._round(engine)
+            self.listener.measuring(len(job.measured_clients))
+            accuracy = self._measure(engine, config.measure.names)
+            found = self._analyse(engine)
+        except RunFailed as failure:
+            status = f"failed: {failure}"
+        except PlaceLost as lost:
+            raise PlaceLost(f"{lost}. {self._interrupted()}") from None
+        self._note(engine)
         return self._finish(status, accuracy, found)
 
     def _resume(self) -> str:
@@ -285,16 +293,27 @@ class _Run:
         due = every and played.round % every == 0 and not last
         accuracy = self._measure(engine, self.config.measure.during) if due else {}
         self._watch(engine, before, played)
-        self._record(played, seconds, accuracy, last)
+        self._record(played, seconds, accuracy, last, self._note(engine))
         self.listener.round(played, seconds, accuracy)
         if self.stop.asked and not last:
-            self._stop(played.round)
+            raise Stopped(self._interrupted())
 
-    def _record(self, played: Round, seconds: float, accuracy: Mapping[str, Accuracy], last: bool) -> None:
+    def _note(self, engine: Engine) -> tuple[str, ...]:
+        """What the engine had to do again."""
+        notes = engine.repaired() if isinstance(engine, Repairs) else ()
+        for note in notes:
+            self.listener.note(note)
+        return notes
+
+    def _record(
+        self, played: Round, seconds: float, accuracy: Mapping[str, Accuracy], last: bool, replaced: tuple[str, ...]
+    ) -> None:
         if self.folder is None:
             return
         line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
         del line["cost"]
+        if replaced:
+            line["replaced"] = replaced
         if accuracy:
             line["accuracy"] = {name: found.in_brief() for name, found in accuracy.items()}
         if played.round in self.analysed:
@@ -304,17 +323,15 @@ class _Run:
         if last or (every and played.round % every == 0):
             self.folder.save(self.state)
 
-    def _stop(self, round: int) -> None:
+    def _interrupted(self) -> str:
+        """Where the run stands when it ends early, with a checkpoint if there is a folder for one."""
+        where = f"stopped after round {self.state.round} of {self.job.rounds}"
         if self.folder is None:
-            raise Stopped(
-                f"stopped after round {round} of {self.job.rounds}; without a folder there is nothing to resume"
-            )
-        self.folder.save(self.state)
-        where, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
-        raise Stopped(
-            f"stopped after round {round} of {self.job.rounds}, with a checkpoint. "
-            f"Continue with: torso run {config} --out {where} --resume"
-        )
+            return f"{where}; without a folder there is nothing to resume"
+        if self.opened or self.state.round:
+            self.folder.save(self.state)
+        folder, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
+        return f"{where}, with a checkpoint. Continue with: torso run {config} --out {folder} --resume"
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()

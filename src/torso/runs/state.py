@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torso.nets import Tensors
@@ -60,6 +60,24 @@ class State:
         first = {**self.model, **self.origin}
         names = self.origin.keys() | {name for k in clients for name in self.own.get(k, {})}
         return models_of({name: first[name] for name in sorted(names)}, self.own, clients)
+
+    def for_clients(self, clients: Sequence[int], lent: Sequence[int] = ()) -> State:
+        """What some clients need of it: nobody else's tensors, but for the models that they are sent besides."""
+        mine = dict.fromkeys(clients)
+
+        def some(held: Mapping[int, Tensors], who: Iterable[int]) -> dict[int, Tensors]:
+            return {k: held[k] for k in who if k in held}
+
+        return replace(
+            self,
+            shown={},
+            rule={},
+            met=frozenset(),
+            private=some(self.private, mine | dict.fromkeys(lent)),
+            memory=some(self.memory, mine),
+            own=some(self.own, mine),
+            notes=some(self.notes, mine),
+        )
 
     def at_new_stage(self) -> State:
         """Another method goes on from the model alone; rounds and costs are counted on."""

@@ -45,7 +45,7 @@ def run_together(
         resume = (out / "config.toml").exists()
         if resume and (out / "result.json").exists():
             return Result.read(out)
-        federation = data.build(config.data, config.run.seed, device_of(config.run.device), shelf)
+        federation = data.build(config.data, config.run.seed, device_of(config.run), shelf)
         engine = None if meeting is None else _engine(config, meeting)
         return run(config, out, resume=resume, listener=listener, stop=stop, federation=federation, engine=engine)
 
@@ -67,7 +67,7 @@ def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[in
     filled: dict[str, float] = {}
     done: list[list[int]] = []
     for place, config in enumerate(configs):
-        most = clients if clients is not None else CLIENTS * (device_of(config.run.device).type == "cuda")
+        most = clients if clients is not None else CLIENTS * (device_of(config.run).type == "cuda")
         key, each = _key(config), participants(config)
         if key in made and filled[key] + each <= most and config.run.engine in ("auto", "batched"):
             made[key].append(place)

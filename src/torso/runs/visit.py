@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from torso.data import Federation
 from torso.data.batches import Shuffle, on_device
-from torso.engine import Desk
+from torso.engine import SERVER, Desk
 from torso.learn.drift import Local
 from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson
@@ -20,7 +22,7 @@ from torso.personal import Opening, Personal
 from torso.personal.models import models_of
 from torso.runs.state import State
 from torso.runs.tamper import Tamper
-from torso.server.sums import weighted_sum
+from torso.server.sums import add, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,26 @@ class Sent:
     notes: Mapping[int, Tensors]
     loss: Tensor  # [G], on the device: the round reads all of them at once
     finite: Tensor  # whether all that the clients keep is
+
+    @classmethod
+    def merged(cls, parts: Iterable[Sent]) -> Sent:
+        """What several groups have sent, as one: summed in their order as they come, so that memory does not grow."""
+        clients: list[int] = []
+        sums: tuple[Tensors, Tensors] = ({}, {})
+        kept: dict[str, dict[int, Tensors]] = {kind: {} for kind in ("kept", "memory", "own", "notes")}
+        squares, losses, finite = torch.zeros(()), list[Tensor](), list[Tensor]()
+        for part in parts:
+            clients += part.clients
+            add(sums[0], part.total)
+            add(sums[1], part.change)
+            squares = squares.to(part.squares.device) + part.squares
+            for kind, held in kept.items():
+                held.update(getattr(part, kind))
+            losses.append(part.loss)
+            finite.append(part.finite.to(part.loss.device))
+        loss = torch.cat(losses) if losses else torch.zeros(0)
+        good = torch.stack(finite).all() if finite else torch.tensor(True)
+        return cls(tuple(clients), sums[0], squares, sums[1], **kept, loss=loss, finite=good)
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,26 @@ class Visit:
             loss=learned.loss,
             finite=all_finite([*kept.values(), *own.values(), *learned.notes.values()]),
         )
+
+    def for_clients(self, clients: Sequence[int]) -> Visit:
+        """What these clients are told: no tensors of others but those that the server sends them (spec 5.6)."""
+        offers = {k: self.offers[k] for k in clients if k in self.offers}
+        return replace(
+            self,
+            state=self.state.for_clients(clients, [k for others in offers.values() for k in others]),
+            weights={k: self.weights[k] for k in clients if k in self.weights},  # newcomers have none
+            offers=offers,
+        )
+
+    def costs(self, federation: Federation, clients: Sequence[int]) -> Sequence[float]:
+        """Steps of an epoch; the plan is everybody's."""
+        if list(clients) == [SERVER]:
+            return [1.0]
+        steps: list[float] = np.ceil(federation.train.sizes_of(clients) / self.habits.batch_size).tolist()
+        return steps
+
+    def merged(self, parts: Iterable[Sent]) -> Sent:
+        return Sent.merged(parts)
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
         """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""

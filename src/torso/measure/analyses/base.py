@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -38,6 +38,12 @@ class Scene:
     @cached_property
     def generic(self) -> Tensors:
         return generic_model(self.state.model, self.state.private, self.federation, self.how.weighting)
+
+    def for_clients(self, clients: Sequence[int]) -> Scene:
+        """What a look at these clients needs; the generic model is made here, where everybody's tensors are."""
+        narrow = replace(self, state=self.state.for_clients(clients), how=self.how.for_clients(clients))
+        vars(narrow)["generic"] = self.generic
+        return narrow
 
     @property
     def rows(self) -> str:

@@ -37,6 +37,9 @@ class TestFeatures:
         features, labels = zip(*((said.features[0], batch.labels[0]) for batch, said in found), strict=True)
         return self.scene.as_heads_see(torch.cat(features)), torch.cat(labels)
 
+    def for_clients(self, clients: Sequence[int]) -> TestFeatures:
+        return TestFeatures(self.scene.for_clients(()))  # "clients" are batches
+
 
 def class_sums(features: Tensor, labels: Tensor, classes: int) -> Tensors:
     """Features [n, d], and the same of length one, summed by class [C, d]; how many there are [C]."""
@@ -81,6 +84,9 @@ class OwnRights:
         start = how.own(desk, clients, desk.models(state.model, state.private, clients))
         ((_, models),) = own_models(desk, clients, start, how, [how.epochs])
         return right_by_class(desk, clients, models, how.batch_size)[0]
+
+    def for_clients(self, clients: Sequence[int]) -> OwnRights:
+        return OwnRights(self.scene.for_clients(clients))
 
 
 @analysis("cross_client", when="end")

@@ -53,6 +53,9 @@ class GenericNorms:
         total, _ = feature_norms(desk, 1, model, self.scene.how.batch_size, clients)
         return float(total.sum())
 
+    def for_clients(self, clients: Sequence[int]) -> GenericNorms:
+        return GenericNorms(self.scene.for_clients(()))  # "clients" are batches
+
 
 @analysis("norms", when="round")
 class Norms(RoundAnalysis):

@@ -37,6 +37,9 @@ class UnitSums:
                 sums[f"{learned.epochs} {name}"] = F.normalize(learned.tensors[name].flatten(1), dim=1).sum(dim=0)
         return sums
 
+    def for_clients(self, clients: Sequence[int]) -> UnitSums:
+        return UnitSums(self.scene.for_clients(clients), self.layers)
+
 
 @analysis("layer_similarity", when="end", of_tuning=True)
 def layer_similarity(scene: Scene) -> dict[str, Any]:

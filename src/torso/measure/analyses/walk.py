@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -19,6 +19,14 @@ MOST_CLIENTS = 2000  # of class_counts: beyond, nobody can see them on a page
 Entry = dict[str, Any]
 
 
+class ByEpoch(Protocol):
+    """The visits of a round's participants, of which nothing is uploaded."""
+
+    def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]: ...
+
+    def for_clients(self, clients: Sequence[int]) -> ByEpoch: ...
+
+
 @dataclass(frozen=True)
 class Watch:
     """Work: the participants' visits once more, with the same batches, and a look at what becomes of their models.
@@ -26,13 +34,13 @@ class Watch:
     A run that asks for no analysis of its rounds pays nothing; one that does, trains its participants twice."""
 
     looks: Mapping[str, RoundAnalysis]
-    visit: Callable[[Desk, Sequence[int]], Iterator[Learned]]
+    visit: ByEpoch
     scene: Scene
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> dict[str, Part]:
         by_epoch: dict[str, list[Tensors]] = {name: [] for name, look in self.looks.items() if look.every_epoch}
         last: Tensors = {}
-        for learned in self.visit(desk, clients):
+        for learned in self.visit.by_epoch(desk, clients):
             last = learned.tensors
             for name, values in by_epoch.items():
                 values.append(self.looks[name].look(desk, clients, last, self.scene).values)
@@ -44,12 +52,15 @@ class Watch:
             found[name] = self.looks[name].look(desk, clients, last, self.scene)
         return found
 
+    def for_clients(self, clients: Sequence[int]) -> Watch:
+        return replace(self, visit=self.visit.for_clients(clients), scene=self.scene.for_clients(clients))
+
 
 def watch(
     names: Sequence[str],
     scene: Scene,
     participants: Sequence[int],
-    visit: Callable[[Desk, Sequence[int]], Iterator[Learned]],
+    visit: ByEpoch,
 ) -> dict[str, Entry]:
     """One round's entry of each analysis that is taken of rounds."""
     looks = {name: cast("type[RoundAnalysis]", analyses[name].take)() for name in names}

@@ -1,0 +1,205 @@
+"""Ray: the clients of a piece of work are dealt over processes, on one machine or many.
+
+Each of them has an ordinary engine (batched on an accelerator, threads on CPU) and answers with one partial sum. Work
+is a pure function of its clients and the driver has a copy of every tensor, so the share of a worker that dies is done
+again by another in its place, and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import GetTimeoutError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+
+from torso.data import Federation
+from torso.engine.base import Narrows, Sums, Work
+from torso.engine.connect import needs, room, threads
+from torso.engine.dealing import home, pieces, shares
+from torso.engine.parcels import Account, Cargo, Label, Ledger, Parcel, read, whole, write
+from torso.engine.worker import Home, Worker
+from torso.errors import PlaceLost, RequestError, TorsoError
+from torso.nets import Network, skeleton
+
+if TYPE_CHECKING:
+    from torso.config import RunConfig
+
+T = TypeVar("T")
+_TRIES = 3  # workers that one share may cost: what kills as many is no accident
+
+
+@dataclass
+class Place:
+    """One worker as the driver sees it; `number` is new whenever the process is."""
+
+    slot: int
+    number: int
+    actor: Any
+    account: Account
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A share under way: who does it, as which process, and where the answer will be."""
+
+    clients: Sequence[int]
+    place: Place
+    number: int
+    answer: Any
+
+
+class Cluster:
+    """`started`: Ray was started for this run and ends with it."""
+
+    def __init__(self, net: Network, federation: Federation, run: RunConfig, started: bool) -> None:
+        self.federation, self.run, self.started = federation, run, started
+        self.held = {"federation": federation, "net": net, "engine": self}
+        self.net = net
+        self.count = room(run)
+        self.ledger, self.places = Ledger(), list[Place]()
+        self.device = federation.train.images.device
+        self.bytes_out = self.bytes_in = 0  # what has travelled, and …
+        self.waited = 0.0  # … seconds in which the driver had nothing to do: for those who measure it
+        self._born = 0
+        self._notes: list[str] = []
+        self._luggage: tuple[Any, ...] = ()
+
+    def __enter__(self) -> Self:
+        here = self.run.model_copy(update={"workers": threads(self.run)})
+        device = "cuda" if self.run.ray.gpus_per_worker else "cpu"
+        net = cloudpickle.dumps(skeleton(self.net))
+        self._luggage = (Home.here(), net, ray.put(whole(self.federation)), here, device)
+        try:
+            self.places = [self._new(slot) for slot in range(self.count)]
+            for place in self.places:
+                if why := self._missing(place):
+                    raise RequestError(f"run.ray.workers = {self.count}: worker {place.slot + 1} {why}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for place in self.places:
+            ray.kill(place.actor)
+        self.places, self._luggage = [], ()
+        if self.started:
+            ray.shutdown()
+
+    def repaired(self) -> tuple[str, ...]:
+        notes, self._notes = self._notes, []
+        return tuple(notes)
+
+    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+        """Share after share, in the order of the workers; all of them are under way before the first is waited for."""
+        dealt = [share for share in zip(self.places, self._deal(work, clients), strict=True) if share[1]]
+        for call in self._send(work, dealt):
+            yield from self._answer(work, call)
+
+    def _deal(self, work: Work[T], clients: Sequence[int]) -> Sequence[Sequence[int]]:
+        workers = len(self.places)
+        if not isinstance(work, Sums):
+            return pieces(clients, workers)
+        homes = [home(k, self.federation.clients, workers) for k in clients]
+        return shares(clients, work.costs(self.federation, clients), homes, workers)
+
+    def _send(self, work: Work[T], dealt: Sequence[tuple[Place, Sequence[int]]]) -> list[Call]:
+        """What all of them lack is put into the object store once."""
+        written = []
+        for place, clients in dealt:
+            mine = work.for_clients(clients) if isinstance(work, Narrows) else work
+            text, named = write((mine, clients), self.held, self.ledger.label)
+            written.append((place, clients, text, named, named.keys() - place.account.holds))
+        shared: set[Label] = set.intersection(*(lacks for *_, lacks in written)) if len(written) > 1 else set()
+        tensors = {label: tensor for label, tensor in written[0][3].items() if label in shared} if written else {}
+        common, calls = Cargo.of(tensors), []
+        where = ray.put(common) if tensors else common
+        self.bytes_out += common.data.nbytes
+        for place, clients, text, named, lacks in written:
+            own = Cargo.of({label: named[label] for label in named if label in lacks and label not in shared})
+            parcel = Parcel(text, own, place.account.settle())
+            self.bytes_out += parcel.size
+            place.account.holds |= lacks
+            calls.append(Call(clients, place, place.number, place.actor.do.remote(parcel, where)))
+        return calls
+
+    def _answer(self, work: Work[T], call: Call) -> list[T]:
+        """A share's results; done again by another where its worker has died."""
+        for _ in range(_TRIES):
+            began = time.perf_counter()
+            try:
+                ray.wait([call.answer], fetch_local=False)
+                self.waited += time.perf_counter() - began
+                parcel: Parcel = ray.get(call.answer)
+            except RayTaskError as error:  # what the work itself has raised
+                if isinstance(error.cause, TorsoError):
+                    raise error.cause from None
+                raise
+            except (RayActorError, ObjectLostError, OutOfMemoryError):
+                place = self._instead(call)
+                (call,) = self._send(work, [(place, call.clients)])
+                continue
+            self.bytes_in += parcel.size
+            tensors = parcel.cargo.unload(self.device)
+            for label, tensor in tensors.items():
+                call.place.account.holds.add(self.ledger.enter(tensor, label))
+            results: list[T] = read(parcel.text, self.held, tensors)
+            return results
+        raise PlaceLost(
+            f"{_TRIES} workers have died over the same {len(call.clients)} clients, {call.clients[0]} among them: it "
+            "is no accident (memory that runs out, say; Ray's logs tell more)"
+        )
+
+    def _instead(self, call: Call) -> Place:
+        """Who does a share whose worker has died: a new one in its place, or one that is left."""
+        place = call.place
+        if place.number != call.number:  # replaced since
+            return place
+        lost = f"{place.who} was lost with a share of {len(call.clients)} clients"
+        if place not in self.places:  # lost with another share, and not replaced
+            return self._left(place, lost)
+        ray.kill(place.actor)
+        self.ledger.accounts.remove(place.account)
+        new = self._new(place.slot)
+        if not (why := self._missing(new)):
+            place.number, place.actor, place.account, place.who = new.number, new.actor, new.account, new.who
+            self._notes.append(f"{lost}; {place.who} took its place and did it again")
+            return place
+        ray.kill(new.actor)
+        self.ledger.accounts.remove(new.account)
+        self.places.remove(place)
+        if not self.places:
+            raise PlaceLost(f"{lost}, no worker is left, and another {why}")
+        return self._left(place, lost)
+
+    def _left(self, place: Place, lost: str) -> Place:
+        left = self.places[place.slot % len(self.places)]
+        self._notes.append(f"{lost}; there was none to take its place, and {left.who} did it again")
+        return left
+
+    def _new(self, slot: int) -> Place:
+        self._born += 1
+        account = Account()
+        self.ledger.accounts.append(account)
+        made = ray.remote(Worker).options(**needs(self.run), max_restarts=0)
+        return Place(slot, self._born, made.remote(self._born, *self._luggage), account)
+
+    def _missing(self, place: Place) -> str:
+        """Wait for a worker to start: why it has not, or nothing."""
+        try:
+            pid, host = ray.get(place.actor.hello.remote(), timeout=self.run.ray.wait)
+        except GetTimeoutError:
+            there = ray.cluster_resources()
+            return (
+                f"has not started within run.ray.wait = {self.run.ray.wait:g} s; the cluster has "
+                f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} accelerators. Ask for less, or wait longer"
+            )
+        except RayActorError as error:
+            return f"could not start: {str(error).strip().splitlines()[-1]}"
+        place.who = f"worker {place.slot + 1} (process {pid} on {host})"
+        return ""

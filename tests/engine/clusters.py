@@ -1,0 +1,52 @@
+"""What the tests of the cluster share: a ragged federation, two workers, and when two runs are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.engine.test_batched import far
+
+from torso import Config, Result
+from torso.engine.dealing import home, shares
+from torso.methods import Method
+from torso.runs.rounds import participants
+from torso.runs.run import prepare
+
+RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
+TRAIN = {"rounds": 3, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05}
+SEEN = {"names": ["initial", "personalized", "generic"]}
+
+
+def config(method: str | Method, engine: str = "ray", **sections: Any) -> Config:
+    where = {"engine": engine, "workers": 1, "checkpoint_every": 1, "ray": {"workers": 2, "wait": 20.0}}
+    given = {"data": RAGGED, "train": TRAIN, "measure": SEEN, "personalize": {"epochs": 1}, "run": where}
+    return Config(method=method, **{k: {**v, **sections.get(k, {})} for k, v in given.items()})
+
+
+def assert_near(one: Result, other: Result) -> None:
+    assert one.status == other.status == "ok"
+    assert one.state is not None
+    assert other.state is not None
+    assert far(one.state.model, other.state.model) < 1e-5
+    for kind in ("private", "memory", "own", "notes"):
+        mine, theirs = getattr(one.state, kind), getattr(other.state, kind)
+        assert mine.keys() == theirs.keys()
+        assert all(far(mine[k], theirs[k]) < 1e-4 for k in mine)
+    assert one.cost == other.cost
+    assert one.accuracy.keys() == other.accuracy.keys()
+    for name, found in one.accuracy.items():
+        assert len(found.clients) == len(other.accuracy[name].clients)
+        assert other.accuracy[name].clients == pytest.approx(
+            found.clients, abs=3.0, nan_ok=True
+        )  # a test sample or two
+
+
+def last_of_first(workers: int) -> int:
+    """In round 2, the last client of the first worker's share: it has done others before it dies."""
+    job = prepare(config("fedper", "one-by-one"))
+    chosen = participants(job.plan[0], job.federation, 0, 2)
+    steps = [-(-int(size) // job.config.train.batch_size) for size in job.federation.train.sizes_of(chosen)]
+    dealt = shares(chosen, steps, [home(k, job.federation.clients, workers) for k in chosen], workers)
+    assert len(dealt[0]) > 1
+    return dealt[0][-1]

@@ -1,0 +1,47 @@
+"""Parts that tests register with the driver alone: workers must learn of them, and some die of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from torso.engine import Desk
+from torso.errors import RunFailed
+from torso.measure.base import Evaluation
+from torso.nets import Tensors
+from torso.personal import Opening, Personal
+
+
+@dataclass(frozen=True)
+class Mortal(Personal):
+    """In round 2 the process that trains `client` is killed (SIGKILL) in mid-visit, as often as `folder` has files."""
+
+    folder: str = ""
+    client: int = 0
+
+    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+        lives = sorted(Path(self.folder).iterdir()) if self.folder else []
+        if lives and at.course.shuffle.round == 2 and self.client in at.course.deck.clients:
+            lives[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().before(at)
+
+
+@dataclass(frozen=True)
+class Weak(Personal):
+    """Fails in its own words."""
+
+    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+        raise RunFailed("too weak to visit")
+
+
+def number(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The number of a client's training samples, as a measure that only the driver has registered."""
+    import torch
+
+    return {"number": torch.tensor([float(n) for n in desk.federation.train.sizes_of(clients)])}

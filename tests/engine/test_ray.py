@@ -1,0 +1,160 @@
+"""Two workers with one thread each are one process to rounding, and tensors travel once."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from tests.engine.clusters import assert_near, config, last_of_first
+from tests.engine.mortal import Mortal, Weak
+from tests.runs.samples import bits
+
+from torso import run
+from torso.config import RunConfig
+from torso.data import Federation
+from torso.engine import Desk, engines
+from torso.engine.cluster import Cluster
+from torso.methods import methods
+from torso.nets import Network
+from torso.personal import personals
+from torso.runs.events import Listener, Stop
+from torso.runs.rounds import play_round
+from torso.runs.run import Stopped, prepare
+from torso.runs.state import State, bytes_of
+
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def lent(cluster: None) -> Iterator[Cluster]:
+    """Two workers for all runs of this network and these data: to start some takes longer than such a run."""
+    job = prepare(config("fedavg"))
+    place = engines["ray"](job.net, job.federation, job.config.run)
+    assert isinstance(place, Cluster)
+    with place as engine:
+        yield engine
+
+
+@pytest.fixture
+def borrowed(lent: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Runs of the engine `ray` go to the workers that are there."""
+
+    def borrow(net: Network, federation: Federation, run: RunConfig) -> Any:
+        lent.held |= {"net": net, "federation": federation}
+        return nullcontext(lent)
+
+    monkeypatch.setitem(engines, "ray", borrow)
+    return lent
+
+
+# equality
+
+
+@pytest.mark.usefixtures("borrowed")
+@pytest.mark.parametrize("method", ["fedavg", "fedbabu", "fedper", "scaffold", "ditto", "fedfomo", "mtl"])
+def test_two_workers_are_one_process_to_rounding(method: str) -> None:
+    """What travels, what stays, what clients are offered of others, what the server knows of all: and the measures."""
+    assert_near(run(config(method, "one-by-one")), run(config(method)))
+
+
+@pytest.mark.usefixtures("borrowed")
+def test_one_number_of_workers_gives_one_sequence_of_bits() -> None:
+    one, other = run(config("fedper")), run(config("fedper"))
+    assert one.state is not None
+    assert other.state is not None
+    assert bits(one.state) == bits(other.state)
+    assert one.accuracy == other.accuracy
+
+
+# what travels
+
+
+def test_what_a_worker_holds_does_not_travel_again(borrowed: Cluster) -> None:
+    """All clients take part in Ditto, and come back to the workers that made their own models: those stay there."""
+    job = prepare(config("ditto", train={"fraction": 1.0}))
+    with engines["ray"](job.net, job.federation, job.config.run) as engine:
+        state, _ = play_round(job.plan[0], State(job.model), job.federation, engine, 0)
+        model = bytes_of(state.model)
+        assert sum(bytes_of(own) for own in state.own.values()) == 12 * model
+        sent = borrowed.bytes_out
+        state, _ = play_round(job.plan[0], state, job.federation, engine, 0)
+        assert model <= borrowed.bytes_out - sent < 1.5 * model
+        held = 12 + 2  # own models; the shared one, and what the workers have sent last
+        assert 12 * len(state.model) <= _on_the_shelves(borrowed) <= 2 * held * len(state.model)
+        del state
+        assert _on_the_shelves(borrowed) <= 4 * len(job.model)  # what the driver has forgotten, they forget
+
+
+def _on_the_shelves(engine: Cluster) -> int:
+    """How many tensors the workers hold, once they have heard what is gone."""
+    gc.collect()
+    list(engine.map(Nothing(), range(2)))
+    return sum(ray.get(place.actor.__ray_call__.remote(lambda worker: len(worker.shelf))) for place in engine.places)
+
+
+class Nothing:
+    def __call__(self, desk: Desk, clients: Any) -> None: ...
+
+
+# errors
+
+
+@pytest.mark.usefixtures("borrowed")
+def test_what_work_raises_is_raised_here_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(personals, "weak", Weak)
+    found = run(config(methods["fedavg"].but(personal=Weak())))
+    assert found.status == "failed: too weak to visit"
+
+
+# workers that die
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(
+    borrowed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
+    monkeypatch.setitem(personals, "mortal", Mortal)
+    (tmp_path / "lives").mkdir()
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(2)))
+    whole = run(config(method))
+    (tmp_path / "lives" / "one").touch()
+    heard = Heard()
+    found = run(config(method), tmp_path / "out", listener=heard)
+    assert not list((tmp_path / "lives").iterdir())
+    assert whole.state is not None
+    assert found.state is not None
+    assert bits(found.state) == bits(whole.state)
+    assert found.accuracy == whole.accuracy
+    lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
+    assert ["replaced" in line for line in lines] == [False, True, False]
+    (told,) = lines[1]["replaced"]
+    assert "was lost with a share of" in told
+    assert "took its place and did it again" in told
+    assert heard.notes == [told]
+
+
+def test_workers_do_not_hear_ctrl_c(borrowed: Cluster) -> None:
+    """A terminal sends it to all processes; the driver stops after the round, and needs them until then."""
+    for place in borrowed.places:
+        os.kill(ray.get(place.actor.hello.remote())[0], signal.SIGINT)
+    stop = Stop()
+    stop.ask()
+    with pytest.raises(Stopped, match="stopped after round 1 of 3"):
+        run(config("fedavg"), stop=stop)
+    assert borrowed.repaired() == ()
