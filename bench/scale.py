@@ -2,8 +2,8 @@
 
     python bench/scale.py            # rewrites what stands between the markers of docs/scale.md
 
-From the driver's costs that bench/cluster.py has measured (bench/cluster.json) and from the rates below. Whoever has
-newer figures changes them here, and nowhere else.
+From the driver's costs that bench/cluster.py has measured (bench/cluster.json) and from the rates of one accelerator
+that bench/accelerator.py has (bench/engine.json).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ CLASSES, IMAGE = 10, (3, 32, 32)
 SAMPLES, EPOCHS = 500, 1  # of a participant: 500 images of 32×32×3 (CIFAR-10 over 100 clients), one epoch, batch 50
 LINK = 1.25e9  # bytes a second between machines: 10 Gbit/s, an assumption
 PARTICIPANTS, ACCELERATORS = (10**3, 10**5, 10**6), (1, 8, 64)
-RATES = {"conv4": 1_100_000.0, "mobilenet": 194_000.0}  # images/s: one H200, bf16, batch 50, 100 clients stacked
-LIKE = ("mobilenet", 101_000.0)  # images/s with 10 clients stacked: resnet18 is taken to reach as many operations/s
+BODIES = ("conv4", "mobilenet", "resnet18")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,15 @@ def flops(net: Network) -> float:
     return step_flops(net, IMAGE, 50, learnable(net, net.state_dict())) / 50
 
 
-def rate(body: str, net: Network) -> float:
-    return RATES[body] if body in RATES else LIKE[1] * flops(network(LIKE[0])) / flops(net)
+@cache
+def stack(body: str) -> tuple[int, float]:
+    """Clients of the largest stack that was measured in bf16, and its images a second."""
+    found = json.loads((ROOT / "bench" / "engine.json").read_text(encoding="utf-8"))[f"engine-{body}-bf16"]
+    return max((row["clients"], float(row["images_per_s"])) for row in found["rows"] if row["what"] == "stacked")
+
+
+def rate(body: str) -> float:
+    return stack(body)[1]
 
 
 def megabytes(net: Network, part: str = "") -> float:
@@ -74,9 +81,9 @@ def table(rows: list[dict[str, str]]) -> str:
 
 def rounds(costs: Costs) -> Iterator[dict[str, str]]:
     """A round of FedAvg (nothing is kept) on so many accelerators, one worker each; two copies of a sum in flight."""
-    for body in (*RATES, "resnet18"):
+    for body in BODIES:
         net = network(body)
-        model, images = megabytes(net), SAMPLES * EPOCHS / rate(body, net)
+        model, images = megabytes(net), SAMPLES * EPOCHS / rate(body)
         for many in PARTICIPANTS:
             for workers in ACCELERATORS:
                 train = many * images / workers
@@ -96,7 +103,7 @@ def rounds(costs: Costs) -> Iterator[dict[str, str]]:
 
 def kept(costs: Costs) -> Iterator[dict[str, str]]:
     """What clients keep, by participants: heads (FedPer) and whole models (Ditto)."""
-    for body in (*RATES, "resnet18"):
+    for body in BODIES:
         net = network(body)
         for what, size in (("head", megabytes(net, "head.")), ("whole model", megabytes(net))):
             for many in PARTICIPANTS:
@@ -115,14 +122,14 @@ def kept(costs: Costs) -> Iterator[dict[str, str]]:
 
 def saturation(costs: Costs) -> Iterator[dict[str, str]]:
     """How many accelerators one driver keeps busy: as many as train a client in the time it spends on one."""
-    for body in (*RATES, "resnet18"):
+    for body in BODIES:
         net = network(body)
-        model, images = megabytes(net), SAMPLES * EPOCHS / rate(body, net)
+        model, images = megabytes(net), SAMPLES * EPOCHS / rate(body)
         # the sums: driver + link seconds of a worker's sum against training, at 10^5 participants
         each = costs.model_MB_and_worker_s * model + 2 * model * 1e6 / LINK
         yield {
             "network": body,
-            "images/s of one": number(rate(body, net)) + ("" if body in RATES else " (estimate)"),
+            "images/s of one": f"{number(rate(body))} ({stack(body)[0]} stacked)",
             "Mflop an image": number(flops(net) / 1e6),
             "by clients, nothing kept": number(images / costs.client_s),
             "heads kept": number(images / (costs.keeping(megabytes(net, "head.")))),
