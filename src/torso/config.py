@@ -66,6 +66,9 @@ class DataConfig(_Section):
     min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="hold out this share of every client's training samples and measure on it, not on test data"
+    )
     new_clients: CountOrZero = Field(0, description="this many clients, drawn at random, never train")
     server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of the training set on the server"

@@ -91,6 +91,29 @@ def test_a_federation_is_where_it_was_asked_to_be() -> None:
     assert isinstance(federation.train.offsets, np.ndarray)
 
 
+def test_validation_is_held_out_of_what_clients_learn_from() -> None:
+    whole = build(options(partition="dirichlet-class", clients=9), 2, CPU)
+    config = options(partition="dirichlet-class", clients=9, validation=0.2, server_fraction=1.0, meta_per_class=99)
+    parted = build(config, 2, CPU)
+    held = parted.test
+    assert (held.sizes == np.floor(0.2 * whole.train.sizes + 1e-9)).all()
+    assert len(parted.test_order) == len(held.labels) == held.sizes.sum()  # all of it is what was held out
+    for client in range(9):
+        mine, learned = (split.rows(client).tolist() for split in (whole.train, parted.train))
+        assert len(mine) == len(learned) + held.sizes[client]
+        assert [row for row in mine if row in set(learned)] == learned
+        left = [row for row in mine if row not in set(learned)]
+        for rows in (parted.server_rows, parted.meta_rows):  # nor does the server have them
+            assert not set(rows.tolist()) & set(left)
+        assert torch.equal(held.labels[held.rows(client)].sort().values, whole.train.labels[left].sort().values)
+    assert held.labels.tolist() != build(config, 3, CPU).test.labels.tolist()
+
+
+def test_validation_and_test_data_dealt_anew_exclude_each_other() -> None:
+    with pytest.raises(RequestError, match=r"data.validation = 0.2 .* data.test_shards = 3"):
+        build(options(validation=0.2, test_shards=3), 0, CPU)
+
+
 def test_statistics_are_those_of_the_training_images() -> None:
     dataset = load(options(source="synthetic", synthetic=SyntheticConfig(channels=3), normalize="statistics"), 0)
     pixels = dataset.train.images.astype(np.float64) / 255

@@ -127,24 +127,50 @@ class Shelf:
 
 def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | None = None) -> Federation:
     """Load, cut the long tail, deal to clients, and put it all on the device once."""
+    if options.validation and options.test_shards:
+        raise RequestError(
+            f"data.validation = {options.validation} measures on training samples that were held out, and "
+            f"data.test_shards = {options.test_shards} deals test data. Set one of them to 0"
+        )
     shelf = shelf or Shelf()
     dataset = shelf.dataset(options, seed)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
+    kept, held = held_out(dealt.train, options.validation, seed)
+    train = _split(shelf, dataset.train, kept, device)
+    test = _split(shelf, dataset.test, mixed(dealt.test, seed), device)
+    on_server = draw_server_rows(len(dataset.train), options.server_fraction, seed)
+    for_everybody = draw_meta_rows(dataset.train.labels, options.meta_per_class, seed)
     return Federation(
         name=dataset.name,
-        train=_split(shelf, dataset.train, dealt.train, device),
-        test=_split(shelf, dataset.test, mixed(dealt.test, seed), device),
+        train=train,
+        test=_apart(train, mixed(held, seed)) if options.validation else test,
         classes=dataset.classes,
         mean=dataset.mean,
         std=dataset.std,
         augment=dataset.augment if options.augment == "auto" else options.augment,
         clients=clients,
         newcomers=draw_newcomers(clients, options.new_clients, seed),
-        server_rows=torch.from_numpy(draw_server_rows(len(dataset.train), options.server_fraction, seed)).to(device),
-        meta_rows=torch.from_numpy(draw_meta_rows(dataset.train.labels, options.meta_per_class, seed)).to(device),
+        server_rows=torch.from_numpy(np.setdiff1d(on_server, held.order)).to(device),
+        meta_rows=torch.from_numpy(np.setdiff1d(for_everybody, held.order)).to(device),
         superclasses=dataset.superclasses,
     )
+
+
+def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Each client's rows in two: what it learns from, and ⌊share · n⌋ of them to choose options by."""
+    if not share:
+        return rows, Rows(rows.order[:0], np.zeros_like(rows.offsets))
+    owner = np.repeat(np.arange(len(rows)), rows.sizes)
+    key = numpy_generator(seed, "partition", "validation").random(len(rows.order))
+    place = np.arange(len(owner)) - np.repeat(rows.offsets[:-1], rows.sizes)
+    out = np.zeros(len(owner), dtype=bool)
+    out[np.lexsort((key, owner))] = place < np.floor(share * rows.sizes + 1e-9)[owner]
+    return _those(rows, owner, ~out), _those(rows, owner, out)
+
+
+def _those(rows: Rows, owner: Ints, chosen: NDArray[np.bool_]) -> Rows:
+    return Rows.from_sizes(rows.order[chosen], np.bincount(owner[chosen], minlength=len(rows)))
 
 
 def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
@@ -185,6 +211,12 @@ def draw_meta_rows(labels: Ints, per_class: int, seed: int) -> Ints:
 
 def _drawn(total: int, count: int, seed: int, purpose: str) -> Ints:
     return np.sort(numpy_generator(seed, "partition", purpose).choice(total, count, replace=False)).astype(np.int64)
+
+
+def _apart(split: Split, rows: Rows) -> Split:
+    """Some of a split's images as a split of their own: "all of it" then means these."""
+    taken = torch.from_numpy(rows.order).to(split.images.device)
+    return Split(split.images[taken], split.labels[taken], torch.arange(len(taken), device=taken.device), rows.offsets)
 
 
 def _split(shelf: Shelf, images: Images, rows: Rows, device: torch.device) -> Split:

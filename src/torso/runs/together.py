@@ -21,7 +21,17 @@ from torso.runs.result import Result
 from torso.runs.run import Stopped, device_of, run
 
 CLIENTS = 128  # in one stack: more of them make an accelerator no faster
-_DEALING = {"clients", "partition", "shards", "alpha", "test_shards", "balance", "min_size", "new_clients"}
+_DEALING = {
+    "clients",
+    "partition",
+    "shards",
+    "alpha",
+    "test_shards",
+    "balance",
+    "min_size",
+    "new_clients",
+    "validation",
+}
 _USUAL = Config()
 
 
