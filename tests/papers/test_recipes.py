@@ -16,7 +16,7 @@ from torso.errors import RequestError
 from torso.measure import measures
 from torso.nets import Network, build
 from torso.papers.docs import blank
-from torso.papers.plan import AGAIN, lines_of, plan
+from torso.papers.plan import lines_of, plan
 from torso.papers.published import PAPERS, names, recipe
 from torso.papers.settings import REASONS, Refusal, Wanted
 from torso.papers.show import place
@@ -161,8 +161,8 @@ def test_one_run_answers_several_numbers() -> None:
 
 def test_a_number_from_a_mistake_has_a_second_line_where_the_mistake_can_be_switched_on() -> None:
     lines = lines_of(recipe("fedbabu/13"))
-    again = [line for line in lines if line.variant == AGAIN]
-    assert {line.record.algorithm for line in again} == {"FedPer"}
+    assert {line.record.algorithm for line in lines if line.variant} == {"FedPer", "LG-FedAvg"}
+    again = [line for line in lines if line.variant == "as the paper's code"]
     assert len(again) == 18
     wanted = again[0].wanted
     assert isinstance(wanted, Wanted)
@@ -170,13 +170,23 @@ def test_a_number_from_a_mistake_has_a_second_line_where_the_mistake_can_be_swit
     runs = {run.config.method.name for run in plan(recipe("fedbabu/13"), "method=fedper").runs}
     assert runs == {"fedper", "fedper-reset"}
     assert len(plan(recipe("fedbabu/13"), "variant=none").runs) == 129
-    assert len(plan(recipe("fedbabu/13"), "variant=paper-bug").runs) == 18
+    assert len(plan(recipe("fedbabu/13"), "variant=paper-bug,method=fedper").runs) == 18
+
+
+def test_a_second_line_may_be_another_measure_of_the_same_run_or_of_some_metrics_only() -> None:
+    made = plan(recipe("fedbabu/13"), "method=lg-fedavg,shards=2,fraction=0.1,local_epochs=4")
+    (run,) = made.runs
+    answers = {made.lines[place].variant: measure for place, measure in run.answers.items()}
+    assert answers == {"": "personalized", "before fine-tuning": "initial"}
+    lines = [line for line in lines_of(recipe("fedbabu/12")) if line.variant]
+    assert {line.record.metric for line in lines} == {"initial_without_head"}
+    assert len(lines) == 36
 
 
 def test_a_part_of_a_table_has_the_configs_and_names_of_the_whole() -> None:
     whole = {run.name: run.config for run in plan(recipe("fedbabu/12")).runs}
     part = plan(recipe("fedbabu/12"), "shards=2|5,metric=initial_with_head").runs
-    assert len(part) == 24
+    assert len(part) == 24  # not the second lines, which are of the other metric
     assert all(whole[run.name] == run.config for run in part)
 
 

@@ -14,7 +14,6 @@ from torso.errors import RequestError
 from torso.papers.published import Recipe, Record
 from torso.papers.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
 
-AGAIN = "as the paper's code"  # the variant of a line with the paper's mistake switched on
 _SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
 _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
     *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
@@ -68,8 +67,9 @@ def lines_of(recipe: Recipe) -> tuple[Line, ...]:
     found: list[Line] = []
     for record in recipe.records:
         found.append(Line(record, resolve(recipe, record)))
-        if recipe.label(record.algorithm).again and not isinstance(found[-1].wanted, Refusal):
-            found.append(Line(record, resolve(recipe, record, again=True), AGAIN))
+        again = recipe.label(record.algorithm).again
+        if again and again.covers(record.metric) and not isinstance(found[-1].wanted, Refusal):
+            found.append(Line(record, resolve(recipe, record, again), again.name))
     return tuple(found)
 
 

@@ -48,13 +48,26 @@ class Label:
 
     `sets`: KEY=VALUE; `answers`: metric → the measure that answers it, where that is not the usual one; `why`: what a
     reader has to know; `bug`: the published number came from a mistake, so that ours is not expected to agree; `again`:
-    settings that switch the mistake on, for a second line."""
+    how a second line is run and answered, with the mistake switched on."""
 
     sets: tuple[str, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
     bug: str = ""
-    again: tuple[str, ...] = ()
+    again: Again | None = None
+
+
+@dataclass(frozen=True)
+class Again:
+    """A second line: further settings, other measures, what it is called, and of which metrics (none named: of all)."""
+
+    sets: tuple[str, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+    name: str = "as the paper's code"
+    metrics: tuple[str, ...] = ()
+
+    def covers(self, metric: str) -> bool:
+        return not self.metrics or metric in self.metrics
 
 
 @dataclass(frozen=True)
@@ -123,8 +136,13 @@ def _label(tree: Mapping[str, Any]) -> Label:
         answers=tree.get("answers", {}),
         why=tree.get("why", ""),
         bug=tree.get("bug", ""),
-        again=tuple(tree.get("again", ())),
+        again=_again(tree["again"]) if "again" in tree else None,
     )
+
+
+def _again(tree: Mapping[str, Any]) -> Again:
+    sets, metrics = (tuple(tree.get(key, ())) for key in ("sets", "metrics"))
+    return Again(sets, tree.get("answers", {}), tree.get("name", Again.name), metrics)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torso.papers.labels import preset_of, settings_of
-from torso.papers.published import Recipe, Record
+from torso.papers.published import Again, Recipe, Record
 
 REASONS: Mapping[str, str] = {
     "weights": "needs a body trained on ImageNet, which cannot be had here",
@@ -117,8 +117,8 @@ class Refusal:
     reason: str  # a key of REASONS
 
 
-def resolve(recipe: Recipe, record: Record, again: bool = False) -> Wanted | Refusal:
-    """What to run for a record, or why that cannot be; `again`: with the paper's mistake switched on."""
+def resolve(recipe: Recipe, record: Record, again: Again | None = None) -> Wanted | Refusal:
+    """What to run for a record, or why that cannot be; `again`: for its second line."""
     reason = refusal(record)
     if reason:
         return Refusal(reason)
@@ -131,9 +131,10 @@ def resolve(recipe: Recipe, record: Record, again: bool = False) -> Wanted | Ref
         *_of_setting(record.setting),
         *_of_hyper(record),
         *label.sets,
-        *(label.again if again else ()),
+        *(again.sets if again else ()),
     )
-    name = label.answers.get(record.metric, _MEASURES[record.metric])
+    answers = {**_MEASURES, **label.answers, **(again.answers if again else {})}
+    name = answers[record.metric]
     epochs = record.setting.get("finetune_epochs", 0) if name in ("personalized", "id_after", "ood_after") else 0
     return Wanted(tuple(dict.fromkeys(sets)), name, epochs)
 
