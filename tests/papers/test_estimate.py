@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from torso.config import Config
@@ -52,18 +54,24 @@ def test_training_that_runs_share_counts_once() -> None:
         for part in (",finetune_part=full", "")
     )
     assert (len(one), len(three)) == (1, 3)
-    pace = RATE.of(one[0].config)
+    pace = RATE.of(one[0].config, 10)
     assert seconds(three, RATE) * pace == pytest.approx(seconds(one, RATE) * pace + 2 * 250_000)
 
 
 def test_a_rate_goes_by_stacked_clients_and_by_operations() -> None:
     config = _config("fedavg", *PART)  # ten participants
-    assert RATE.of(config) == pytest.approx(1000)
-    assert RATE.of(config.but("train.fraction=1.0")) == pytest.approx(4000)
-    assert RATE.of(config.but("train.fraction=0.32")) == pytest.approx(1000 * 4**0.5, rel=0.01)
-    other = RATE.of(config.but("model.body=vgg11"))
+    assert RATE.of(config, 10) == pytest.approx(1000)
+    assert RATE.of(config, 100) == pytest.approx(4000)
+    assert RATE.of(config, 32) == pytest.approx(1000 * 4**0.5, rel=0.01)
+    other = RATE.of(config.but("model.body=vgg11"), 10)
     assert other == pytest.approx(1000 * image_flops("conv4") / image_flops("vgg11"))
 
 
 def test_a_time_is_said_in_words() -> None:
     assert [said(s) for s in (0.2, 60, 150, 9000, 5 * 86400)] == ["1 s", "60 s", "2.5 min", "2.5 h", "5 days"]
+
+
+def test_small_runs_beside_each_other_go_at_the_rate_of_many() -> None:
+    runs = plan(recipe("fedbabu/13"), "method=fedavg,fraction=0.1,local_epochs=10", seeds=4).runs  # 12 of 10 clients
+    together = replace(RATE, stacks=128)
+    assert seconds(runs, RATE) / seconds(runs, together) == pytest.approx(4)

@@ -24,8 +24,14 @@ from torso.papers.plan import Run
 from torso.papers.sharing import opening_key, training_key
 from torso.precision import precision_of
 from torso.runs.run import device_named
+from torso.runs.together import CLIENTS, packs
 
-_H200 = {"conv4": (389_000, 1_100_000), "mobilenet": (101_000, 194_000)}  # images/s at 10 and at 100 clients
+_H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large ones only 10 were measured
+    "conv4": (623_000, 1_296_000),
+    "mobilenet": (128_000, 205_000),
+    "vgg11": (120_000, 120_000),
+    "resnet18": (46_500, 46_500),
+}
 _BATCH, _PROBED = 50, "conv4"
 _TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
 
@@ -37,10 +43,11 @@ class Rate:
     device: str
     measured: dict[str, tuple[float, float]]
     known: bool  # from our measurements, not from a probe
+    stacks: int = 0  # clients of several runs that stand in one stack
 
-    def of(self, config: Config) -> float:
-        """Images a second of the config's training."""
-        body, clients = config.model.body, participants(config)
+    def of(self, config: Config, clients: float) -> float:
+        """Images a second of the config's training, so many clients at once."""
+        body = config.model.body
         low, high = self.measured.get(body, self.measured[_PROBED])
         share = min(max(math.log10(max(clients, 1)) - 1, 0.0), 1.0)  # of the way from 10 to 100
         pace: float = low * (high / low) ** share
@@ -50,7 +57,8 @@ class Rate:
 def rate_of(name: str) -> Rate:
     device = device_named(name)
     if device.type == "cuda" and "H200" in torch.cuda.get_device_name(device):
-        return Rate(torch.cuda.get_device_name(device), {k: (float(a), float(b)) for k, (a, b) in _H200.items()}, True)
+        known = {body: (float(low), float(high)) for body, (low, high) in _H200.items()}
+        return Rate(torch.cuda.get_device_name(device), known, True, CLIENTS)
     clients = 10 if device.type == "cuda" else 1
     step = steps(_PROBED, clients, _BATCH, precision_of("auto", device), device)
     step()
@@ -60,7 +68,7 @@ def rate_of(name: str) -> Rate:
         count += 1
     pace = count * clients * _BATCH / (time.perf_counter() - began)
     said = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return Rate(said, {_PROBED: (pace, pace)}, False)
+    return Rate(said, {_PROBED: (pace, pace)}, False, CLIENTS if device.type == "cuda" else 0)
 
 
 @cache
@@ -85,12 +93,15 @@ def seconds(runs: Sequence[Run], rate: Rate) -> float:
     trained: set[str] = {training_key(run.config) for run in runs}
     met: set[str] = set()
     total = 0.0
-    for run in runs:
+    beside: dict[int, int] = {}
+    for pack in packs([run.config for run in runs], rate.stacks):
+        beside |= dict.fromkeys(pack, sum(participants(runs[place].config) for place in pack))
+    for place, run in enumerate(runs):
         key, images = training_key(run.config), measured_on(run.config)
         if key not in met:
             images += trained_on(run.config, begun=opening_key(run.config) in trained)
         met.add(key)
-        total += images / rate.of(run.config)
+        total += images / rate.of(run.config, beside[place])
     return total
 
 
