@@ -76,8 +76,9 @@ class Meeting:
                     ends[place] = runs[place]()
                 except Exception as error:  # told to whoever called the meeting
                     ends[place] = error
-                self._members -= 1
-                self._teach()
+                finally:  # whatever it was, the others do not wait for this one
+                    self._members -= 1
+                    self._teach()
 
         self._members = len(runs)
         threads = [threading.Thread(target=attend, args=(place,), daemon=True) for place in range(len(runs))]
