@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Tables side by side on one accelerator: a process for each line of a plan, so that one's host work hides behind the
+# others' kernels (under NVIDIA's MPS, where it can be started). What is finished when time is up stays finished: give the
+# same plan again to go on.
+#
+#   bench/tables.sh PLAN DATA OUT SECONDS
+#
+# A line of PLAN: a name, a colon, and commands of torso separated by semicolons, such as
+#   babu: reproduce fedbabu/13 --only method=fedbabu --seeds 3; reproduce fedbabu/12 --only method=fedbabu --seeds 3
+# Each process has a folder OUT/NAME. OUT/NAME.txt is what it printed, OUT/runs.tgz all runs without large checkpoints.
+set -u
+plan=$1 data=$2 out=$3 seconds=$4
+export TORSO_DATA=$data
+mkdir -p "$out"
+if command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d 2>/dev/null; then
+  trap 'echo quit | timeout 10 nvidia-cuda-mps-control' EXIT
+  if ! timeout 40 python3 -c "import torch; torch.ones(1, device='cuda')" >/dev/null 2>&1; then
+    echo "MPS does not serve here: without it"
+    echo quit | timeout 10 nvidia-cuda-mps-control
+  fi
+fi
+while IFS=: read -r name commands; do
+  case $name in '' | '#'*) continue ;; esac
+  (
+    IFS=';' read -ra each <<<"$commands"
+    for words in "${each[@]}"; do
+      left=$((seconds - SECONDS))
+      # shellcheck disable=SC2086  # a command is several words
+      [ "$left" -gt 5 ] && timeout -s INT "$left" python3 -m torso $words --precision bf16 --out "$out/$name" >>"$out/$name.txt" 2>&1
+    done
+    echo "$name: done after $SECONDS s"
+  ) &
+done <"$plan"
+wait
+find "$out" -mindepth 2 -type f -not -size +2M -printf '%P\0' | tar -C "$out" -czf "$out/runs.tgz" --null -T -
