@@ -87,7 +87,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
 
 
 def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> Plan:
-    from torso.papers.files import KINDS, data_root, find_all, known_roots
+    from torso.papers.files import roots_for
     from torso.papers.plan import plan
     from torso.papers.published import recipe
     from torso.papers.settings import REASONS
@@ -98,12 +98,8 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
         why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
         raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
     device_of(made.runs[0].config.run)
-    needed = [r.config.data.source for r in made.runs if r.config.data.source in KINDS and not r.config.data.root]
-    if not needed:
-        return made
-    place = data_root(root)
-    roots = known_roots(place) if dry_run else find_all(needed, place)
-    return plan(recipe(table), only, seeds, sets, roots)
+    roots = roots_for([run.config for run in made.runs], root, missing=dry_run)
+    return plan(recipe(table), only, seeds, sets, roots) if roots else made
 
 
 def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
