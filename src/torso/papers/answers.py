@@ -74,6 +74,15 @@ def machine(config: Config) -> dict[str, str]:
     return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
 
 
+def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
+    """On what numbers were made, in two sentences."""
+    machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
+    )
+    return [f"Machine (precision): {'; '.join(machines)}.", f"Versions: {'; '.join(versions)}."]
+
+
 def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
     """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
     return [_record(plan, place, found[place]) for place in sorted(plan.chosen)]

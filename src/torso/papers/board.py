@@ -59,6 +59,7 @@ class Board(_Strict):
     grid: tuple[Axis, ...] = Field(min_length=1)
     entries: dict[str, tuple[str, ...]]
     left_out: dict[str, tuple[str, ...]] = {}  # why → presets
+    caveats: tuple[str, ...] = ()
     search: Search
 
     @model_validator(mode="after")

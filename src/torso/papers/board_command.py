@@ -158,7 +158,9 @@ def _print_board(rows: Sequence[Mapping[str, Any]]) -> None:
         console.print("[bold]mean place over these settings[/bold]")
         console.print(view(places), highlight=False)
     said = "accuracy in %, mean ± std over seeds; worst tenth: of the clients' own models; to best: difference to the "
-    console.print(f"{said}best method that is no find of the search, paired by seed", highlight=False, soft_wrap=True)
+    console.print(
+        f"{said}best of these methods that is no find of the search, paired by seed", highlight=False, soft_wrap=True
+    )
 
 
 def _print_search(found: Mapping[str, Any]) -> None:

@@ -151,10 +151,10 @@ def compete(
         _recall_finals(ledger, one, seeds)
     path = ledger.folder / BOARD
     there = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    before = {_key(row): row for row in there if _key(row) in others}
+    before = {key_of(row): row for row in there if key_of(row) in others}
 
     def note() -> None:
-        ledger.write(BOARD, list({**before, **{_key(row): row for row in rows(contestants, ledger)}}.values()))
+        ledger.write(BOARD, list({**before, **{key_of(row): row for row in rows(contestants, ledger)}}.values()))
 
     note()
     left = sum(len(ledger.missing(one)) + seeds - len(one.finals) for one in contestants)
@@ -190,7 +190,8 @@ def _by_entry(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
     return list(groups.values())
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Setting and method: whose row it is."""
     return str(row["setting"]), str(row["method"])
 
 
@@ -265,11 +266,11 @@ def search(contestants: Sequence[Contestant], whole: Sequence[Combination], ledg
     board = contestants[0].arena.board
     for one in contestants:
         ledger.recall(one.tuning)
-    before = {_key(row): row for row in read_found(ledger.folder).get("tried", ())}
+    before = {key_of(row): row for row in read_found(ledger.folder).get("tried", ())}
     wanted = {(setting, c.entry.name) for setting in board.search.settings for c in whole if not c.refused}
 
     def found() -> dict[str, Any]:
-        tried = {**before, **{_key(row): row for one in contestants if (row := _tried(one, ledger))["tried"]}}
+        tried = {**before, **{key_of(row): row for one in contestants if (row := _tried(one, ledger))["tried"]}}
         order = ranked(list(tried.values()), board.search.settings)
         complete = {key for key, row in tried.items() if not row["unfinished"]} >= wanted
         return {

@@ -116,6 +116,7 @@ def line(row: Row, there: Sequence[Row]) -> dict[str, object]:
             found[f"{title}, to best"] = spoken_difference(row, best_known(there, column), column)
     found["MB"] = f"{row['megabytes']['mean']:,.0f}" if row["megabytes"] else "–"
     found["passes"] = f"{row['forward_passes']['mean']:.2g}" if row["forward_passes"] else "–"
+    found["seeds"] = len(row["seeds"])
     found["status"] = row["status"]
     return found
 
