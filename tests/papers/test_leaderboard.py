@@ -12,13 +12,15 @@ import pytest
 
 from torso.config import Config
 from torso.errors import RequestError
-from torso.methods import methods
+from torso.methods import Finished, methods
+from torso.nets import build
 from torso.papers.board import Arena, Axis, Board, Entry, Space, load, presets
 from torso.papers.compete import Contestant, Ledger, compete, search
 from torso.papers.estimate import Rate
 from torso.papers.search import combinations, entries_of, known_as, read_found
 from torso.papers.sharing import training_key
 from torso.runs.run import Stopped
+from torso.runs.stages import stages
 
 from .conftest import Said
 from .test_reproduce import Heard
@@ -68,6 +70,19 @@ def test_every_preset_is_on_the_board_or_left_out_with_a_reason() -> None:
         assert config.data.validation == 0
     divisors = {c.method.drift.divisor for c in configs if type(c.method.drift).__name__ == "Scaffold"}  # type: ignore[attr-defined]
     assert divisors == {"momentum"}
+
+
+def test_a_budget_is_a_budget_and_every_method_learns_at_the_grids_rates() -> None:
+    """LG-FedAvg's FedAvg rounds count; pFedMe's inner steps have a rate of their own, which follows train.lr."""
+    arena = Arena(load())
+    for entry in presets(load()):
+        config = arena.config("cifar10-s2", entry, {"train.lr": 0.03})
+        stage = stages(config, build("conv4", 10, (3, 32, 32), config.method.head, seed=0))[-1]
+        assert stage.last == 40, entry.name
+        own = config.method.step
+        assert getattr(own, "inner_lr", 0.03) == 0.03, f"{entry.name} learns at {own}"
+    short = Arena(load(), ("train.rounds=10",)).config("cifar10-s2", presets(load())[6], {})
+    assert (short.method.name, short.method.start) == ("lg-fedavg", Finished(first=8, rounds=0.2))
 
 
 def test_a_rate_that_a_method_does_not_use_is_not_tried() -> None:
@@ -257,6 +272,7 @@ def test_a_damaged_find_and_a_wrong_board_are_told(torso: Torso, tmp_path: Path)
         ("fedfr = []", "fedfrr = []", "the preset 'fedfrr' is unknown"),
         ("validation = 0.1", "validation = 1.5", "validation = 1.5"),
         ("best = 3", "best = 3\nworst = 1", "search.worst is not a key"),
+        ('"train.lr"\n\n# Every', '"train.rate"\n\n# Every', "follows.pfedme"),
         ('settings = ["cifar10-s2"', 'settings = ["cifar10-s9"', "search.settings has 'cifar10-s9'"),
     ):
         (tmp_path / "b.toml").write_text(text.replace(old, new, 1))

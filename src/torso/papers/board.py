@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from torso.config import Config, assign_all, explain, read_toml
 from torso.errors import RequestError, did_you_mean
-from torso.methods import methods
+from torso.methods import Finished, methods
 from torso.papers.files import rooted
 from torso.papers.sharing import measuring_key
 
@@ -58,6 +58,7 @@ class Board(_Strict):
     settings: dict[str, tuple[str, ...]]
     grid: tuple[Axis, ...] = Field(min_length=1)
     entries: dict[str, tuple[str, ...]]
+    follows: dict[str, dict[str, str]] = {}  # entry → key of its own → key of the grid whose value it takes too
     left_out: dict[str, tuple[str, ...]] = {}  # why → presets
     caveats: tuple[str, ...] = ()
     search: Search
@@ -67,6 +68,9 @@ class Board(_Strict):
         for name in (*self.entries, *(name for names in self.left_out.values() for name in names)):
             if name not in methods:
                 raise ValueError(f"the preset {name!r} is unknown{did_you_mean(name, methods)}")
+        for name, keys in self.follows.items():
+            if name not in self.entries or not set(keys.values()) <= {axis.key for axis in self.grid}:
+                raise ValueError(f"follows.{name} = {keys} has to be an entry, and its keys follow keys of the grid")
         for name in self.search.settings:
             if name not in self.settings:
                 raise ValueError(f"search.settings has {name!r}; settings are {', '.join(self.settings)}")
@@ -138,9 +142,11 @@ class Arena:
 
     def config(self, setting: str, entry: Entry, point: Point, *more: str) -> Config:
         said = (*self.board.settings[setting], *entry.sets, *self.sets)
-        chosen = tuple(f"{key}={value}" for key, value in point.items())
+        chosen = [f"{key}={value}" for key, value in point.items()]
+        own = self.board.follows.get(entry.name, {})
+        chosen += [f"{key}={point[followed]}" for key, followed in own.items() if followed in point]
         tree = assign_all(copy.deepcopy(self.board.config), (*said, *chosen, *more))
-        return rooted(Config(**tree), self.roots)
+        return rooted(_in_budget(Config(**tree)), self.roots)
 
     def points(self, setting: str, entry: Entry) -> list[dict[str, float]]:
         """The grid without points that would measure the same again; a key that changes nothing is left out."""
@@ -177,6 +183,14 @@ class Arena:
     def _name(self, setting: str, entry: Entry, point: Point) -> str:
         parts = [f"{axis.short}{point[axis.key]:g}" for axis in self.board.grid if axis.key in point]
         return "-".join([setting, entry.name, *parts])
+
+
+def _in_budget(config: Config) -> Config:
+    """A method that begins with another's rounds has them within train.rounds, not before them."""
+    start, rounds = config.method.start, config.train.rounds
+    if not isinstance(start, Finished):
+        return config
+    return config.but(f"method.start.first={max(rounds - max(int(rounds * start.rounds + 1e-9), 1), 1)}")
 
 
 def _measured(names: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ class Contestant:
     combination: Combination | None = None  # of the search
     tuning: list[Trial] = field(init=False)
     finals: dict[int, Trial] = field(default_factory=dict)  # by seed
+    facts: dict[str, Any] = field(default_factory=dict)  # of the first judged run: config, machine, versions, data
 
     def __post_init__(self) -> None:
         self.tuning = self.arena.tuning(self.setting, self.entry)
@@ -221,13 +222,13 @@ def _row(one: Contestant, ledger: Ledger) -> Row:
     if good:
         trial, first = finals[next(iter(good))][0], next(iter(good.values()))
         row |= {name: over_seeds({s: read(found) for s, found in good.items()}) for name, read in MEASURED.items()}
-        row |= {
+        one.facts = one.facts or {
             "config": changed(trial.config),
             "machine": machine_of(ledger.folder / trial.name),
             "versions": dict(first.versions),
             "data": file_of(trial.config.data.source, trial.config.data.root),
         }
-    return row
+    return row | one.facts
 
 
 MEASURED: Mapping[str, Callable[[Result], float]] = {
@@ -266,18 +267,18 @@ def search(contestants: Sequence[Contestant], whole: Sequence[Combination], ledg
     board = contestants[0].arena.board
     for one in contestants:
         ledger.recall(one.tuning)
-    before = {key_of(row): row for row in read_found(ledger.folder).get("tried", ())}
     wanted = {(setting, c.entry.name) for setting in board.search.settings for c in whole if not c.refused}
+    before = {key_of(row): row for row in read_found(ledger.folder).get("tried", ()) if key_of(row) in wanted}
 
     def found() -> dict[str, Any]:
         tried = {**before, **{key_of(row): row for one in contestants if (row := _tried(one, ledger))["tried"]}}
         order = ranked(list(tried.values()), board.search.settings)
-        complete = {key for key, row in tried.items() if not row["unfinished"]} >= wanted
+        left = len(wanted - {key for key, row in tried.items() if not row["unfinished"]})
         return {
             "settings": list(board.search.settings),
-            "complete": complete,
-            "left": len(wanted - tried.keys()),
-            "entered": entered(order, board.search.best) if complete else [],
+            "complete": not left,
+            "left": left,
+            "entered": [] if left else entered(order, board.search.best),
             "ranked": order,
             "tried": list(tried.values()),
             "refused": [{"method": c.entry.name, "why": c.refused} for c in whole if c.refused],
