@@ -96,7 +96,7 @@ def spoken_difference(row: Row, best: Row | None, column: str) -> str:
 
 
 def spoken_point(point: Mapping[str, Any] | None) -> str:
-    """lr 0.1, ft 0.01, by the last words of the keys; a dash where nothing is chosen."""
+    """train.lr 0.1, personalize.lr 0.01; a dash where nothing is chosen."""
     if not point:
         return "–"
     return ", ".join(f"{key} {value:g}" for key, value in point.items() if key != "validation")
