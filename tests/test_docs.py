@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from torso.papers import board_page
 from torso.papers import docs as reproduction
 from torso.report.docs import fill
 
@@ -28,6 +29,11 @@ def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
     for name, made in (("README.md", reproduction.overview(tables)), ("claims.md", reproduction.claims_page(tables))):
         text = (folder / name).read_text(encoding="utf-8")
         assert text == reproduction.plain_lines(made), "run: python -m torso.papers.docs"
+
+
+def test_the_page_of_the_leaderboard_is_up_to_date() -> None:
+    made = board_page.page(board_page.read(ROOT / "docs"))
+    assert (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8") == made, "run: python -m torso.papers.docs"
 
 
 def test_the_readmes_method_works_as_written(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_an_unknown_table_is_refused_with_what_there_is(table: str, said: str) -
 @pytest.mark.parametrize(
     ("only", "said"),
     [
-        ("shards=3", "Values of shards in the table: 10, 5, 2"),
+        ("shards=3", "Values of shards in fedbabu/13: 10, 5, 2"),
         ("shard=2", "has no key 'shard'. Accepted: KEY=VALUE of clients"),
         ("shards=2,method=fedfn", "no record is left at 'method=fedfn'"),
         ("fast", "has no key 'fast'"),

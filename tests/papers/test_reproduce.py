@@ -34,7 +34,7 @@ def _plan(data: Path, only: str, table: str = "fedbabu/13", seeds: int = 1) -> P
     return plan(recipe(table), only, seeds, QUICK, find_all(["cifar10"], data))
 
 
-class _Heard(Listener):
+class Heard(Listener):
     """Which runs trained, and a stop after some rounds of all."""
 
     def __init__(self, rounds: int = 10**6) -> None:
@@ -77,14 +77,14 @@ def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso,
 
 def test_a_stopped_table_goes_on_without_repeating_a_finished_run(data: Path, tmp_path: Path) -> None:
     made = _plan(data, f"{PART},method=fedavg|fedbabu|lg-fedavg")
-    first = _Heard(rounds=3)  # in the middle of the second run
+    first = Heard(rounds=3)  # in the middle of the second run
     with pytest.raises(Stopped, match="1 of 3 runs finished"):
         reproduce(made, tmp_path / "out", listener=first, stop=first.stop)
-    second = _Heard()
+    second = Heard()
     table = reproduce(made, tmp_path / "out", listener=second)
     assert [name.partition("-f0.1")[0] for name, _ in first.begun] == ["fedavg", "fedbabu"]
     assert [(name.partition("-f0.1")[0], done) for name, done in second.begun] == [("fedbabu", 1), ("lg-fedavg", 2)]
-    third = _Heard()
+    third = Heard()
     assert reproduce(made, tmp_path / "out", listener=third).answers == table.answers
     assert third.begun == []
     assert all(answer["status"] == "ok" for answer in table.answers)
@@ -92,7 +92,7 @@ def test_a_stopped_table_goes_on_without_repeating_a_finished_run(data: Path, tm
 
 def test_another_table_trains_nothing_that_a_first_has_trained(data: Path, tmp_path: Path) -> None:
     reproduce(_plan(data, f"{PART},method=fedavg"), tmp_path / "out")
-    heard = _Heard()
+    heard = Heard()
     table = reproduce(_plan(data, f"{PART},method=fedavg", "fedbabu/12"), tmp_path / "out", listener=heard)
     assert [done for _, done in heard.begun] == [2, 2]  # both rounds come from the other table; measured twice
     assert {answer["metric"] for answer in table.answers} == {"initial_with_head", "initial_without_head"}

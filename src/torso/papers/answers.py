@@ -74,6 +74,15 @@ def machine(config: Config) -> dict[str, str]:
     return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
 
 
+def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
+    """On what numbers were made, in two sentences."""
+    machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
+    )
+    return [f"Machine (precision): {'; '.join(machines)}.", f"Versions: {'; '.join(versions)}."]
+
+
 def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
     """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
     return [_record(plan, place, found[place]) for place in sorted(plan.chosen)]
@@ -118,10 +127,15 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
 def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:
     """Mean over seeds. `std` is over what the paper's is: clients (root of the mean variance) or seeds; `seeds` has the
     value of each seed, from which the standard error comes."""
-    means = {seed: round(mean, 4) for seed, (mean, _) in values.items()}
+    found = over_seeds({seed: mean for seed, (mean, _) in values.items()})
     if std_over == "clients":
-        spread = math.sqrt(fmean(std**2 for _, std in values.values()) + pstdev(means.values()) ** 2)
-    else:
-        spread = stdev(means.values()) if len(means) > 1 else math.nan
-    std = None if math.isnan(spread) else round(spread, 4)
+        spread = math.sqrt(fmean(std**2 for _, std in values.values()) + pstdev(found["seeds"].values()) ** 2)
+        found["std"] = round(spread, 4)
+    return found
+
+
+def over_seeds(values: Mapping[int, float]) -> Answer:
+    """Mean, standard deviation (none of one seed) and each value."""
+    means = {seed: round(value, 4) for seed, value in values.items()}
+    std = round(stdev(means.values()), 4) if len(means) > 1 else None
     return {"mean": round(fmean(means.values()), 4), "std": std, "seeds": {str(s): m for s, m in means.items()}}

@@ -1,10 +1,8 @@
-"""`torso papers` and `torso reproduce`: parse, call, print."""
+"""`torso papers` and `torso reproduce`: parse, call, print; `torso leaderboard` is next door."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,27 +10,20 @@ import typer
 from rich.console import Console
 
 from torso.errors import RequestError
+from torso.papers import board_command
+from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, make_room, said_sets
 
 if TYPE_CHECKING:
     from torso.papers.plan import Plan
-    from torso.runs.events import Listener, Stop
 
-Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
-Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
 Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
-Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data lie; default: $TORSO_DATA, ./data.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
-Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
 Report = Annotated[bool, typer.Option("--report", help="Write the page of the runs beside table.json.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Show the configs and run nothing.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
 def add_to(app: typer.Typer, watching: Watching) -> None:
-    """Give the command line its two commands; `watching` shows progress and takes Ctrl-C."""
+    """Give the command line its commands; `watching` shows progress and takes Ctrl-C."""
 
     @app.command()
     def papers(device: Device = "auto", as_json: Json = False) -> None:
@@ -63,8 +54,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         """Run a table of a paper again and print ours, published, difference; run by run, resumed where it stopped."""
         from torso.papers.published import recipe
 
-        said = [*sets, *([f"run.device={device}"] if device else [])]
-        said += [f"run.precision={precision}"] if precision else []
+        said = said_sets(sets, device, precision)
         made = _planned(recipe(table).name, only, seeds, said, data_root, dry_run)
         if dry_run:
             _show_configs(made, as_json)
@@ -85,9 +75,11 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
         raise typer.Exit(1 if done.broken else 0)
 
+    board_command.add_to(app, watching)
+
 
 def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> Plan:
-    from torso.papers.files import KINDS, data_root, find_all, known_roots
+    from torso.papers.files import roots_for
     from torso.papers.plan import plan
     from torso.papers.published import recipe
     from torso.papers.settings import REASONS
@@ -98,12 +90,8 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
         why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
         raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
     device_of(made.runs[0].config.run)
-    needed = [r.config.data.source for r in made.runs if r.config.data.source in KINDS and not r.config.data.root]
-    if not needed:
-        return made
-    place = data_root(root)
-    roots = known_roots(place) if dry_run else find_all(needed, place)
-    return plan(recipe(table), only, seeds, sets, roots)
+    roots = roots_for([run.config for run in made.runs], root, missing=dry_run)
+    return plan(recipe(table), only, seeds, sets, roots) if roots else made
 
 
 def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
@@ -146,9 +134,7 @@ def _print_table(console: Console, made: Plan, answers: list[dict[str, object]])
 
     recipe = made.recipe
     table = view(recipe, answers)
-    if not console.is_terminal:
-        room = console.options.update_width(10_000)  # a file has no edge
-        console.width = max(console.width, console.measure(table, options=room).maximum)
+    make_room(console, table)
     title = f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)"
     console.print(title, highlight=False, soft_wrap=True)
     console.print(table, highlight=False)

@@ -1,6 +1,6 @@
-"""The pages of docs/reproduction, made from its json files: `python -m torso.papers.docs [OUT]`.
+"""The pages of docs/reproduction, and docs/leaderboard.md, made from json files: `python -m torso.papers.docs [OUT]`.
 
-With OUT, the folder of `torso reproduce`, the results found there are taken in first.
+With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results found there are taken in first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torso.papers.answers import Answer, records
+from torso.papers import board_page
+from torso.papers.answers import Answer, machines_and_versions, records
 from torso.papers.claims import Verdict, claims, judge
 from torso.papers.files import caveats_of
 from torso.papers.plan import plan
@@ -104,14 +105,9 @@ def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
     run = [answer for answers in tables.values() for answer in answers if answer["ours"]]
     if not run:
         return []
-    machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
-    versions = dict.fromkeys(
-        ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
-    )
     seeds = sorted({len(a["ours"]["seeds"]) for a in run})
     said = [
-        f"Machine (precision): {'; '.join(machines)}.",
-        f"Versions: {'; '.join(versions)}.",
+        *machines_and_versions(run),
         f"Seeds: {' or '.join(map(str, seeds))}.",
         *caveats_of(a["data"] for a in run),
     ]
@@ -221,7 +217,10 @@ def main(words: Sequence[str]) -> None:
     for out in words:
         for name in take(Path(out), FOLDER):
             print(f"{name}: taken from {out}")
+        if board_page.take(Path(out), FOLDER.parent):
+            print(f"leaderboard: taken from {out}")
     write()
+    board_page.write(FOLDER.parent)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from torso.methods import ClassMeans, Finished
 from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.papers.files import KINDS
-from torso.papers.plan import Run
+from torso.papers.running import Planned
 from torso.papers.sharing import opening_key, training_key
 from torso.precision import precision_of
 from torso.runs.run import device_named
@@ -88,7 +88,7 @@ def participants(config: Config) -> int:
     return max(math.floor(there * fraction + 1e-9), 1)
 
 
-def seconds(runs: Sequence[Run], rate: Rate) -> float:
+def seconds(runs: Sequence[Planned], rate: Rate) -> float:
     """Of a table: training that runs share counts once."""
     trained: set[str] = {training_key(run.config) for run in runs}
     met: set[str] = set()

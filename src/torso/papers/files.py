@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torso.config import Config
 from torso.data.sources.idx import DEBIAN
 from torso.errors import RequestError
 
@@ -70,6 +71,21 @@ def caveats_of(files: Iterable[str]) -> list[str]:
     """What a reader has to know of data files that are not the official ones."""
     known = {name: said for kind in KINDS.values() for name, said in kind.caveats.items()}
     return [known[name] for name in dict.fromkeys(files) if name in known]
+
+
+def roots_for(configs: Iterable[Config], given: Path | None, missing: bool = False) -> dict[str, str]:
+    """Source → `data.root`, of the configs that do not say where their data lie; `missing`: leave out what is not
+    there."""
+    needed = [config.data.source for config in configs if config.data.source in KINDS and not config.data.root]
+    if not needed:
+        return {}
+    return known_roots(data_root(given)) if missing else find_all(needed, data_root(given))
+
+
+def rooted(config: Config, roots: Mapping[str, str]) -> Config:
+    """The config with the place of its data, where it does not say one."""
+    root = roots.get(config.data.source, "")
+    return config if config.data.root or not root else config.but(f"data.root={root}")
 
 
 def known_roots(root: Path) -> dict[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from torso.config import Config, assign_all
-from torso.errors import RequestError
+from torso.papers.files import rooted
+from torso.papers.only import select
 from torso.papers.published import Recipe, Record
 from torso.papers.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
 
@@ -80,7 +81,9 @@ def plan(
 
     `roots`: data source → data.root."""
     lines = lines_of(recipe)
-    chosen = frozenset(select(recipe, lines, only))
+    keys = dict.fromkeys([k for line in lines for k in line.record.setting] + ["method", "metric"])
+    accepted = f"{', '.join(keys)}, dataset, model, variant"
+    chosen = frozenset(select(only, lines, _values, recipe.name, accepted))
     groups: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
         if isinstance(line.wanted, Wanted):
@@ -145,9 +148,7 @@ def _run(
         f"personalize.sweep={[e for e in epochs if e != base]}",
         f"measure.names={json.dumps(list(measured) or ['generic'])}",
     )
-    config = _config(recipe, said, sets)
-    root = roots.get(config.data.source, "")
-    return Run(name, config if config.data.root or not root else config.but(f"data.root={root}"), answers)
+    return Run(name, rooted(_config(recipe, said, sets), roots), answers)
 
 
 def _names(lines: Sequence[Line], groups: Sequence[Sequence[int]]) -> list[str]:
@@ -168,28 +169,6 @@ def _names(lines: Sequence[Line], groups: Sequence[Sequence[int]]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name}-{names[:i].count(name) + 1}" for i, name in enumerate(names)]
 
 
-def select(recipe: Recipe, lines: Sequence[Line], only: str) -> Iterable[int]:
-    """The lines that `--only 'shards=2,method=fedbabu|fedavg'` asks for."""
-    kept = list(range(len(lines)))
-    for condition in filter(None, (part.strip() for part in only.split(","))):
-        key, equals, said = (word.strip() for word in condition.partition("="))
-        there = {str(value): None for line in lines for value in _values(line, key)}
-        if not equals or not there:
-            keys = dict.fromkeys([k for line in lines for k in line.record.setting] + ["method", "metric"])
-            raise RequestError(
-                f"--only {condition!r}: {recipe.name} has no key {key!r}. Accepted: KEY=VALUE of {', '.join(keys)}, "
-                "dataset, model, variant"
-            )
-        asked = [value.strip() for value in said.split("|")]
-        kept = [i for i in kept if any(_same(value, word) for value in _values(lines[i], key) for word in asked)]
-        if not kept:
-            raise RequestError(
-                f"--only {only!r} matches nothing in {recipe.name}: no record is left at {condition!r}. "
-                f"Values of {key} in the table: {', '.join(there)}"
-            )
-    return kept
-
-
 def _values(line: Line, key: str) -> tuple[Any, ...]:
     """What a condition on this key may name; a method by its label in the paper or by our preset."""
     if key in ("method", "algorithm"):
@@ -198,12 +177,3 @@ def _values(line: Line, key: str) -> tuple[Any, ...]:
         return ("paper-bug" if line.variant else "none",)
     value = line.record.value(key)
     return () if value is None else (value,)
-
-
-def _same(value: Any, word: str) -> bool:
-    if str(value).lower() == word.lower():
-        return True
-    try:
-        return float(value) == float(word)
-    except (TypeError, ValueError):
-        return False

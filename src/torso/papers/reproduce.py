@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from torso.config import Config
-from torso.errors import RequestError, TorsoError
-from torso.papers.answers import Answer, Found, failed, machine, read, records
+from torso.papers.answers import Answer, Found, failed, read, records
 from torso.papers.plan import Plan, Run
 from torso.papers.progress import TableBar, TableLines
-from torso.papers.sharing import begin_at, finished_runs, opening_key, thin, training_key
+from torso.papers.running import finished, machine_of, run_all
+from torso.papers.sharing import finished_runs
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import RunFolder, fingerprint
+from torso.runs.folder import fingerprint
 from torso.runs.result import Result
 from torso.runs.run import Stopped
-from torso.runs.together import run_together
 
 
 @dataclass
@@ -48,25 +44,16 @@ class Table:
     def answers(self) -> list[Answer]:
         return records(self.plan, self.found)
 
-    def note(self, run: Run, result: Result | Exception, here: bool = False) -> None:
-        """Take the result of a run in; `here`: it took place in this process, on this machine."""
-        where = self._machine(run, here and not isinstance(result, Exception))
+    def note(self, run: Run, result: Result | Exception) -> None:
+        """Take the result of a run in."""
         if isinstance(result, Exception):
             self.broken[run.name] = result
             found = failed(result, run.config)
         else:
-            found = read(result, run.config, run.answers, where)
+            found = read(result, run.config, run.answers, machine_of(self.place(run)))
         self.done.add(run.name)
         for line in run.answers:
             self.found[line][found.seed] = found
-
-    def _machine(self, run: Run, here: bool) -> dict[str, str]:
-        """On which machine the run took place: its folder tells, since it may be read elsewhere."""
-        path = self.place(run) / "machine.json"
-        if here:
-            write_text(path, json.dumps(machine(run.config)) + "\n")
-        found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        return found
 
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -94,13 +81,10 @@ def reproduce(
         rounds = sum(int(r.config.train.rounds) for r in waiting)
         listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
-        for wave in waves(table, waiting):
-            places = [table.place(run) for run in wave]
-            for number, result in run_together([r.config for r in wave], places, listener=listener, stop=stop):
-                _check(result, wave[number])
-                table.note(wave[number], result, here=True)
-                table.write()
-                thin([places[number]])
+        known = finished_runs(out) if waiting else {}
+        for run, result in run_all(waiting, table.folder, known, listener, stop):
+            table.note(run, result)
+            table.write()
     except Stopped:
         left = len(plan.runs) - len(table.done)
         raise Stopped(
@@ -120,60 +104,3 @@ def _recall(table: Table) -> None:
         if fingerprint(Config.load(place / "config.toml")) == fingerprint(run.config):
             table.note(run, Result.read(place))
     table.done.clear()
-
-
-def _check(result: Result | Exception, run: Run) -> None:
-    """What is wrong with the request, or with the device, ends the table."""
-    if isinstance(result, torch.OutOfMemoryError | MemoryError):
-        raise RequestError(
-            f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
-            "once: --set run.clients_at_once=10, or a larger device: --device cuda:N"
-        )
-    if isinstance(result, RequestError):
-        raise result
-    if isinstance(result, Exception) and not isinstance(result, TorsoError | RuntimeError):
-        raise result
-
-
-def finished(config: Config, folder: Path) -> Result | None:
-    """The result of a run that is finished; raises RequestError where the folder holds another run."""
-    if not (folder / "config.toml").exists():
-        RunFolder.check(folder, config, resume=False)
-        return None
-    RunFolder.check(folder, config, resume=True)
-    return Result.read(folder) if (folder / "result.json").exists() else None
-
-
-def waves(table: Table, waiting: Sequence[Run]) -> Iterator[list[Run]]:
-    """Runs in the order in which they can begin: first those that train from the start, then those whose rounds
-    another run has done, from where that one ended."""
-    left = {run.name: run for run in waiting}
-    keys = {run.name: training_key(run.config) for run in waiting}
-    opens = {run.name: opening_key(run.config) for run in waiting}
-    known = finished_runs(table.out) if left else {}
-    while left:
-        leaders: dict[str, str] = {}
-        for name in left:
-            if keys[name] not in known:
-                leaders.setdefault(keys[name], name)
-        wave = [
-            run
-            for name, run in left.items()
-            if keys[name] in known or (leaders[keys[name]] == name and opens[name] not in leaders)
-        ]
-        for run in wave:
-            donor = known.get(keys[run.name]) or known.get(opens[run.name])
-            if donor is not None and not (table.place(run) / "config.toml").exists():
-                begin_at(donor, run.config, table.place(run))
-            del left[run.name]
-        yield wave
-        known |= _now_finished(table, wave, keys)
-
-
-def _now_finished(table: Table, wave: Sequence[Run], keys: Mapping[str, str]) -> dict[str, Path]:
-    places = {keys[run.name]: table.place(run) for run in wave}
-    return {key: place for key, place in places.items() if _can_be_begun_at(place)}
-
-
-def _can_be_begun_at(place: Path) -> bool:
-    return (place / "checkpoints").is_dir() and (place / "result.json").exists() and Result.read(place).ok

@@ -66,13 +66,13 @@ def within_errors(answers: Iterable[Answer], errors: float = 2.0) -> tuple[int, 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Rank correlation, ties ranked by their mean; NaN where one side is all equal."""
-    a, b = (_ranks(values) for values in (one, other))
+    a, b = (ranks(values) for values in (one, other))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return math.nan
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _ranks(values: Sequence[float]) -> np.ndarray:
+def ranks(values: Sequence[float]) -> np.ndarray:
     found = np.asarray(values, dtype=np.float64)
     return np.array([(found < v).sum() + ((found == v).sum() + 1) / 2 for v in found])
 

@@ -33,6 +33,16 @@ def training_key(config: Config) -> str:
     return fingerprint(bare)
 
 
+def measuring_key(config: Config) -> str:
+    """Equal for configs that differ at most in a rate of fine-tuning that nobody uses."""
+    tuned, personal = config.personalize, config.method.personal
+    phases = personal.phases if tuned.part == "method" else (tuned.part,)
+    if phases and personal.rate == "personalize" and (tuned.epochs or any(tuned.sweep)):
+        return fingerprint(config)
+    unused = tuned.model_copy(update={"lr": _USUAL.personalize.lr})
+    return fingerprint(config.model_copy(update={"personalize": unused}))
+
+
 def opening_key(config: Config) -> str:
     """The training key of the run that this one's rounds begin with (LG-FedAvg: FedAvg's), or nothing."""
     start = config.method.start
@@ -61,9 +71,10 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
         shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")
 
 
-def thin(folders: Iterable[Path]) -> None:
-    """Drop large checkpoints of finished runs: a table of them would fill a disk."""
+def thin(folders: Iterable[Path], above: int | None = None) -> None:
+    """Drop checkpoints of finished runs above so many bytes (usually large ones): a table of them would fill a disk."""
+    most = _LARGE if above is None else above
     for folder in folders:
         held = folder / "checkpoints"
-        if held.is_dir() and sum(path.stat().st_size for path in held.iterdir()) > _LARGE:
+        if held.is_dir() and sum(path.stat().st_size for path in held.iterdir()) > most:
             shutil.rmtree(held)

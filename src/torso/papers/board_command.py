@@ -1,0 +1,179 @@
+"""`torso leaderboard`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, make_room, said_sets
+
+if TYPE_CHECKING:
+    from torso.papers.board import Arena, Entry
+    from torso.papers.compete import Contestant
+    from torso.papers.search import Combination
+
+    Pair = tuple[str, Entry, Combination | None]
+
+Part = Annotated[str, typer.Option(help="Part of the board: 'setting=cifar10-s2,method=fedbabu|fedavg'.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Judge everything with this many seeds.")]
+Find = Annotated[bool, typer.Option("--search", help="Try combinations of axes instead, on validation data alone.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Count the runs, estimate the time and run nothing.")]
+
+
+def add_to(app: typer.Typer, watching: Watching) -> None:
+    @app.command()
+    def leaderboard(
+        only: Part = "",
+        seeds: Seeds = 3,
+        data_root: Root = None,
+        out: Out = Path("runs/papers"),
+        sets: Sets = [],  # noqa: B006  typer copies it
+        device: Device = "",
+        precision: Precision = "",
+        search: Find = False,
+        dry_run: Dry = False,
+        quiet: Quiet = False,
+        as_json: Json = False,
+    ) -> None:
+        """Run every method at one budget, its rates chosen on validation data; run by run, resumed where it stopped."""
+        from torso.papers.board import Arena, load
+        from torso.papers.compete import Ledger, compete
+        from torso.papers.compete import search as run_search
+        from torso.papers.progress import TableBar, TableLines
+        from torso.papers.search import combinations
+
+        arena = Arena(load(), tuple(said_sets(sets, device, precision)))
+        space = combinations(arena) if search else []
+        whole = _search_pairs(arena, space) if search else _board_pairs(arena, out)
+        chosen = _contestants(arena, _selected(whole, only), data_root, dry_run)
+        if dry_run:
+            _tell(chosen, 0 if search else seeds, device, as_json)
+            return
+        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
+            ledger = Ledger(out, listener, stop)
+            if search:
+                found = run_search(chosen, space, ledger)
+            else:
+                rows = compete(chosen, ledger, seeds, {(setting, entry.name) for setting, entry, _ in whole})
+        if as_json:
+            print(json.dumps(found if search else rows))
+        elif search:
+            _print_search(found)
+        else:
+            _print_board(rows)
+        for name, error in ledger.broken.items():
+            Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
+        raise typer.Exit(1 if ledger.broken else 0)
+
+
+def _board_pairs(arena: Arena, out: Path) -> list[Pair]:
+    """The presets, and what an earlier search below `out` has entered."""
+    from torso.papers.board import NAME, presets
+    from torso.papers.search import entries_of, read_found
+
+    entries = [*presets(arena.board), *entries_of(read_found(out / NAME))]
+    return [(setting, entry, None) for entry in entries for setting in arena.board.settings]
+
+
+def _search_pairs(arena: Arena, space: Sequence[Combination]) -> list[Pair]:
+    there = [one for one in space if not one.refused]
+    return [(setting, one.entry, one) for one in there for setting in arena.board.search.settings]
+
+
+def _selected(whole: Sequence[Pair], only: str) -> list[Pair]:
+    from torso.papers.only import select
+
+    def values(pair: Pair, key: str) -> tuple[str, ...]:
+        setting, entry, one = pair
+        known = {"setting": setting, "method": entry.name, **(one.axes if one else {})}
+        return (known[key],) if key in known else ()
+
+    axes = dict.fromkeys(axis for _, _, one in whole if one for axis in one.axes)
+    places = select(only, whole, values, "the leaderboard", ", ".join(["setting", "method", *axes]))
+    return [whole[place] for place in places]
+
+
+def _contestants(arena: Arena, pairs: Sequence[Pair], root: Path | None, dry_run: bool) -> list[Contestant]:
+    """With the place of the data that they need; raises RequestError where those are not there."""
+    from torso.papers.board import Arena
+    from torso.papers.compete import Contestant
+    from torso.papers.files import roots_for
+    from torso.runs.run import device_of
+
+    configs = [arena.config(setting, entry, {}) for setting, entry, _ in pairs]
+    device_of(configs[0].run)
+    placed = Arena(arena.board, arena.sets, roots_for(configs, root, missing=dry_run))
+    return [Contestant(placed, *pair) for pair in pairs]
+
+
+def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) -> None:
+    """How many runs, and about how long; the choice is not known yet, and its rates take no other time."""
+    from torso.papers.estimate import rate_of, seconds
+    from torso.papers.listing import said
+    from torso.papers.sharing import training_key
+
+    choosing = [trial for one in chosen for trial in one.tuning]
+    judged = [trial for one in chosen for trial in one.stand_ins(seeds)]
+    runs = [*choosing, *judged]
+    rate = rate_of(device or "auto")
+    trainings = len({training_key(run.config) for run in runs})
+    told: dict[str, Any] = {
+        "contestants": len(chosen),
+        "choosing": len(choosing),
+        "judged": len(judged),
+        "trainings": trainings,
+        "measurements": len(runs) - trainings,
+        "seconds": round(seconds(runs, rate), 1),
+        "device": rate.device,
+    }
+    if as_json:
+        print(json.dumps({**told, "runs": [run.name for run in choosing]}))
+        return
+    print(
+        f"{len(chosen)} contestants (a method in a setting): {len(choosing)} runs choose rates on validation data, "
+        f"{len(judged)} are judged on test data at {seeds} seed{'' if seeds == 1 else 's'}\n"
+        f"{trainings} trainings, {told['measurements']} more measurements of a trained model\n"
+        f"about {said(told['seconds'])} on {rate.device}, within a factor of two; what is finished is not run again"
+    )
+
+
+def _print_board(rows: Sequence[Mapping[str, Any]]) -> None:
+    from torso.papers.standings import in_setting, line, overall, spoken_point, view
+
+    console = Console()
+    settings = list(dict.fromkeys(str(row["setting"]) for row in rows))
+    for setting in settings:
+        there = in_setting(rows, setting)
+        table = view([{**line(row, there), "chosen": spoken_point(row["chosen"])} for row in there])
+        make_room(console, table)
+        console.print(f"[bold]{setting}[/bold]", highlight=False)
+        console.print(table, highlight=False)
+    places = overall(rows, settings)
+    if len(settings) > 1 and places:
+        console.print("[bold]mean place over these settings[/bold]")
+        console.print(view(places), highlight=False)
+    said = "accuracy in %, mean ± std over seeds; worst tenth: of the clients' own models; to best: difference to the "
+    console.print(
+        f"{said}best of these methods that is no find of the search, paired by seed", highlight=False, soft_wrap=True
+    )
+
+
+def _print_search(found: Mapping[str, Any]) -> None:
+    from torso.papers.standings import searched, view
+
+    console = Console()
+    table = view(searched(found))
+    make_room(console, table)
+    console.print("[bold]tried on validation data[/bold]: generic + personalised, at the best point of the grid")
+    console.print(table, highlight=False)
+    for one in found["refused"]:
+        console.print(f"refused: {one['method']}: {one['why']}", markup=False, highlight=False, soft_wrap=True)
+    entered = ", ".join(str(row["name"]) for row in found["entered"])
+    rest = f"{found['left']} combinations in a setting are left to try, so that nothing is entered yet"
+    said = f"entered: {entered or 'none'}; `torso leaderboard` runs them with the others" if found["complete"] else rest
+    console.print(said, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,230 @@
+"""docs/leaderboard.md, made from docs/leaderboard.json: `python -m torso.papers.docs [OUT]`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torso.papers.answers import machines_and_versions
+from torso.papers.board import CHOOSES, NAME, Board, load
+from torso.papers.compete import BOARD, key_of
+from torso.papers.files import caveats_of
+from torso.papers.search import read_found
+from torso.papers.standings import (
+    RANKED,
+    TITLES,
+    apart,
+    best_known,
+    in_setting,
+    judged,
+    line,
+    name_of,
+    overall,
+    searched,
+    spoken_difference,
+    spoken_point,
+)
+from torso.report.docs import table as markdown
+from torso.report.summary import listed
+
+JSON, PAGE = "leaderboard.json", "leaderboard.md"
+Rows = Sequence[Mapping[str, Any]]
+
+
+LEGEND = (
+    "In the tables below: accuracy in %, mean ± standard deviation over seeds, best personal accuracy first. To best: "
+    "difference to the best method that is no find of the search, paired by seed, with its standard error. Personal: "
+    "the client's own model on its own test data. Generic: one model on the whole test set. New client: clients that "
+    "never trained, after and before they train for themselves. Worst tenth: the mean of the worst tenth of the "
+    "clients, with their own models. MB: both directions, the whole run. Passes: forward passes of one sample."
+)
+
+
+def take(out: Path, folder: Path) -> bool:
+    """Bring the board and the search below `out` into the folder: what has been run replaces what was there."""
+    path = out / NAME / BOARD
+    found = read_found(out / NAME)
+    if not path.is_file() and not found:
+        return False
+    before = read(folder)
+    rows = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    known = {key_of(row): row for row in before["board"]}
+    merged = {**known, **{key_of(row): row for row in rows if row["seeds"] or key_of(row) not in known}}
+    data = {"board": list(merged.values()), "search": found or before["search"]}
+    (folder / JSON).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return True
+
+
+def read(folder: Path) -> dict[str, Any]:
+    path = folder / JSON
+    found: dict[str, Any] = {"board": [], "search": {}}
+    return json.loads(path.read_text("utf-8")) if path.is_file() else found
+
+
+def page(data: Mapping[str, Any], board: Board | None = None) -> str:
+    board = board or load()
+    rows, found = data["board"], data["search"]
+    run = [row for row in rows if row["seeds"]]
+    return "\n".join(
+        [
+            "# One fair leaderboard",
+            "",
+            "Made by `python -m torso.papers.docs` from `leaderboard.json` and `src/torso/papers/leaderboard.toml`. "
+            f"{board.title}. Every method has the same rounds, participants, epochs, batches and grid of rates; its "
+            "rates are chosen on validation data, its numbers are of test data.",
+            "",
+            *(_results(rows, board) if run else ["**No results yet.** Nothing of the board has been run.", ""]),
+            *_search(found, board),
+            *_choices(rows, board),
+            *_rules(board),
+            *_made(run),
+        ]
+    )
+
+
+def _results(rows: Rows, board: Board) -> list[str]:
+    settings = [name for name in board.settings if judged(in_setting(rows, name))]
+    said = [*_verdict(rows, settings), "## Over all settings", ""]
+    places = overall(rows, settings)
+    if places:
+        said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three.", ""]
+        table: list[dict[str, object]] = [
+            {"method": name_of(row), **{TITLES[c]: f"{row[c]:g}" for c in RANKED}} for row in places
+        ]
+        said += [markdown(table), ""]
+    whole = {str(row["method"]) for row in places}
+    missing = list(dict.fromkeys(str(row["method"]) for row in rows if row["method"] not in whole))
+    if missing:
+        said += [f"Without a place in one of these settings: {', '.join(missing)}.", ""]
+    said += [
+        LEGEND,
+        "",
+    ]
+    for setting in settings:
+        there = in_setting(rows, setting)
+        said += [f"## {setting}", "", markdown([line(row, there) for row in there]), ""]
+    return said
+
+
+def _verdict(rows: Rows, settings: Sequence[str]) -> list[str]:
+    """Does a find of the search beat every known method? Setting by setting, by two standard errors or not."""
+    said: list[dict[str, object]] = []
+    for setting in settings:
+        there = in_setting(rows, setting)
+        for column in RANKED:
+            best, new = best_known(there, column), [row for row in judged(there) if row["new"]]
+            if best is None or not new:
+                continue
+            top = max(new, key=lambda row: float(row[column]["mean"]))
+            mean, error = apart(top, best, column)
+            clear = ", clear" if abs(mean) > 2 * error else ""  # no number is above NaN
+            said.append(
+                {
+                    "setting": setting,
+                    "accuracy": TITLES[column],
+                    "best known": f"{best['method']} {best[column]['mean']:.1f}",
+                    "best new": f"{top['method']} {top[column]['mean']:.1f}",
+                    "difference": spoken_difference(top, best, column) + clear,
+                }
+            )
+    if not said:
+        return []
+    legend = "The best find of the search beside the best known method. Clear: by more than two standard errors."
+    return ["## Does a new combination beat them all?", "", legend, "", markdown(said), ""]
+
+
+def _search(found: Mapping[str, Any], board: Board) -> list[str]:
+    said = ["## What was tried in the search", ""]
+    axes = [" × ".join("/".join(choices) for choices in space.axes.values()) for space in board.search.spaces]
+    said += [
+        f"Combinations of axes, on validation data alone, in {listed(board.search.settings)}: {'; '.join(axes)}, each "
+        "with the whole grid. A combination is known where a preset makes the same choices, whatever their numbers and "
+        f"however the client's own model is made. The best {board.search.best} that are not known are entered into the "
+        "board. Test data have no part in it.",
+        "",
+    ]
+    if not found:
+        return [*said, "The search has not been run yet.", ""]
+    if not found["complete"]:
+        said += [f"The search is not complete ({found['left']} are left), so that nothing is entered yet.", ""]
+    said += ["Cells: generic + personalised accuracy at the best point of the grid.", "", markdown(searched(found)), ""]
+    said += [f"- refused: {one['method']}: {one['why']}" for one in found["refused"]]
+    return [*said, ""] if found["refused"] else said
+
+
+def _choices(rows: Rows, board: Board) -> list[str]:
+    """The grid, and what was chosen from it."""
+    grid = "; ".join(f"{axis.key} of {', '.join(f'{v:g}' for v in axis.values)}" for axis in board.grid)
+    said = [
+        "## The grid, and what was chosen",
+        "",
+        f"{grid}. At seed 0, with a share of {board.validation:g} of every client's training samples held out, the "
+        f"point with the largest sum of {listed([f'{name} accuracy' for name in CHOOSES])} on the held-out samples; a "
+        "run that diverged counts as 0. A rate that a method does not use is not tried.",
+        "",
+    ]
+    chosen: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["chosen"]:
+            chosen.setdefault(str(row["method"]), {})[str(row["setting"])] = spoken_point(row["chosen"])
+    if not chosen:
+        return said
+    table: list[dict[str, object]] = [
+        {"method": name, **{setting: there.get(setting, "–") for setting in board.settings}}
+        for name, there in chosen.items()
+    ]
+    return [*said, markdown(table), ""]
+
+
+def _rules(board: Board) -> list[str]:
+    """Who is on the board, who is not, and what a reader has to keep in mind."""
+    settings = [f"- `{name}`: {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.settings.items()]
+    besides = [
+        f"- `{name}` with {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.entries.items() if sets
+    ]
+    left = [f"- {', '.join(names)}: {why}." for why, names in board.left_out.items()]
+    return [
+        "## Settings and entries",
+        "",
+        *settings,
+        "",
+        f"{len(board.entries)} presets compete; some with more than their name:",
+        "",
+        *besides,
+        "",
+        "Not on the board:",
+        "",
+        *left,
+        "",
+        "## Caveats",
+        "",
+        *(f"- {text}" for text in board.caveats),
+        "",
+    ]
+
+
+def _made(run: Rows) -> list[str]:
+    """Commands, machine, versions, data."""
+    said = [
+        "## Again",
+        "",
+        "```console",
+        "$ torso leaderboard --dry-run                                    # runs and time",
+        "$ torso leaderboard --search --data-root DIR --out runs/papers   # combinations, on validation data",
+        "$ torso leaderboard --seeds 3 --data-root DIR --out runs/papers  # all methods, and what the search has found",
+        "$ python -m torso.papers.docs runs/papers                        # this page",
+        "```",
+        "",
+    ]
+    if not run:
+        return said
+    known = machines_and_versions(run)
+    seeds = sorted({len(row["seeds"]) for row in run})
+    known += [f"Seeds: {' or '.join(map(str, seeds))}.", *caveats_of(row["data"] for row in run)]
+    return [*said, *(f"- {text}" for text in known), ""]
+
+
+def write(folder: Path) -> None:
+    (folder / PAGE).write_text(page(read(folder)), encoding="utf-8")

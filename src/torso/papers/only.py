@@ -1,0 +1,39 @@
+"""`--only 'shards=2,method=fedbabu|fedavg'`: a part of what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from torso.errors import RequestError
+
+T = TypeVar("T")
+
+
+def select(only: str, items: Sequence[T], values: Callable[[T, str], tuple[Any, ...]], of: str, keys: str) -> list[int]:
+    """Places of the items that every condition names; `values`: what a condition on a key may name of an item.
+
+    `of` and `keys` say to a person whose items they are, and which keys they have."""
+    kept = list(range(len(items)))
+    for condition in filter(None, (part.strip() for part in only.split(","))):
+        key, equals, said = (word.strip() for word in condition.partition("="))
+        there = {str(value): None for item in items for value in values(item, key)}
+        if not equals or not there:
+            raise RequestError(f"--only {condition!r}: {of} has no key {key!r}. Accepted: KEY=VALUE of {keys}")
+        asked = [value.strip() for value in said.split("|")]
+        kept = [i for i in kept if any(_same(value, word) for value in values(items[i], key) for word in asked)]
+        if not kept:
+            raise RequestError(
+                f"--only {only!r} matches nothing in {of}: no record is left at {condition!r}. "
+                f"Values of {key} in {of}: {', '.join(there)}"
+            )
+    return kept
+
+
+def _same(value: Any, word: str) -> bool:
+    if str(value).lower() == word.lower():
+        return True
+    try:
+        return float(value) == float(word)
+    except (TypeError, ValueError):
+        return False

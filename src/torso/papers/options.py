@@ -1,0 +1,37 @@
+"""Options that the commands of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from torso.runs.events import Listener, Stop
+
+Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data lie; default: $TORSO_DATA, ./data.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
+Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:
+    """--set, and the two keys that have options of their own."""
+    own = {"run.device": device, "run.precision": precision}
+    return [*sets, *(f"{key}={value}" for key, value in own.items() if value)]
+
+
+def make_room(console: Console, table: Table) -> None:
+    """A file has no edge."""
+    if not console.is_terminal:
+        room = console.options.update_width(10_000)
+        console.width = max(console.width, console.measure(table, options=room).maximum)
