@@ -27,7 +27,8 @@ from torso.runs.compare import compare
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped, device_of
-from torso.runs.spread import Plan, spread
+from torso.runs.spread import spread
+from torso.runs.together import Plan
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 SMALL = ["data.clients=10", "train.rounds=3", "train.fraction=0.3", "personalize.epochs=1", "run.workers=1"]
@@ -93,7 +94,7 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     run(here, tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    (found,) = spread([Plan(chosen, tmp_path / "out", False)], data, heard, None)
+    (found,) = spread([Plan(chosen, tmp_path / "out")], data, heard, None)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
     assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")
