@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from torso.config import Config
+from torso.engine.connect import connected
 from torso.errors import RequestError, TorsoError
-from torso.papers.answers import Answer, Found, failed, machine, read, records
+from torso.papers.answers import Answer, Found, failed, machine_of, note_machine, read, records
 from torso.papers.plan import Plan, Run
 from torso.papers.progress import TableBar, TableLines
 from torso.papers.sharing import begin_at, finished_runs, opening_key, thin, training_key
@@ -48,25 +50,16 @@ class Table:
     def answers(self) -> list[Answer]:
         return records(self.plan, self.found)
 
-    def note(self, run: Run, result: Result | Exception, here: bool = False) -> None:
-        """Take the result of a run in; `here`: it took place in this process, on this machine."""
-        where = self._machine(run, here and not isinstance(result, Exception))
+    def note(self, run: Run, result: Result | Exception) -> None:
+        """Take the result of a run in."""
         if isinstance(result, Exception):
             self.broken[run.name] = result
             found = failed(result, run.config)
         else:
-            found = read(result, run.config, run.answers, where)
+            found = read(result, run.config, run.answers, machine_of(self.place(run)))
         self.done.add(run.name)
         for line in run.answers:
             self.found[line][found.seed] = found
-
-    def _machine(self, run: Run, here: bool) -> dict[str, str]:
-        """On which machine the run took place: its folder tells, since it may be read elsewhere."""
-        path = self.place(run) / "machine.json"
-        if here:
-            write_text(path, json.dumps(machine(run.config)) + "\n")
-        found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        return found
 
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -94,13 +87,9 @@ def reproduce(
         rounds = sum(int(r.config.train.rounds) for r in waiting)
         listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
-        for wave in waves(table, waiting):
-            places = [table.place(run) for run in wave]
-            for number, result in run_together([r.config for r in wave], places, listener=listener, stop=stop):
-                _check(result, wave[number])
-                table.note(wave[number], result, here=True)
-                table.write()
-                thin([places[number]])
+        with _cluster(waiting):
+            for wave in waves(table, waiting):
+                _run_wave(table, wave, listener, stop)
     except Stopped:
         left = len(plan.runs) - len(table.done)
         raise Stopped(
@@ -108,6 +97,22 @@ def reproduce(
             f"The same command continues with the other {left}."
         ) from None
     return table
+
+
+def _cluster(waiting: Sequence[Run]) -> AbstractContextManager[None]:
+    """One connection for all waves, where there is a cluster."""
+    on_ray = [run.config.run for run in waiting if run.config.run.engine == "ray"]
+    return connected(on_ray[0]) if on_ray else nullcontext()
+
+
+def _run_wave(table: Table, wave: Sequence[Run], listener: Listener | None, stop: Stop | None) -> None:
+    configs, places = [run.config for run in wave], [table.place(run) for run in wave]
+    with closing(run_together(configs, places, listener=listener, stop=stop, after=note_machine)) as ends:
+        for number, result in ends:
+            _check(result, wave[number])
+            table.note(wave[number], result)
+            table.write()
+            thin([places[number]])
 
 
 def _recall(table: Table) -> None:
