@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,20 +16,22 @@ import ray
 from rich.console import Console
 from tests.engine.clusters import config
 from tests.engine.mortal import Mortal
-from tests.runs.samples import bits, history_of, last_tensors, result_of, same_tensors
+from tests.runs.samples import bits, history_of, last_tensors, result_of, same_tensors, tiny
 
-from torso import Config, RequestError, run
+from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
+from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import methods
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
+from torso.runs.away import Mailbox
 from torso.runs.compare import compare
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped, device_of
 from torso.runs.spread import spread
-from torso.runs.together import Plan
+from torso.runs.together import Plan, run_together
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 SMALL = ["data.clients=10", "train.rounds=3", "train.fraction=0.3", "personalize.epochs=1", "run.workers=1"]
@@ -110,6 +113,83 @@ def test_a_stop_reaches_all_runs_and_they_can_be_continued(tmp_path: Path) -> No
     results = compare(["fedavg", "fedper", "fedbabu"], None, sets, out=tmp_path / "out", resume=True)
     assert [result.rounds for result in results] == [40, 40, 40]
     assert results[0].accuracy == compare(["fedavg"], None, [*SMALL, "train.rounds=40"])[0].accuracy
+
+
+# packs
+
+
+def test_packs_on_the_cluster_are_the_packs_here_and_tell_what_breaks(tmp_path: Path) -> None:
+    """Two runs in one stack, one that bursts beside them, a folder in use: told as they end, in any order."""
+    asked = [tiny("fedper", *RAY, case) for case in ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")]
+    (tmp_path / "there" / "3").mkdir(parents=True)
+    (tmp_path / "there" / "3" / "mine.txt").write_text("not a run")
+    outs = [tmp_path / "there" / str(place) for place in range(4)]
+    seen = list(run_together(asked, outs, clients=6, after=write_place))
+    assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
+    found = dict(seen)
+    here = [config.but("run.engine=batched") for config in asked[:2]]
+    for place, alone in run_together(here, [tmp_path / "here" / str(place) for place in range(2)], clients=6):
+        beside = found[place]
+        assert isinstance(alone, Result)
+        assert isinstance(beside, Result)
+        assert beside.accuracy == alone.accuracy
+        assert same_tensors(last_tensors(outs[place]), last_tensors(tmp_path / "here" / str(place)))
+    burst, refused = found[2], found[3]
+    assert isinstance(burst, Result)
+    assert burst.status.startswith("failed: non-finite")
+    assert isinstance(refused, RequestError)
+    assert "is not empty" in str(refused)
+    places = {(out / "place").read_text() for out in outs[:3]}
+    assert len(places) == 2
+    assert str(os.getpid()) not in places
+    assert (outs[0] / "place").read_text() == (outs[1] / "place").read_text()
+
+
+def write_place(config: Config, folder: Path) -> None:
+    assert config.run.engine == "auto"
+    (folder / "place").write_text(str(os.getpid()))
+
+
+def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(personals, "mortal", Mortal)
+    (tmp_path / "lives").mkdir()
+    for name in "abc":
+        (tmp_path / "lives" / name).touch()
+    fatal = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=5))
+    asked = [config(method, train={"fraction": 1.0}, run={"ray": {"workers": 1}}) for method in (fatal, "fedper")]
+    (_, lost), (_, whole) = run_together(asked, [tmp_path / "0", tmp_path / "1"])
+    assert isinstance(lost, PlaceLost)
+    assert "3 processes have died over fedper seed 0" in str(lost)
+    assert isinstance(whole, Result)
+    assert whole.ok
+    ((_, again),) = run_together(asked[:1], [tmp_path / "0"])
+    assert isinstance(again, Result)
+    assert again.accuracy == run(config(fatal, "one-by-one", train={"fraction": 1.0})).accuracy
+
+
+def test_a_caller_that_has_had_enough_leaves_the_others_with_a_checkpoint(tmp_path: Path) -> None:
+    """The short ones end while the long one, which was given out before the last of them, is under way."""
+    asked = [tiny("fedper", *RAY, "run.checkpoint_every=0", f"train.rounds={rounds}") for rounds in (1, 2000, 1)]
+    ends = run_together(asked, [tmp_path / str(place) for place in range(3)])
+    assert sorted(next(ends)[0] for _ in range(2)) == [0, 2]
+    ends.close()
+    assert not (tmp_path / "1" / "result.json").exists()
+    assert list((tmp_path / "1" / "checkpoints").glob("*.json"))
+
+
+def test_nobody_comes_is_said(tmp_path: Path) -> None:
+    """All three cores are somebody else's."""
+    hogs = [ray.remote(num_cpus=1)(Mailbox).remote() for _ in range(3)]
+    try:
+        ray.get([hog.take.remote(False) for hog in hogs])
+        sets = ["run.ray.wait=1"]
+        with pytest.raises(PlaceLost, match=r"has not started within run\.ray\.wait = 1 s; the cluster has 3 cores"):
+            list(run_together([tiny("fedavg", *RAY, *sets)], [tmp_path / "0"]))
+    finally:
+        for hog in hogs:
+            ray.kill(hog)
 
 
 # the driver
