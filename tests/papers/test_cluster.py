@@ -102,7 +102,7 @@ def test_a_table_on_two_workers_is_the_table_of_one_process_also_when_one_is_kil
 def test_what_began_on_the_cluster_goes_on_without_and_the_other_way_round(
     first: tuple[str, ...], second: tuple[str, ...], data: Path, tmp_path: Path
 ) -> None:
-    only, stop = "shards=2,fraction=0.1,local_epochs=10,method=fedavg|fedbabu", Stop()
+    only, stop = PART.replace("|lg-fedavg|fedper", ""), Stop()
     rounds = "train.rounds=200"
     with pytest.raises(Stopped, match="of 2 runs finished"):
         reproduce(_plan(data, rounds, *first, only=only), tmp_path / "out", listener=_Heard(stop.ask), stop=stop)
@@ -119,11 +119,11 @@ def test_data_that_a_machine_lacks_end_the_table_with_a_word(
     """The driver has them; the worker, on another machine, does not: here they go before it looks."""
     send = Spread._send
 
-    def late(self: Spread) -> None:
+    def late(self: Spread, most: int) -> None:
         (data / "cifar10_jpeg.npz").unlink(missing_ok=True)
         if data.exists():
             data.rmdir()
-        send(self)
+        send(self, most)
 
     monkeypatch.setattr(Spread, "_send", late)
     words = ("reproduce", "fedbabu/13", "--only", PART, "--data-root", str(data), "--out", "out")

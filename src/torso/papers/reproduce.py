@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from torso.config import Config
-from torso.engine.connect import connected
 from torso.errors import RequestError, TorsoError
 from torso.papers.answers import Answer, Found, failed, machine_of, note_machine, read, records
 from torso.papers.plan import Plan, Run
@@ -22,7 +21,7 @@ from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder, fingerprint
 from torso.runs.result import Result
 from torso.runs.run import Stopped
-from torso.runs.together import run_together
+from torso.runs.together import Crew, crew, run_together
 
 
 @dataclass
@@ -87,9 +86,9 @@ def reproduce(
         rounds = sum(int(r.config.train.rounds) for r in waiting)
         listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
-        with _cluster(waiting):
+        with crew(plan.runs[0].config.run) if waiting else nullcontext() as hands:
             for wave in waves(table, waiting):
-                _run_wave(table, wave, listener, stop)
+                _run_wave(table, wave, listener, stop, hands)
     except Stopped:
         left = len(plan.runs) - len(table.done)
         raise Stopped(
@@ -99,15 +98,12 @@ def reproduce(
     return table
 
 
-def _cluster(waiting: Sequence[Run]) -> AbstractContextManager[None]:
-    """One connection for all waves, where there is a cluster."""
-    on_ray = [run.config.run for run in waiting if run.config.run.engine == "ray"]
-    return connected(on_ray[0]) if on_ray else nullcontext()
-
-
-def _run_wave(table: Table, wave: Sequence[Run], listener: Listener | None, stop: Stop | None) -> None:
+def _run_wave(
+    table: Table, wave: Sequence[Run], listener: Listener | None, stop: Stop | None, hands: Crew | None
+) -> None:
     configs, places = [run.config for run in wave], [table.place(run) for run in wave]
-    with closing(run_together(configs, places, listener=listener, stop=stop, after=note_machine)) as ends:
+    ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=hands)
+    with closing(ends):
         for number, result in ends:
             _check(result, wave[number])
             table.note(wave[number], result)

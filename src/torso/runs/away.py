@@ -14,6 +14,7 @@ from typing import Any
 import ray
 import torch
 from ray import cloudpickle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torso.config import Config
 from torso.data import Federation, Shelf, build
@@ -30,21 +31,27 @@ from torso.runs.together import After, Plan, side_by_side
 Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
 
 
-class Mailbox:
-    """Where the runs leave word, and learn whether they are to stop."""
+def mailbox() -> Any:
+    """An actor where the runs leave word, and learn whether they are to stop; on the machine of whoever asks for it.
 
-    def __init__(self) -> None:
-        self.letters: list[Letter] = []
-        self.asked = False
+    It is made here and the letters are closed, so that its process does without Torso, which takes seconds to load."""
 
-    def post(self, number: int, hook: str, words: tuple[Any, ...]) -> bool:
-        self.letters.append((number, hook, words))
-        return self.asked
+    class Mailbox:
+        def __init__(self) -> None:
+            self.letters: list[bytes] = []
+            self.asked = False
 
-    def take(self, ask: bool) -> list[Letter]:
-        self.asked = self.asked or ask
-        letters, self.letters = self.letters, []
-        return letters
+        def post(self, letter: bytes) -> bool:
+            self.letters.append(letter)
+            return self.asked
+
+        def take(self, ask: bool) -> list[bytes]:
+            self.asked = self.asked or ask
+            letters, self.letters = self.letters, []
+            return letters
+
+    with_us = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=with_us).remote()
 
 
 class Away(Listener):
@@ -54,7 +61,8 @@ class Away(Listener):
         self.number, self.mailbox, self.stop = number, mailbox, stop
 
     def _post(self, hook: str, *words: Any) -> None:
-        if ray.get(self.mailbox.post.remote(self.number, hook, words)):
+        letter: Letter = self.number, hook, words
+        if ray.get(self.mailbox.post.remote(cloudpickle.dumps(letter))):
             self.stop.ask()
 
     def begin(self, begin: Begin) -> None:
@@ -92,15 +100,17 @@ def portable(error: Exception) -> Exception:
 class Hand:
     """A process that does one pack of runs after the other, and reads each data set once."""
 
-    def __init__(self, home: Home) -> None:
-        home.move_in()
+    def __init__(self) -> None:
         self.shelf = Shelf()
 
     def hello(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()
 
-    def do(self, numbers: Sequence[int], load: bytes, parcel: Parcel | None, mailbox: Any) -> list[Result | Exception]:
+    def do(
+        self, home: Home, numbers: Sequence[int], load: bytes, parcel: Parcel | None, mailbox: Any
+    ) -> list[Result | Exception]:
         """Each run as it would be in this process alone, with an ordinary engine; `parcel`: their data, if sent."""
+        home.move_in()
         ends = self._ends(numbers, *unload(load), parcel, mailbox)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # others may share the accelerator

@@ -17,7 +17,6 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torso.config import Config
 from torso.data import Federation
@@ -25,11 +24,11 @@ from torso.engine.connect import late, needs, room
 from torso.engine.parcels import whole
 from torso.engine.worker import Home
 from torso.errors import PlaceLost
-from torso.runs.away import Hand, Mailbox
+from torso.runs.away import Hand, Letter, mailbox
 from torso.runs.events import Listener, Stop
 from torso.runs.result import Result
 from torso.runs.run import Stopped
-from torso.runs.together import After, Ended, Plan
+from torso.runs.together import After, Crew, Ended, Plan
 
 _TRIES = 3  # processes that one pack may cost
 _LOOK = 0.2  # seconds between looks at the mailbox
@@ -40,7 +39,8 @@ class Spread:
     """Packs of runs (numbers of plans) that wait, that are under way, and the processes that do them.
 
     `parcel` gives the data of a run as they lie in the object store; without, processes read the files themselves.
-    Processes are actors: they keep what they have read, and their accelerator, from one pack to the next."""
+    Processes are actors: they keep what they have read, and their accelerator, from one pack to the next, and those of
+    a crew from one lot of packs to the next."""
 
     def __init__(
         self,
@@ -51,17 +51,18 @@ class Spread:
         *,
         parcel: Callable[[Config], Any] | None = None,
         after: After | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self.plans, self.packs, self.stop, self.parcel, self.after = plans, packs, stop, parcel, after
         self.run = plans[0].config.run
         self.listeners = [listener.beside() for _ in plans]
         self.home = Home.here()
-        with_us = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=with_us).remote()
+        self.mailbox = mailbox()
         self.waiting = list(range(len(packs)))[::-1]
         self.tries = [0] * len(packs)
         self.coming: dict[Any, Any] = {}  # processes that start, by their first word
-        self.idle: list[Any] = []
+        self.crew = Crew() if crew is None else crew
+        self.idle, self.passing = self.crew.idle, crew is None
         self.flying: dict[Any, tuple[Any, int]] = {}  # by their answer: who does which pack
         self.unborn = 0
         self.stopped: dict[int, str] = {}
@@ -84,8 +85,10 @@ class Spread:
                 self._step(most)
             raise
         finally:
-            for hand in (*self.coming.values(), *self.idle, *(hand for hand, _ in self.flying.values()), self.mailbox):
+            for hand in (*self.coming.values(), *(hand for hand, _ in self.flying.values()), self.mailbox):
                 ray.kill(hand)
+            if self.passing:
+                self.crew.leave()
         if left:
             unfinished = f"{left} of {len(self.plans)} runs are not finished"
             raise Stopped("; ".join([unfinished, *self.stopped.values()]))
@@ -95,7 +98,7 @@ class Spread:
         ask = self.stop.asked or self.over
         if not ask:
             self._hire(most)
-            self._send()
+            self._send(most)
         done, _ = ray.wait([*self.flying, *self.coming], timeout=_LOOK)
         self._hear()
         ended: list[Ended] = []
@@ -109,7 +112,7 @@ class Spread:
     def _hire(self, most: int) -> None:
         free = len(self.coming) + len(self.idle)
         for _ in range(min(most - len(self.flying), len(self.waiting)) - free):
-            hand = ray.remote(Hand).options(**needs(self.run), max_restarts=0).remote(self.home)
+            hand = ray.remote(Hand).options(**needs(self.run), max_restarts=0).remote()
             self.coming[hand.hello.remote()] = hand
         if self.idle or self.flying:
             self.alive = time.monotonic()
@@ -129,8 +132,8 @@ class Spread:
             self.idle.append(hand)
             self.unborn = 0
 
-    def _send(self) -> None:
-        while self.waiting and self.idle:
+    def _send(self, most: int) -> None:
+        while self.waiting and self.idle and len(self.flying) < most:
             pack, hand = self.waiting.pop(), self.idle.pop()
             plans = [self.plans[number] for number in self.packs[pack]]
             for plan in plans:
@@ -139,10 +142,11 @@ class Spread:
             data = self.parcel(plans[0].config) if self.parcel else None
             self.tries[pack] += 1
             load = cloudpickle.dumps((plans, self.after))
-            self.flying[hand.do.remote(self.packs[pack], load, data, self.mailbox)] = hand, pack
+            self.flying[hand.do.remote(self.home, self.packs[pack], load, data, self.mailbox)] = hand, pack
 
     def _hear(self) -> None:
-        for number, hook, words in ray.get(self.mailbox.take.remote(self.stop.asked or self.over)):
+        for letter in ray.get(self.mailbox.take.remote(self.stop.asked or self.over)):
+            number, hook, words = _opened(letter)
             getattr(self.listeners[number], hook)(*words)
 
     def _land(self, answer: Any) -> list[Ended]:
@@ -174,6 +178,11 @@ class Spread:
     def _name(self, number: int) -> str:
         config = self.plans[number].config
         return f"{config.method.name} seed {config.run.seed}"
+
+
+def _opened(letter: bytes) -> Letter:
+    found: Letter = cloudpickle.loads(letter)
+    return found
 
 
 def spread(

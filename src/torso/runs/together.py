@@ -6,11 +6,12 @@ networks that can stand in one stack, so they go in lockstep (`learn/meeting.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torso import data
 from torso.config import Config, RunConfig
@@ -36,6 +37,33 @@ class Plan:
     folder: Path | None
 
 
+@dataclass(frozen=True)
+class Crew:
+    """Processes of a cluster that wait for runs: with their data, from one call of `run_together` to the next."""
+
+    idle: list[Any] = field(default_factory=list)
+
+    def leave(self) -> None:
+        import ray
+
+        while self.idle:
+            ray.kill(self.idle.pop())
+
+
+@contextmanager
+def crew(run: RunConfig) -> Iterator[Crew | None]:
+    """One connection and its processes for all calls in the block, where there is a cluster."""
+    if run.engine != "ray":
+        yield None
+        return
+    with connected(run):
+        hands = Crew()
+        try:
+            yield hands
+        finally:
+            hands.leave()
+
+
 After = Callable[[Config, Path], None]
 Ended = tuple[int, Result | Exception]
 
@@ -48,17 +76,19 @@ def run_together(
     stop: Stop | None = None,
     clients: int | None = None,
     after: After | None = None,
+    crew: Crew | None = None,
 ) -> Generator[Ended, None, None]:
     """Run them all, and tell of each as it ends: its place in the list, and its result or what went wrong.
 
     A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
     CPU, where a stack is no faster. `after` is called where a run has taken place, with its config there and its
-    folder. With `run.engine = "ray"` that is a process of the cluster, which does several of them at the same time."""
+    folder. With `run.engine = "ray"` that is a process of the cluster, which does several of them at the same time;
+    those of `crew` stay for the next call."""
     plans = [Plan(config, out) for config, out in zip(configs, outs, strict=True)]
     told, ask = listener or Listener(), stop or Stop()
     if plans and plans[0].config.run.engine == "ray":
-        yield from _over_the_cluster(plans, packs(configs, clients), told, ask, after)
+        yield from _over_the_cluster(plans, packs(configs, clients), told, ask, after, crew)
         return
     shelf = Shelf()
 
@@ -74,12 +104,17 @@ def run_together(
 
 
 def _over_the_cluster(
-    plans: Sequence[Plan], groups: Sequence[Sequence[int]], listener: Listener, stop: Stop, after: After | None
+    plans: Sequence[Plan],
+    groups: Sequence[Sequence[int]],
+    listener: Listener,
+    stop: Stop,
+    after: After | None,
+    crew: Crew | None,
 ) -> Generator[Ended, None, None]:
     with connected(plans[0].config.run):
         from torso.runs.spread import Spread  # needs Ray
 
-        with closing(Spread(plans, groups, listener, stop, after=after).go()) as ends:
+        with closing(Spread(plans, groups, listener, stop, after=after, crew=crew).go()) as ends:
             yield from ends
 
 
