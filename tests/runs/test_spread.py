@@ -251,7 +251,7 @@ def assert_all_gone(workers: set[int]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 def test_a_killed_driver_takes_its_workers_along_and_its_run_resumes_bit_for_bit(tmp_path: Path) -> None:
-    chosen = config("fedper", train={"rounds": 80}, run={"ray": {"workers": 1}})
+    chosen = config("fedper", train={"rounds": 40}, run={"ray": {"workers": 1}})
     (tmp_path / "config.toml").write_text(chosen.as_toml())
     folder = str(tmp_path / "out")
     with start("run", str(tmp_path / "config.toml"), "--out", folder) as process:
@@ -262,7 +262,7 @@ def test_a_killed_driver_takes_its_workers_along_and_its_run_resumes_bit_for_bit
     assert_all_gone(workers)
     assert not (tmp_path / "out" / "result.json").exists()
     resumed = run(chosen, folder, resume=True)
-    whole = run(config("fedper", "one-by-one", train={"rounds": 80}))  # one worker adds in the order of one process
+    whole = run(config("fedper", "one-by-one", train={"rounds": 40}))  # one worker adds in the order of one process
     assert resumed.state is not None
     assert whole.state is not None
     assert bits(resumed.state) == bits(whole.state)

@@ -95,10 +95,11 @@ class Spread:
 
     def _step(self, most: int) -> list[Ended]:
         """Give out what waits, wait for what ends."""
-        ask = self.stop.asked or self.over
-        if not ask:
+        if not (self.stop.asked or self.over):
             self._hire(most)
             self._send(most)
+        if not (self.flying or self.coming):  # a stop since the caller looked
+            return []
         done, _ = ray.wait([*self.flying, *self.coming], timeout=_LOOK)
         self._hear()
         ended: list[Ended] = []
