@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,10 +17,11 @@ import ray
 from rich.console import Console
 from tests.engine.clusters import config
 from tests.engine.mortal import Mortal
-from tests.runs.samples import bits, history_of, last_tensors, result_of, same_tensors
+from tests.runs.samples import bits, history_of, last_tensors, result_of, same_tensors, tiny
 
-from torso import Config, RequestError, run
+from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
+from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import methods
 from torso.personal import personals
@@ -27,11 +30,26 @@ from torso.runs.compare import compare
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped, device_of
-from torso.runs.spread import Plan, spread
+from torso.runs.spread import Spread, spread
+from torso.runs.together import Crew, Plan, run_together
 
-pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.usefixtures("lent"), pytest.mark.xdist_group("ray")]
 SMALL = ["data.clients=10", "train.rounds=3", "train.fraction=0.3", "personalize.epochs=1", "run.workers=1"]
 RAY = ["run.engine=ray", "run.ray.workers=2"]
+
+
+@pytest.fixture(scope="module")
+def hands(cluster: None) -> Iterator[Crew]:
+    """Processes for all tests here: to start some takes longer than such a run."""
+    crew = Crew()
+    yield crew
+    crew.leave()
+
+
+@pytest.fixture
+def lent(hands: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in (Spread.__init__, run_together):
+        monkeypatch.setitem(function.__kwdefaults__, "crew", hands)
 
 
 def data(config: Config) -> Federation:
@@ -93,7 +111,7 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     run(here, tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    (found,) = spread([Plan(chosen, tmp_path / "out", False)], data, heard, None)
+    (found,) = spread([Plan(chosen, tmp_path / "out")], data, heard, None)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
     assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")
@@ -109,6 +127,82 @@ def test_a_stop_reaches_all_runs_and_they_can_be_continued(tmp_path: Path) -> No
     results = compare(["fedavg", "fedper", "fedbabu"], None, sets, out=tmp_path / "out", resume=True)
     assert [result.rounds for result in results] == [40, 40, 40]
     assert results[0].accuracy == compare(["fedavg"], None, [*SMALL, "train.rounds=40"])[0].accuracy
+
+
+# packs
+
+
+def test_packs_on_the_cluster_are_the_packs_here_and_tell_what_breaks(tmp_path: Path) -> None:
+    """Two runs in one stack, one that bursts beside them, a folder in use: told as they end, in any order."""
+    asked = [tiny("fedper", *RAY, case) for case in ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")]
+    (tmp_path / "there" / "3").mkdir(parents=True)
+    (tmp_path / "there" / "3" / "mine.txt").write_text("not a run")
+    outs = [tmp_path / "there" / str(place) for place in range(4)]
+    seen = list(run_together(asked, outs, clients=6, after=write_place))
+    assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
+    found = dict(seen)
+    here = [config.but("run.engine=batched") for config in asked[:2]]
+    for place, alone in run_together(here, [tmp_path / "here" / str(place) for place in range(2)], clients=6):
+        beside = found[place]
+        assert isinstance(alone, Result)
+        assert isinstance(beside, Result)
+        assert beside.accuracy == alone.accuracy
+        assert same_tensors(last_tensors(outs[place]), last_tensors(tmp_path / "here" / str(place)))
+    burst, refused = found[2], found[3]
+    assert isinstance(burst, Result)
+    assert burst.status.startswith("failed: non-finite")
+    assert isinstance(refused, RequestError)
+    assert "is not empty" in str(refused)
+    places = {(out / "place").read_text() for out in outs[:3]}
+    assert str(os.getpid()) not in places
+    assert (outs[0] / "place").read_text() == (outs[1] / "place").read_text()
+
+
+def write_place(config: Config, folder: Path) -> None:
+    assert config.run.engine == "auto"
+    (folder / "place").write_text(str(os.getpid()))
+
+
+def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(personals, "mortal", Mortal)
+    (tmp_path / "lives").mkdir()
+    for name in "ab":
+        (tmp_path / "lives" / name).touch()
+    monkeypatch.setattr("torso.runs.spread._TRIES", 2)  # to start processes takes long
+    fatal = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=5))
+    asked = [config(method, train={"fraction": 1.0}, run={"ray": {"workers": 1}}) for method in (fatal, "fedper")]
+    (_, lost), (_, whole) = run_together(asked, [tmp_path / "0", tmp_path / "1"])
+    assert isinstance(lost, PlaceLost)
+    assert "2 processes have died over fedper seed 0" in str(lost)
+    assert isinstance(whole, Result)
+    assert whole.ok
+    ((_, again),) = run_together(asked[:1], [tmp_path / "0"])
+    assert isinstance(again, Result)
+    assert again.accuracy == run(config(fatal, "one-by-one", train={"fraction": 1.0})).accuracy
+
+
+def test_a_caller_that_has_had_enough_leaves_the_others_with_a_checkpoint(tmp_path: Path) -> None:
+    """The short ones end while the long one, which was given out before the last of them, is under way."""
+    asked = [tiny("fedper", *RAY, "run.checkpoint_every=0", f"train.rounds={rounds}") for rounds in (1, 2000, 1)]
+    ends = run_together(asked, [tmp_path / str(place) for place in range(3)])
+    assert sorted(next(ends)[0] for _ in range(2)) == [0, 2]
+    ends.close()
+    assert not (tmp_path / "1" / "result.json").exists()
+    assert list((tmp_path / "1" / "checkpoints").glob("*.json"))
+
+
+def test_nobody_comes_is_said(tmp_path: Path) -> None:
+    """One of three cores is somebody else's, and a worker wants them all."""
+    hog = ray.remote(num_cpus=1)(Counter).remote()
+    try:
+        ray.get(hog.total.remote())
+        chosen = tiny("fedavg", *RAY, "run.ray.wait=1", "run.workers=3")
+        with pytest.raises(PlaceLost, match=r"has not started within run\.ray\.wait = 1 s; the cluster has 3 cores"):
+            list(run_together([chosen], [tmp_path / "0"], crew=Crew()))
+    finally:
+        ray.kill(hog)
 
 
 # the driver
@@ -157,7 +251,7 @@ def assert_all_gone(workers: set[int]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 def test_a_killed_driver_takes_its_workers_along_and_its_run_resumes_bit_for_bit(tmp_path: Path) -> None:
-    chosen = config("fedper", train={"rounds": 80}, run={"ray": {"workers": 1}})
+    chosen = config("fedper", train={"rounds": 40}, run={"ray": {"workers": 1}})
     (tmp_path / "config.toml").write_text(chosen.as_toml())
     folder = str(tmp_path / "out")
     with start("run", str(tmp_path / "config.toml"), "--out", folder) as process:
@@ -168,7 +262,7 @@ def test_a_killed_driver_takes_its_workers_along_and_its_run_resumes_bit_for_bit
     assert_all_gone(workers)
     assert not (tmp_path / "out" / "result.json").exists()
     resumed = run(chosen, folder, resume=True)
-    whole = run(config("fedper", "one-by-one", train={"rounds": 80}))  # one worker adds in the order of one process
+    whole = run(config("fedper", "one-by-one", train={"rounds": 40}))  # one worker adds in the order of one process
     assert resumed.state is not None
     assert whole.state is not None
     assert bits(resumed.state) == bits(whole.state)

@@ -133,6 +133,9 @@ def test_who_can_stand_beside_whom() -> None:
     assert packs(alike) == [[0], [1], [2], [3], [4]]  # one at a time on CPU
     others = ["train.lr=0.05", "method.name=fedavg", "model.body=conv3", "train.local_epochs=1", "data.augment=flip"]
     assert len(packs([alike[0], *(alike[0].but(other) for other in others)], 100)) == 1 + len(others)
+    ray = [config.but("run.engine=ray") for config in alike]
+    assert packs(ray) == packs(alike)  # it is the workers' device that counts
+    assert packs([config.but("run.ray.gpus_per_worker=0.33") for config in ray]) == [[0, 1, 2, 3, 4]]
     made = [alike[0].but("data.source=synthetic", f"run.seed={seed}") for seed in (0, 1)]
     assert len(packs(made, 100)) == 2  # other images
 

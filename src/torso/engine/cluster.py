@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, OutOfMemoryError, R
 
 from torso.data import Federation
 from torso.engine.base import Narrows, Sums, Work
-from torso.engine.connect import needs, room, threads
+from torso.engine.connect import late, needs, room, threads
 from torso.engine.dealing import home, pieces, shares
 from torso.engine.parcels import Account, Cargo, Label, Ledger, Parcel, read, whole, write
 from torso.engine.worker import Home, Worker
@@ -194,11 +194,7 @@ class Cluster:
         try:
             pid, host = ray.get(place.actor.hello.remote(), timeout=self.run.ray.wait)
         except GetTimeoutError:
-            there = ray.cluster_resources()
-            return (
-                f"has not started within run.ray.wait = {self.run.ray.wait:g} s; the cluster has "
-                f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} accelerators. Ask for less, or wait longer"
-            )
+            return late(self.run)
         except RayActorError as error:
             return f"could not start: {str(error).strip().splitlines()[-1]}"
         place.who = f"worker {place.slot + 1} (process {pid} on {host})"

@@ -92,3 +92,14 @@ def room(run: RunConfig) -> int:
             "no room for one worker. Ask for less"
         )
     return run.ray.workers or fits
+
+
+def late(run: RunConfig) -> str:
+    """Why nobody comes, as far as can be told."""
+    import ray
+
+    there = ray.cluster_resources()
+    return (
+        f"has not started within run.ray.wait = {run.ray.wait:g} s; the cluster has {there.get('CPU', 0):g} cores and "
+        f"{there.get('GPU', 0):g} accelerators. Ask for less, or wait longer"
+    )

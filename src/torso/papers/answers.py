@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
@@ -18,12 +20,12 @@ from torso.papers.plan import Plan
 from torso.papers.settings import REASONS, Refusal
 from torso.precision import precision_of
 from torso.report.comparison import flat
+from torso.runs.checkpoint import write_text
+from torso.runs.folder import is_free
 from torso.runs.result import Result
 from torso.runs.run import device_of
 
 Answer = dict[str, Any]
-_HERE = frozenset({"data.root", "run.seed", "run.device", "run.workers", "run.checkpoint_every", "run.clients_at_once"})
-"""Keys that say where and how, not what."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,11 @@ def _value(result: Result, name: str) -> tuple[float, float]:
 
 def changed(config: Config) -> dict[str, Any]:
     """The keys that differ from the preset's and our defaults: with the seed and data.root, `torso run --set …` runs it
-    again."""
+    again. Those that say where and how, not what, are left out."""
     usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
     found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
-    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in _HERE}}
+    here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
+    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in here}}
 
 
 def machine(config: Config) -> dict[str, str]:
@@ -81,6 +84,19 @@ def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
         ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
     )
     return [f"Machine (precision): {'; '.join(machines)}.", f"Versions: {'; '.join(versions)}."]
+
+
+def note_machine(config: Config, folder: Path) -> None:
+    """Write down where a run has taken place, in the process where it has: others read it elsewhere."""
+    path = folder / "machine.json"
+    if not path.exists() or path.stat().st_mtime < (folder / "result.json").stat().st_mtime:
+        write_text(path, json.dumps(machine(config)) + "\n")
+
+
+def machine_of(folder: Path) -> dict[str, str]:
+    path = folder / "machine.json"
+    found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
 
 
 def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
@@ -110,6 +126,7 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
         answer["not_comparable"] = label.bug
     if not by_seed:
         return answer
+    by_seed = dict(sorted(by_seed.items()))  # on a cluster they end in any order
     first = next(iter(by_seed.values()))
     known = {
         "config": dict(first.config),
@@ -117,7 +134,7 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
         "versions": dict(first.versions),
         "data": first.data,
     }
-    values = {seed: found.values[place] for seed, found in sorted(by_seed.items()) if place in found.values}
+    values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
     bad = [found.status for found in by_seed.values() if place not in found.values]
     if not values:
         return {**answer, "status": bad[0], **known}

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from torso.measure.fairness import worst
-from torso.papers.answers import changed, over_seeds
+from torso.papers.answers import changed, machine_of, over_seeds
 from torso.papers.board import CHOOSES, NAME, Arena, Entry, Point, Trial
 from torso.papers.files import file_of
 from torso.papers.progress import TableBar, TableLines
-from torso.papers.running import finished, machine_of, run_all
+from torso.papers.running import finished, run_all
 from torso.papers.search import FILE, Combination, best_of, entered, ranked, read_found, score
 from torso.papers.sharing import finished_runs, thin, training_key
 from torso.runs.checkpoint import write_text

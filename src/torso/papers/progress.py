@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
@@ -30,6 +31,34 @@ class _Count(Listener):
     def end(self, result: Result) -> None:
         self.ended += 1
 
+    def note(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def beside(self) -> Listener:
+        return _Beside(self)
+
+
+class _Beside(Listener):
+    """One of the runs that other processes do: what it does again, after it has lost its own, is not counted twice."""
+
+    def __init__(self, table: _Count) -> None:
+        self.shown, self.name, self.done = table, "", 0
+
+    def begin(self, begin: Begin) -> None:
+        self.name = begin.folder.name if begin.folder else begin.method
+        self.shown.begin(replace(begin, done=begin.done - self.done))  # what is new; less than none where some is lost
+        self.done = begin.done
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.done += 1
+        self.shown.round(round, seconds, accuracy)
+
+    def note(self, text: str) -> None:
+        self.shown.note(f"{self.name}: {text}" if self.name else text)
+
+    def end(self, result: Result) -> None:
+        self.shown.end(result)
+
 
 class TableLines(_Count):
     """For logs and pipes: a line when a run begins to be followed, a line a finished run."""
@@ -37,18 +66,15 @@ class TableLines(_Count):
     def table(self, title: str, runs: int, rounds: int, done: int) -> None:
         super().table(title, runs, rounds, done)
         finished = f", {done} finished before" if done else ""
-        self._say(f"{title}: {runs} runs, {rounds} rounds{finished}")
+        self.note(f"{title}: {runs} runs, {rounds} rounds{finished}")
 
     def end(self, result: Result) -> None:
         super().end(result)
         name = result.folder.name if result.folder else result.method
         taken = time.perf_counter() - self.began
-        self._say(
+        self.note(
             f"{self.title}: {self.ended}/{self.runs}  {name}  {result.status}  {short(result.accuracy)}  {taken:.0f} s"
         )
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 class TableBar(_Count):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.config import Config
-from torso.papers.answers import Answer, Found, failed, read, records
+from torso.papers.answers import Answer, Found, failed, machine_of, read, records
 from torso.papers.plan import Plan, Run
 from torso.papers.progress import TableBar, TableLines
-from torso.papers.running import finished, machine_of, run_all
+from torso.papers.running import finished, run_all
 from torso.papers.sharing import finished_runs
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop

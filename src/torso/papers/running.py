@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -11,13 +11,12 @@ import torch
 
 from torso.config import Config
 from torso.errors import RequestError, TorsoError
-from torso.papers.answers import machine
+from torso.papers.answers import note_machine
 from torso.papers.sharing import begin_at, opening_key, thin, training_key
-from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.result import Result
-from torso.runs.together import run_together
+from torso.runs.together import crew, run_together
 
 
 class Planned(Protocol):
@@ -35,25 +34,21 @@ P = TypeVar("P", bound=Planned)
 
 def run_all(
     waiting: Sequence[P], folder: Path, known: dict[str, Path], listener: Listener | None, stop: Stop | None
-) -> Iterator[tuple[P, Result | Exception]]:
+) -> Generator[tuple[P, Result | Exception], None, None]:
     """Run them below the folder, and tell of each as it ends. A run that breaks does not end the others.
 
     `known`: by training key, finished runs to begin at (`finished_runs`); those that end here are added."""
-    for wave in waves(waiting, folder, known):
-        places = [folder / run.name for run in wave]
-        for number, result in run_together([r.config for r in wave], places, listener=listener, stop=stop):
-            _check(result, wave[number])
-            if not isinstance(result, Exception):
-                write_text(places[number] / "machine.json", json.dumps(machine(wave[number].config)) + "\n")
-            yield wave[number], result
-            thin([places[number]])
-
-
-def machine_of(place: Path) -> dict[str, str]:
-    """On which machine a run took place: its folder tells, since it may be read elsewhere."""
-    path = place / "machine.json"
-    found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return found
+    if not waiting:
+        return
+    with crew(waiting[0].config.run) as hands:
+        for wave in waves(waiting, folder, known):
+            configs, places = [run.config for run in wave], [folder / run.name for run in wave]
+            ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=hands)
+            with closing(ends):
+                for number, result in ends:
+                    _check(result, wave[number])
+                    yield wave[number], result
+                    thin([places[number]])
 
 
 def _check(result: Result | Exception, run: Planned) -> None:

@@ -14,6 +14,7 @@ from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.result import Result
 from torso.runs.run import Stopped, device_of, prepare, run
+from torso.runs.together import Plan
 
 Planned = tuple[Config, str, int]  # with its method and seed
 
@@ -50,7 +51,7 @@ def compare(
         if folder is not None:
             RunFolder.check(folder, chosen, continued)
     if plans[0][0].run.engine == "ray" and len(plans) > 1:
-        return _spread(plans[: len(methods)], plans, folders, again, listener, stop, out)
+        return _spread(plans[: len(methods)], plans, folders, listener, stop, out)
     federations: dict[int, Federation] = {}  # of one seed at a time: all its methods share it
     results = []
     for number, ((chosen, _, seed), folder, continued) in enumerate(zip(plans, folders, again, strict=True)):
@@ -75,7 +76,6 @@ def _spread(
     first: Sequence[Planned],
     plans: Sequence[Planned],
     folders: Sequence[Path | None],
-    again: Sequence[bool],
     listener: Listener | None,
     stop: Stop | None,
     out: str | Path | None,
@@ -85,12 +85,9 @@ def _spread(
     for other, _, seed in first:
         prepare(other, made[seed])
     with connected(plans[0][0].run):
-        from torso.runs.spread import Plan, spread
+        from torso.runs.spread import spread
 
-        chosen = [
-            Plan(config, folder, continued)
-            for (config, _, _), folder, continued in zip(plans, folders, again, strict=True)
-        ]
+        chosen = [Plan(config, folder) for (config, _, _), folder in zip(plans, folders, strict=True)]
         try:
             return spread(chosen, lambda config: made.pop(config.run.seed, None) or _data(config), listener, stop)
         except Stopped as stopped:

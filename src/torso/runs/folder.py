@@ -105,13 +105,14 @@ class RunFolder:
 
 def _differences(before: Config, now: Config) -> str:
     old, new = _flat(before.as_tree()), _flat(now.as_tree())
-    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and not _is_free(k)]
+    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and not is_free(k)]
     return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
         " …" if len(keys) > 3 else ""
     )
 
 
-def _is_free(key: str) -> bool:
+def is_free(key: str) -> bool:
+    """Whether a key says how, not what."""
     return any(key == free or key.startswith(f"{free}.") for free in _FREE)
 
 

@@ -1,186 +1,210 @@
-"""Independent runs beside each other on a cluster: each is one task with an ordinary engine, and tells how it goes."""
+"""Independent runs beside each other on a cluster, alone or in packs: who does which, and what comes of them."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import Any
 
 import ray
-import torch
 from ray import cloudpickle
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayTaskError, WorkerCrashedError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine.connect import needs, room, threads
-from torso.engine.parcels import Parcel, read, whole
+from torso.engine.connect import late, needs, room
+from torso.engine.parcels import whole
 from torso.engine.worker import Home
-from torso.errors import PlaceLost, RequestError, TorsoError
-from torso.runs.events import Begin, Listener, Stop
+from torso.errors import PlaceLost
+from torso.runs.away import Hand, Letter, mailbox
+from torso.runs.events import Listener, Stop
 from torso.runs.result import Result
-from torso.runs.rounds import Round
-from torso.runs.run import Stopped, run
+from torso.runs.run import Stopped
+from torso.runs.together import After, Crew, Ended, Plan
 
-_TRIES = 3  # processes that one run may cost
+_TRIES = 3  # processes that one pack may cost
 _LOOK = 0.2  # seconds between looks at the mailbox
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One of several runs."""
-
-    config: Config
-    folder: Path | None
-    resume: bool
-
-
-class Mailbox:
-    """Where the runs leave word, and learn whether they are to stop."""
-
-    def __init__(self) -> None:
-        self.letters: list[tuple[int, str, tuple[Any, ...]]] = []
-        self.asked = False
-
-    def post(self, number: int, hook: str, words: tuple[Any, ...]) -> bool:
-        self.letters.append((number, hook, words))
-        return self.asked
-
-    def take(self, ask: bool) -> list[tuple[int, str, tuple[Any, ...]]]:
-        self.asked = self.asked or ask
-        letters, self.letters = self.letters, []
-        return letters
-
-
-class Away(Listener):
-    """Passes on what a run tells, from where it runs; the answer says whether it is to stop."""
-
-    def __init__(self, number: int, mailbox: Any, stop: Stop) -> None:
-        self.number, self.mailbox, self.stop = number, mailbox, stop
-
-    def _post(self, hook: str, *words: Any) -> None:
-        if ray.get(self.mailbox.post.remote(self.number, hook, words)):
-            self.stop.ask()
-
-    def begin(self, begin: Begin) -> None:
-        self._post("begin", begin)
-
-    def round(self, round: Round, seconds: float, accuracy: Any) -> None:
-        self._post("round", round, seconds, accuracy)
-
-    def note(self, text: str) -> None:
-        self._post("note", text)
-
-    def measuring(self, clients: int) -> None:
-        self._post("measuring", clients)
-
-    def end(self, result: Result) -> None:
-        self._post("end", light(result))
-
-
-def light(result: Result) -> Result:
-    """What can be said of a run that took place elsewhere: its models stay in its folder."""
-    return replace(result, initial=None, generic={}, state=None, federation=None)
-
-
-def one_run(number: int, home: Home, plan: bytes, data: Parcel, mailbox: Any) -> Result:
-    """A task: the run as it would be in this process alone."""
-    home.move_in()
-    chosen: Plan = cloudpickle.loads(plan)
-    if chosen.folder is not None and not chosen.folder.parent.is_dir():
-        raise RequestError(
-            f"--out {str(chosen.folder.parent)!r} is not there on {socket.gethostname()}, a machine of the cluster. "
-            "Give a folder on a disk that all of them share"
-        )
-    device = torch.device("cuda" if chosen.config.run.ray.gpus_per_worker else "cpu")
-    federation: Federation = read(data.text, {}, data.cargo.unload(device, copy=False))
-    stop = Stop()
-    listener = Away(number, mailbox, stop)
-    here = {"engine": "auto", "device": device.type, "workers": threads(chosen.config.run)}
-    config = chosen.config.model_copy(update={"run": chosen.config.run.model_copy(update=here)})
-    found = run(config, chosen.folder, resume=chosen.resume, listener=listener, stop=stop, federation=federation)
-    return light(found)
+_LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
 
 
 class Spread:
-    """The runs under way and those that wait."""
+    """Packs of runs (numbers of plans) that wait, that are under way, and the processes that do them.
+
+    `parcel` gives the data of a run as they lie in the object store; without, processes read the files themselves.
+    Processes are actors: they keep what they have read, and their accelerator, from one pack to the next, and those of
+    a crew from one lot of packs to the next."""
 
     def __init__(
-        self, plans: Sequence[Plan], data: Callable[[Config], Federation], listener: Listener, stop: Stop
+        self,
+        plans: Sequence[Plan],
+        packs: Sequence[Sequence[int]],
+        listener: Listener,
+        stop: Stop,
+        *,
+        parcel: Callable[[Config], Any] | None = None,
+        after: After | None = None,
+        crew: Crew | None = None,
     ) -> None:
-        self.plans, self.data, self.stop = list(plans), data, stop
+        self.plans, self.packs, self.stop, self.parcel, self.after = plans, packs, stop, parcel, after
+        self.run = plans[0].config.run
         self.listeners = [listener.beside() for _ in plans]
         self.home = Home.here()
-        self.mailbox = ray.remote(Mailbox).options(num_cpus=0).remote()
-        self.results: dict[int, Result] = {}
+        self.mailbox = mailbox()
+        self.waiting = list(range(len(packs)))[::-1]
+        self.tries = [0] * len(packs)
+        self.coming: dict[Any, Any] = {}  # processes that start, by their first word
+        self.crew = Crew() if crew is None else crew
+        self.idle, self.passing = self.crew.idle, crew is None
+        self.flying: dict[Any, tuple[Any, int]] = {}  # by their answer: who does which pack
+        self.unborn = 0
         self.stopped: dict[int, str] = {}
-        self.tries = [0] * len(self.plans)
-        self.parcels: dict[int, Any] = {}  # data by seed, in the object store
-        self.flying: dict[Any, int] = {}
+        self.over = False  # nobody wants more
+        self.alive = time.monotonic()  # when there was last somebody to do the work
 
-    def go(self) -> list[Result]:
-        first = self.plans[0].config.run
-        waiting, most = list(range(len(self.plans)))[::-1], room(first)
+    def go(self) -> Generator[Ended, None, None]:
+        """Each run as it ends: its number, and its result or what went wrong. `Stopped` is raised once all have."""
+        left = len(self.plans)
+        most = room(self.run)
         try:
-            while self.flying or (waiting and not self.stop.asked):
-                while waiting and len(self.flying) < most and not self.stop.asked:
-                    self._start(waiting.pop())
-                done, _ = ray.wait(list(self.flying), timeout=_LOOK)
-                self._hear()
-                for answer in done:
-                    self._land(answer, self.flying.pop(answer))
+            while self.flying or (self.waiting and not self.stop.asked):
+                for ended in self._step(most):
+                    left -= 1
+                    yield ended
             self._hear()
+        except GeneratorExit:  # hours of the others' work may be at stake: they end with a checkpoint
+            self.over = True
+            while self.flying:
+                self._step(most)
+            raise
         finally:
-            for answer in self.flying:
-                ray.cancel(answer, force=True)
-            ray.kill(self.mailbox)
-        if self.stopped or waiting:
-            left = f"{len(self.plans) - len(self.results)} of {len(self.plans)} runs are not finished"
-            raise Stopped("; ".join([left, *self.stopped.values()]))
-        return [self.results[number] for number in range(len(self.plans))]
+            for hand in (*self.coming.values(), *(hand for hand, _ in self.flying.values()), self.mailbox):
+                ray.kill(hand)
+            if self.passing:
+                self.crew.leave()
+        if left:
+            unfinished = f"{left} of {len(self.plans)} runs are not finished"
+            raise Stopped("; ".join([unfinished, *self.stopped.values()]))
 
-    def _start(self, number: int) -> None:
-        plan = self.plans[number]
-        seed = plan.config.run.seed
-        if plan.folder is not None:
-            plan.folder.parent.mkdir(parents=True, exist_ok=True)
-        if seed not in self.parcels:
-            self.parcels[seed] = ray.put(whole(self.data(plan.config)))
-        task = ray.remote(one_run).options(**needs(plan.config.run), max_retries=0)
-        self.tries[number] += 1
-        answer = task.remote(number, self.home, cloudpickle.dumps(plan), self.parcels[seed], self.mailbox)
-        self.flying[answer] = number
+    def _step(self, most: int) -> list[Ended]:
+        """Give out what waits, wait for what ends."""
+        if not (self.stop.asked or self.over):
+            self._hire(most)
+            self._send(most)
+        if not (self.flying or self.coming):  # a stop since the caller looked
+            return []
+        done, _ = ray.wait([*self.flying, *self.coming], timeout=_LOOK)
+        self._hear()
+        ended: list[Ended] = []
+        for answer in done:
+            if answer in self.coming:
+                self._welcome(answer)
+            else:
+                ended += self._land(answer)
+        return ended
+
+    def _hire(self, most: int) -> None:
+        free = len(self.coming) + len(self.idle)
+        for _ in range(min(most - len(self.flying), len(self.waiting)) - free):
+            hand = ray.remote(Hand).options(**needs(self.run), max_restarts=0).remote()
+            self.coming[hand.hello.remote()] = hand
+        if self.idle or self.flying:
+            self.alive = time.monotonic()
+        elif time.monotonic() - self.alive > self.run.ray.wait:
+            raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {late(self.run)}")
+
+    def _welcome(self, answer: Any) -> None:
+        hand = self.coming.pop(answer)
+        try:
+            ray.get(answer)
+        except _LOST as error:
+            self.unborn += 1
+            if self.unborn >= _TRIES:
+                why = str(error).strip().splitlines()[-1]
+                raise PlaceLost(f"{_TRIES} workers could not start: {why}") from None
+        else:
+            self.idle.append(hand)
+            self.unborn = 0
+
+    def _send(self, most: int) -> None:
+        while self.waiting and self.idle and len(self.flying) < most:
+            pack, hand = self.waiting.pop(), self.idle.pop()
+            plans = [self.plans[number] for number in self.packs[pack]]
+            for plan in plans:
+                if plan.folder is not None:
+                    plan.folder.parent.mkdir(parents=True, exist_ok=True)
+            data = self.parcel(plans[0].config) if self.parcel else None
+            self.tries[pack] += 1
+            load = cloudpickle.dumps((plans, self.after))
+            self.flying[hand.do.remote(self.home, self.packs[pack], load, data, self.mailbox)] = hand, pack
 
     def _hear(self) -> None:
-        for number, hook, words in ray.get(self.mailbox.take.remote(self.stop.asked)):
+        for letter in ray.get(self.mailbox.take.remote(self.stop.asked or self.over)):
+            number, hook, words = _opened(letter)
             getattr(self.listeners[number], hook)(*words)
 
-    def _land(self, answer: Any, number: int) -> None:
-        """Keep a run's result; a run whose process has died goes on in another, from its last checkpoint."""
-        plan = self.plans[number]
+    def _land(self, answer: Any) -> list[Ended]:
+        """What has come of a pack; one whose process has died goes on in another, from its runs' folders."""
+        hand, pack = self.flying.pop(answer)
+        numbers, ends = self.packs[pack], list[Result | Exception]()
         try:
-            self.results[number] = ray.get(answer)
-        except RayTaskError as error:
-            if isinstance(error.cause, Stopped):
-                self.stopped[number] = f"{plan.config.method.name} seed {plan.config.run.seed}: {error.cause}"
-            elif isinstance(error.cause, TorsoError):
-                raise error.cause from None
+            ends = ray.get(answer)
+            self.idle.append(hand)
+        except RayTaskError as error:  # not of a run: of what surrounds it
+            self.idle.append(hand)
+            ends = [error] * len(numbers)
+        except _LOST:
+            ray.kill(hand)
+            what = self._name(numbers[0]) + (f" and {len(numbers) - 1} beside it" if len(numbers) > 1 else "")
+            if self.tries[pack] < _TRIES:
+                self.waiting.append(pack)
+                self.listeners[numbers[0]].note(f"the process of {what} was lost; it goes on in another")
+                return []
+            ends = [PlaceLost(f"{_TRIES} processes have died over {what}; Ray's logs tell more")] * len(numbers)
+        told = list[Ended]()
+        for number, end in zip(numbers, ends, strict=True):
+            if isinstance(end, Stopped):
+                self.stopped[number] = f"{self._name(number)}: {end}"
             else:
-                raise
-        except (WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError):
-            what = f"{plan.config.method.name} seed {plan.config.run.seed}"
-            if self.tries[number] >= _TRIES:
-                raise PlaceLost(f"{_TRIES} processes have died over {what}; Ray's logs tell more") from None
-            begun = plan.folder is not None and (plan.folder / "config.toml").exists()
-            self.plans[number] = replace(plan, resume=begun)
-            self.listeners[number].note(f"the process of {what} was lost; it goes on in another")
-            self._start(number)
+                told.append((number, end))
+        return told
+
+    def _name(self, number: int) -> str:
+        config = self.plans[number].config
+        return f"{config.method.name} seed {config.run.seed}"
+
+
+def _opened(letter: bytes) -> Letter:
+    found: Letter = cloudpickle.loads(letter)
+    return found
 
 
 def spread(
     plans: Sequence[Plan], data: Callable[[Config], Federation], listener: Listener | None, stop: Stop | None
 ) -> list[Result]:
-    """All runs, as many at once as `run.ray` has room for; `data` makes those of a seed, once."""
-    return Spread(plans, data, listener or Listener(), stop or Stop()).go()
+    """All runs, as many at once as `run.ray` has room for; `data` makes those of a seed, once, and they are sent.
+
+    What goes wrong with one is raised, and ends the others."""
+    parcels: dict[int, Any] = {}
+
+    def parcel(config: Config) -> Any:
+        seed = config.run.seed
+        if seed not in parcels:
+            parcels[seed] = ray.put(whole(data(config)))
+        return parcels[seed]
+
+    results: dict[int, Result] = {}
+    alone = [[number] for number in range(len(plans))]
+    with closing(Spread(plans, alone, listener or Listener(), stop or Stop(), parcel=parcel).go()) as ends:
+        for number, end in ends:
+            if isinstance(end, Exception):
+                raise end
+            results[number] = end
+    return [results[number] for number in range(len(plans))]

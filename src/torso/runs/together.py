@@ -6,14 +6,18 @@ networks that can stand in one stack, so they go in lockstep (`learn/meeting.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torso import data
-from torso.config import Config
-from torso.data import Shelf
+from torso.config import Config, RunConfig
+from torso.data import Federation, Shelf
 from torso.engine import Batched, Engine
+from torso.engine.connect import connected
 from torso.learn.meeting import Meeting
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import fingerprint
@@ -35,6 +39,45 @@ _DEALING = {
 _USUAL = Config()
 
 
+@dataclass(frozen=True)
+class Plan:
+    """One of several runs. A folder that holds an unfinished run of its config is resumed."""
+
+    config: Config
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Processes of a cluster that wait for runs: with their data, from one call of `run_together` to the next."""
+
+    idle: list[Any] = field(default_factory=list)
+
+    def leave(self) -> None:
+        import ray
+
+        while self.idle:
+            ray.kill(self.idle.pop())
+
+
+@contextmanager
+def crew(run: RunConfig) -> Iterator[Crew | None]:
+    """One connection and its processes for all calls in the block, where there is a cluster."""
+    if run.engine != "ray":
+        yield None
+        return
+    with connected(run):
+        hands = Crew()
+        try:
+            yield hands
+        finally:
+            hands.leave()
+
+
+After = Callable[[Config, Path], None]
+Ended = tuple[int, Result | Exception]
+
+
 def run_together(
     configs: Sequence[Config],
     outs: Sequence[Path],
@@ -42,33 +85,74 @@ def run_together(
     listener: Listener | None = None,
     stop: Stop | None = None,
     clients: int | None = None,
-) -> Iterator[tuple[int, Result | Exception]]:
+    after: After | None = None,
+    crew: Crew | None = None,
+) -> Generator[Ended, None, None]:
     """Run them all, and tell of each as it ends: its place in the list, and its result or what went wrong.
 
     A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
-    CPU, where a stack is no faster."""
+    CPU, where a stack is no faster. `after` is called where a run has taken place, with its config there and its
+    folder. With `run.engine = "ray"` that is a process of the cluster, which does several of them at the same time;
+    those of `crew` stay for the next call."""
+    plans = [Plan(config, out) for config, out in zip(configs, outs, strict=True)]
+    told, ask = listener or Listener(), stop or Stop()
+    if plans and plans[0].config.run.engine == "ray":
+        yield from _over_the_cluster(plans, packs(configs, clients), told, ask, after, crew)
+        return
     shelf = Shelf()
 
-    def one(place: int, meeting: Meeting | None = None) -> Result:
-        config, out = configs[place], outs[place]
-        resume = (out / "config.toml").exists()
-        if resume and (out / "result.json").exists():
-            return Result.read(out)
-        federation = data.build(config.data, config.run.seed, device_of(config.run), shelf)
-        engine = None if meeting is None else _engine(config, meeting)
-        return run(config, out, resume=resume, listener=listener, stop=stop, federation=federation, engine=engine)
+    def made(config: Config) -> Federation:
+        return data.build(config.data, config.run.seed, device_of(config.run), shelf)
 
     for group in packs(configs, clients):
-        if len(group) == 1:
-            ends = [_told(partial(one, group[0]))]
-        else:
-            meeting = Meeting()
-            ends = meeting.hold([partial(one, place, meeting) for place in group])
+        ends = side_by_side([plans[place] for place in group], [told] * len(group), ask, made, after)
         for end in ends:
             if isinstance(end, Stopped):
                 raise end
         yield from zip(group, ends, strict=True)
+
+
+def _over_the_cluster(
+    plans: Sequence[Plan],
+    groups: Sequence[Sequence[int]],
+    listener: Listener,
+    stop: Stop,
+    after: After | None,
+    crew: Crew | None,
+) -> Generator[Ended, None, None]:
+    with connected(plans[0].config.run):
+        from torso.runs.spread import Spread  # needs Ray
+
+        with closing(Spread(plans, groups, listener, stop, after=after, crew=crew).go()) as ends:
+            yield from ends
+
+
+def side_by_side(
+    plans: Sequence[Plan],
+    listeners: Sequence[Listener],
+    stop: Stop,
+    made: Callable[[Config], Federation],
+    after: After | None = None,
+) -> list[Result | Exception]:
+    """The runs of one pack, in this process; `made` gives the data of one."""
+
+    def one(place: int, meeting: Meeting | None = None) -> Result:
+        config, out = plans[place].config, plans[place].folder
+        resume = out is not None and (out / "config.toml").exists()
+        if out is not None and resume and (out / "result.json").exists():
+            result = Result.read(out)
+        else:
+            told, engine = listeners[place], None if meeting is None else _engine(config, meeting)
+            result = run(config, out, resume=resume, listener=told, stop=stop, federation=made(config), engine=engine)
+        if after is not None and out is not None:
+            after(config, out)
+        return result
+
+    if len(plans) == 1:
+        return [_told(partial(one, 0))]
+    meeting = Meeting()
+    return meeting.hold([partial(one, place, meeting) for place in range(len(plans))])
 
 
 def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[int]]:
@@ -77,15 +161,20 @@ def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[in
     filled: dict[str, float] = {}
     done: list[list[int]] = []
     for place, config in enumerate(configs):
-        most = clients if clients is not None else CLIENTS * (device_of(config.run).type == "cuda")
+        most = clients if clients is not None else CLIENTS * _accelerated(config.run)
         key, each = _key(config), participants(config)
-        if key in made and filled[key] + each <= most and config.run.engine in ("auto", "batched"):
+        if key in made and filled[key] + each <= most and config.run.engine in ("auto", "batched", "ray"):
             made[key].append(place)
             filled[key] += each
         else:
             made[key], filled[key] = [place], each
             done.append(made[key])
     return done
+
+
+def _accelerated(run: RunConfig) -> bool:
+    """Where runs take place, which on a cluster is with its workers."""
+    return run.ray.gpus_per_worker > 0 if run.engine == "ray" else device_of(run).type == "cuda"
 
 
 def participants(config: Config) -> float:
