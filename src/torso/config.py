@@ -120,7 +120,8 @@ class PersonalizeConfig(_Section):
 
     part: Literal["method", "body", "head", "full"] = Field("method", description="method: as method.personal says")
     epochs: CountOrZero = Field(5, description="epochs of fine-tuning")
-    lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum and batch are the run's")
+    lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum is the run's")
+    batch_size: CountOrZero = Field(0, description="batch of fine-tuning; 0: the run's")
     sweep: tuple[CountOrZero, ...] = Field(
         (), strict=False, description="further numbers of epochs, measured in the same pass"
     )

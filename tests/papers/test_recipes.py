@@ -14,12 +14,14 @@ import pytest
 from torso.config import Config
 from torso.errors import RequestError
 from torso.measure import measures
+from torso.methods.starts import Finished, Fresh
 from torso.nets import Network, build
 from torso.papers.docs import blank
 from torso.papers.plan import lines_of, plan
 from torso.papers.published import PAPERS, names, recipe
 from torso.papers.settings import REASONS, Refusal, Wanted
 from torso.papers.show import place
+from torso.personal import Personal
 from torso.runs.stages import stages
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "spec" / "tables.jsonl"
@@ -145,6 +147,48 @@ def test_fedfn_is_run_as_its_paper_says() -> None:
     uneven = _one("fedfn/a8", "method=FedAvg,alpha=0.1,dataset=CIFAR10")
     assert (uneven.data.partition, uneven.data.balance, uneven.data.min_size) == ("dirichlet-class", True, 10)
     assert {run.config.train.lr for run in plan(recipe("fedfn/a2")).runs} == {0.01, 0.03, 0.05, 0.1}
+
+
+def test_tables_that_fedfn_made_with_other_code_are_run_with_its_habits() -> None:
+    """Tables 2 and A8 were made with FedNTD's code, the rest with FedBABU's (paper, appendix B; spec 2, 10.6)."""
+    for name, decay, normalize in (("2", 1e-5, "statistics"), ("a8", 1e-5, "statistics"), ("a13", 0.0, "source")):
+        found = {(r.config.train.weight_decay, r.config.data.normalize) for r in plan(recipe(f"fedfn/{name}")).runs}
+        assert found == {(decay, normalize)}, name
+
+
+def test_clients_of_a_central_model_fine_tune_in_the_batches_of_clients() -> None:
+    """Spec 9.2: B = 50, ten updates an epoch, although the central model was trained in batches of 128 (spec 4.1)."""
+    for run in plan(recipe("fedbabu/9")).runs:
+        assert (run.config.train.batch_size, run.config.personalize.batch_size) == (128, 50)
+
+
+def test_fed_rods_baselines_are_measured_as_its_paper_says() -> None:
+    alone = _one("fedrod/8", "method=local-only,alpha=0.1")
+    assert alone.method.personal == Personal()  # spec 5.1: rounds × epochs, and no further visit
+    assert alone.train.rounds * alone.train.local_epochs == 500
+    meta = _one("fedrod/8", "method=per-fedavg,alpha=0.1").method.personal
+    assert (meta.rate, meta.factor) == ("last", 1.0)  # not the 0.001 of FedBABU's notebook
+    lg = plan(recipe("fedrod/8"), "method=lg-fedavg,alpha=0.1").runs
+    assert {type(run.config.method.start) for run in lg} == {Finished, Fresh}
+
+
+def test_the_line_of_cross_entropy_is_fedavg() -> None:
+    """Fed-RoD's table 3 prints FedAvg's numbers of table 2 in it."""
+    made = plan(recipe("fedrod/3"), "balanced_loss=CE")
+    names_of = {made.lines[i].variant: run.config.method.name for run in made.runs for i in run.answers}
+    assert names_of == {"": "fedavg", "two heads": "fedrod-hyper-ce"}
+    printed = {r.metric: r.mean for r in recipe("fedrod/2").records if r.algorithm == "FedAvg"}
+    assert {line.record.metric: line.record.mean for line in made.lines if "CE" in line.record.algorithm} == printed
+    (caveat,) = (text for text in recipe("fedrod/3").caveats if "LDAM" in text)
+    ldam, cdt = (_one("fedrod/3", f"balanced_loss={loss}").method.objective for loss in ("LDAM", "CDT"))
+    assert f"{ldam.gamma} and {cdt.gamma} here" in caveat  # type: ignore[attr-defined]
+
+
+def test_every_number_without_the_head_has_a_line_with_the_distance_of_the_code() -> None:
+    for name, count in (("fedbabu/3", 36), ("fedbabu/12", 36), ("fedbabu/23", 12)):
+        lines = [line for line in lines_of(recipe(name)) if line.variant]
+        assert len(lines) == count, name
+        assert all("measure.templates=l2" in line.wanted.sets for line in lines if isinstance(line.wanted, Wanted))
 
 
 def test_one_run_answers_several_numbers() -> None:

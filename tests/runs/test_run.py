@@ -204,3 +204,14 @@ def test_a_comparison_checks_every_request_first(names: list[str], sets: list[st
     with pytest.raises(RequestError, match=words):
         compare(names, None, [*TINY, *sets], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_fine_tuning_may_have_a_batch_of_its_own() -> None:
+    """Table 9 of FedBABU: one machine trains in batches of 128, clients fine-tune in batches of 50 (spec 9.2)."""
+    usual, said, other = (
+        run(tiny("fedavg", "personalize.lr=0.1", f"personalize.batch_size={size}"), federation=digits()).accuracy
+        for size in (0, 50, 5)
+    )
+    assert said == usual
+    assert other["initial"] == usual["initial"]
+    assert other["personalized"] != usual["personalized"]

@@ -53,7 +53,7 @@ _ROD = {
     "Fed-RoD (hyper)+FedProx": "fedrod-hyper-fedprox",
     "Fed-RoD (hyper)+SCAFFOLD": "fedrod-hyper-scaffold",
     "Fed-RoD (Meta-BSM)": "fedrod-meta-bsm",
-    "FedAvg / Fed-RoD with CE": "fedrod-hyper-ce",
+    "FedAvg / Fed-RoD with CE": "fedavg",  # its three numbers are FedAvg's of table 2
 }
 _NCM = {
     "Random": "random",
@@ -93,7 +93,7 @@ _FN = {
 LABELS: Mapping[str, Mapping[str, str]] = {"FedBABU": _FEDBABU, "Fed-RoD": _ROD, "FedNCM": _NCM, "FedFN": _FN}
 """By paper, what a table calls a method → the name of our preset."""
 
-_HAS_ITS_OWN = frozenset({"per-fedavg", "ditto", "pfedme", "fedfomo", "mtl", "centralized"})
+_HAS_ITS_OWN = frozenset({"per-fedavg", "ditto", "pfedme", "fedfomo", "mtl", "centralized", "local-only"})
 """Methods of Fed-RoD's tables whose own model is not the local one (spec 5)."""
 
 _LOSSES = {
@@ -129,6 +129,8 @@ def settings_of(paper: str, label: str, setting: Mapping[str, Any] | None = None
     said = [f"method.name={name}"]
     if paper == "Fed-RoD" and name not in _HAS_ITS_OWN and not name.startswith(("fedrod", "fedavg-")):
         said.append(_KEPT)
+    if paper == "Fed-RoD" and name == "local-only":  # rounds × epochs, and not one more visit (spec 5.1)
+        said.append("method.personal=held")
     if paper == "FedFN" and name == "scaffold":  # its code base counts the steps that momentum adds (spec 3.7)
         said.append("method.drift.divisor=momentum")
     return (*said, *_variant(name, given))

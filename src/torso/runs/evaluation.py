@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 
 def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
-    """Fine-tuning uses the run's momentum and batch size, no weight decay, a fresh optimiser (spec 9.2)."""
+    """Fine-tuning: the run's momentum, its batch size unless told, no weight decay, a fresh optimiser (spec 9.2)."""
     config, personal = job.config, stage.method.personal
     part = config.personalize.part
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
     rate = personal.factor * rates[personal.rate]
     visit = LastVisit(job, stage, state)
-    habits = replace(stage.habits(), weight_decay=0.0, drift=NoDrift(), step=Plain())
+    batch = config.personalize.batch_size or config.train.batch_size
+    habits = replace(stage.habits(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
     return Evaluation(
         batch_size=config.measure.batch_size,
         templates=config.measure.templates,

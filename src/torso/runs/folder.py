@@ -26,6 +26,8 @@ def fingerprint(config: Config) -> str:
     for key in _FREE:
         section, _, name = key.partition(".")
         tree[section].pop(name)
+    if not config.personalize.batch_size:  # a younger key than some checkpoints, which stay valid without it
+        tree["personalize"].pop("batch_size")
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
