@@ -17,7 +17,7 @@ from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 from torso.runs.together import packs, run_together
 
-from .samples import tiny
+from .samples import history_of, tiny
 
 CASES = ("data.shards=2", "data.shards=5", "data.partition=dirichlet-class", "run.seed=1", "train.fraction=0.5")
 METHODS = ("fedavg", "fedbabu", "scaffold", "ditto", "fedrod-hyper", "fedrep", "per-fedavg", "pfedme", "mtl", "fedfomo")
@@ -66,6 +66,27 @@ def test_side_by_side_is_alone(method: str, tmp_path: Path, stacks: list[list[in
             assert all(far(mine[client], theirs[client]) < 1e-3 for client in mine)
         for name, accuracy in alone.accuracy.items():
             assert beside.accuracy[name].mean == pytest.approx(accuracy.mean, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        ("fedfomo", "data.clients=20"),  # what a client remembers has a number for each of the others
+        ("fedrod-meta-bsm", "data.validation=0.2"),  # fewer common images: they begin anew sooner
+        ("per-fedavg", "run.seed=1"),  # an odd batch is left over, whatever others do with theirs
+    ],
+)
+def test_what_others_have_more_of_is_not_noticed(method: str, other: str, tmp_path: Path) -> None:
+    sets = ("run.engine=batched", "train.batch_size=10", "train.rounds=3", 'measure.names=["initial"]')
+    ragged = tiny(method, *sets, "data.partition=dirichlet-class")
+    asked = [ragged, tiny(method, *sets, other)]
+    outs = [tmp_path / str(place) for place in range(2)]
+    for place, found in run_together(asked, outs, clients=1000):
+        assert isinstance(found, Result), found
+        run(asked[place], tmp_path / f"alone {place}")
+        mine, theirs = history_of(outs[place]), history_of(tmp_path / f"alone {place}")
+        assert [line.pop("loss") for line in mine] == pytest.approx([line.pop("loss") for line in theirs], rel=1e-4)
+        assert mine == theirs
 
 
 def test_who_ends_early_or_breaks_leaves_the_others_alone(tmp_path: Path) -> None:
