@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
 from torso.learn import meeting
 from torso.learn.meeting import Ask
 from torso.nets import Tensors
+from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
@@ -147,6 +150,46 @@ def test_memory_that_runs_out_in_company_makes_smaller_groups(
     assert max(sum(stack) for stack in stacks) <= 6
 
 
+def test_one_client_of_each_is_not_too_large_because_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, asked = meeting._learn_together, [c.but("train.fraction=0.1") for c in configs("fedavg")[:3]]
+
+    def small(group: list[Ask]) -> object:
+        if len(group) > 1:
+            raise torch.OutOfMemoryError("too many")
+        return learn(group)
+
+    monkeypatch.setattr(meeting, "_learn_together", small)
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
+    assert [result.status for result in found.values() if isinstance(result, Result)] == ["ok"] * 3
+
+
+def test_what_is_finished_is_told_before_a_stop(tmp_path: Path) -> None:
+    short, stop = tiny("fedavg", "run.engine=batched", "train.local_epochs=2"), Stop()
+    asked, outs = [short, short.but("run.seed=1")], [tmp_path / "0", tmp_path / "1"]
+    run(asked[0], outs[0])
+    ends = run_together(asked, outs, clients=1000, stop=stop, listener=_StopsAfter(1, stop))
+    assert next(ends)[0] == 0
+    with pytest.raises(Stopped, match="after round 1 of 4"):
+        next(ends)
+
+
+def test_a_finished_run_of_another_config_is_nobodys_result(tmp_path: Path) -> None:
+    run(tiny("fedavg"), tmp_path / "0")
+    ((_, found),) = run_together([tiny("fedavg", "run.seed=1")], [tmp_path / "0"])
+    assert "run.seed was 0, now 1" in str(found)
+
+
+def test_each_run_has_its_own_label(tmp_path: Path) -> None:
+    shown = Console(file=io.StringIO(), width=200)
+    asked = configs("fedavg")[2:4]
+    list(run_together(asked, [tmp_path / "0", tmp_path / "1"], clients=1000, listener=PlainLines(shown)))
+    assert isinstance(shown.file, io.StringIO)
+    lines = shown.file.getvalue().splitlines()
+    assert [sum(f"fedavg seed {seed}: round" in line for line in lines) for seed in (0, 1)] == [4, 4]
+
+
 def test_who_can_stand_beside_whom() -> None:
     alike = configs("fedbabu")
     assert packs(alike, 100) == [[0, 1, 2, 3, 4]]
@@ -159,6 +202,7 @@ def test_who_can_stand_beside_whom() -> None:
     assert packs([config.but("run.ray.gpus_per_worker=0.33") for config in ray]) == [[0, 1, 2, 3, 4]]
     made = [alike[0].but("data.source=synthetic", f"run.seed={seed}") for seed in (0, 1)]
     assert len(packs(made, 100)) == 2  # other images
+    assert packs([alike[0].but("run.engine=one-by-one"), alike[1]], 100) == [[0], [1]]
 
 
 def test_a_shelf_reads_once() -> None:

@@ -107,14 +107,27 @@ class Meeting:
             return
         waiting, self._asks = sorted(self._asks, key=lambda ask: ask.member), []
         for group in _groups(waiting):
-            try:
-                for ask, learned in zip(group, _learn_together(group), strict=True):
-                    ask.learned = learned
-            except Exception as error:  # of memory, say: each run's engine knows what to do about it
-                for ask in group:
-                    ask.error = error
+            _answer(group)
         for ask in waiting:
             ask.over.set()
+
+
+def _answer(group: Sequence[Ask]) -> None:
+    try:
+        for ask, learned in zip(group, _learn_together(group), strict=True):
+            ask.learned = learned
+        return
+    except torch.OutOfMemoryError as error:
+        why = str(error)  # not the error itself: its traceback holds on to the memory of the whole stack
+    except Exception as error:
+        for ask in group:
+            ask.error = error
+        return
+    for ask in group:
+        if len(group) > 1 and ask.clients == 1:
+            _answer([ask])  # it may be the company alone that is too large
+        else:
+            ask.error = torch.OutOfMemoryError(why)  # the run's engine makes smaller groups
 
 
 def _groups(asks: Sequence[Ask]) -> list[list[Ask]]:
