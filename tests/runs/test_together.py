@@ -165,6 +165,17 @@ def test_one_client_of_each_is_not_too_large_because_of_the_others(
     assert [result.status for result in found.values() if isinstance(result, Result)] == ["ok"] * 3
 
 
+def test_a_client_does_not_keep_the_memory_of_the_whole_stack(tmp_path: Path, stacks: list[list[int]]) -> None:
+    asked = [config.but("train.fraction=0.1") for config in configs("fedper")[:3]]
+    for _, found in run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000):
+        assert isinstance(found, Result)
+        assert found.state is not None
+        kept = [tensor for own in found.state.private.values() for tensor in own.values()]
+        assert kept
+        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in kept)
+    assert [1, 1, 1] in stacks
+
+
 def test_what_is_finished_is_told_before_a_stop(tmp_path: Path) -> None:
     short, stop = tiny("fedavg", "run.engine=batched", "train.local_epochs=2"), Stop()
     asked, outs = [short, short.but("run.seed=1")], [tmp_path / "0", tmp_path / "1"]
