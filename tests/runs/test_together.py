@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,27 @@ def test_a_client_does_not_keep_the_memory_of_the_whole_stack(tmp_path: Path, st
         assert kept
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in kept)
     assert [1, 1, 1] in stacks
+
+
+def test_an_interrupt_ends_all_runs_before_it_is_heard(tmp_path: Path) -> None:
+    """A thread that is left would abort the process when it exits."""
+    asked = [config.but("train.rounds=100000") for config in configs("fedavg")[:3]]
+    outs = [tmp_path / str(place) for place in range(3)]
+
+    class Interrupts(Listener):
+        def round(self, round: Round, seconds: float, accuracy: object) -> None:
+            if round.round == 2:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before, there = signal.signal(signal.SIGINT, signal.default_int_handler), set(threading.enumerate())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(run_together(asked, outs, clients=1000, listener=Interrupts()))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for thread in set(threading.enumerate()) - there:
+        thread.join(1)
+    assert set(threading.enumerate()) <= there
 
 
 def test_what_is_finished_is_told_before_a_stop(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ class Meeting:
         self._members = 0
         self._member = threading.local()
         self._asks: list[Ask] = []
+        self._over = False
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Each run's result, or what it raised."""
@@ -76,17 +77,33 @@ class Meeting:
                     ends[place] = runs[place]()
                 except Exception as error:  # told to whoever called the meeting
                     ends[place] = error
+                except KeyboardInterrupt:  # from `_end`
+                    pass
                 finally:  # whatever it was, the others do not wait for this one
                     self._members -= 1
                     self._teach()
+                    ended[place].set()
 
         self._members = len(runs)
+        ended = [threading.Event() for _ in runs]
         threads = [threading.Thread(target=attend, args=(place,), daemon=True) for place in range(len(runs))]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for end in ended:  # `join` takes a thread for ended once it was interrupted
+                end.wait()
+        except BaseException:  # Ctrl-C
+            self._end()
+            for end in ended:
+                end.wait()
+            raise
         return ends
+
+    def _end(self) -> None:
+        """Whoever wants to learn ends: a thread amid a step when the interpreter ends would abort the process."""
+        self._over = True
+        for ask in list(self._asks):
+            ask.over.set()
 
     def learn(self, course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Learned:
         """As `torso.learn.local.learn`, in whatever company there is."""
@@ -96,6 +113,8 @@ class Meeting:
         self._baton.release()
         ask.over.wait()
         self._baton.acquire()
+        if self._over:
+            raise KeyboardInterrupt
         if ask.error is not None:
             raise ask.error
         assert ask.learned is not None
@@ -103,7 +122,10 @@ class Meeting:
 
     def _teach(self) -> None:
         """Once everybody waits: stack after stack."""
-        if len(self._asks) < self._members:
+        if self._over:
+            for ask in self._asks:
+                ask.over.set()
+        if self._over or len(self._asks) < self._members:
             return
         waiting, self._asks = sorted(self._asks, key=lambda ask: ask.member), []
         for group in _groups(waiting):
