@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+import torch
 from tests.engine.clusters import assert_near, config, last_of_first
 from tests.engine.mortal import Mortal, number
+from torch import Tensor
 
 from torso import RequestError, run
-from torso.engine import engines
+from torso.engine import Desk, engines
 from torso.engine.cluster import Cluster
 from torso.errors import PlaceLost
 from torso.measure import measures
@@ -21,6 +25,7 @@ from torso.measure.base import Measurement
 from torso.methods import methods
 from torso.personal import personals
 from torso.runs.events import Listener
+from torso.runs.run import prepare
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
@@ -143,3 +148,23 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(RequestError, match=r'pip install "torso\[ray\]"'):
         run(config("fedavg"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Work that makes a tensor."""
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
+        return torch.tensor([float(k) / 2 for k in clients])
+
+
+def test_a_late_answer_of_a_lost_worker_is_not_taken_for_what_its_successor_holds() -> None:
+    job = prepare(config("fedavg", run={"ray": {"workers": 1}}))
+    with Cluster(job.net, job.federation, job.config.run, started=False) as place:
+        late, early = place._send(Halves(), [(place.places[0], [2]), (place.places[0], [3])])
+        ray.wait([late.answer, early.answer], num_returns=2)
+        place._instead(early)  # lost while it did another share; the first has come back before
+        (found,) = place._answer(Halves(), late)
+        assert found.tolist() == [1.0]
+        assert place.places[0].account.holds == set()
+        assert [half.tolist() for half in place.map(Halves(), [5])] == [[2.5]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_a_run_that_only_measures_otherwise_trains_no_round(tmp_path: Path) -> N
         ("method.personal=ditto",),
         ("method.personal.refresh=last-visit", "method.personal.name=kept"),
         ("run.precision=bf16",),
+        ("measure.every=2",),  # the history would lack what is measured between rounds …
+        ('measure.analyses=["norms"]',),  # … or taken of them
     ],
 )
 def test_what_changes_training_is_not_shared(sets: tuple[str, ...]) -> None:
@@ -54,6 +57,22 @@ def test_what_changes_training_is_not_shared(sets: tuple[str, ...]) -> None:
 def test_what_only_changes_measures_is_shared(sets: tuple[str, ...]) -> None:
     assert training_key(tiny("fedavg", *sets)) == training_key(tiny("fedavg"))
     assert training_key(tiny("fedavg-ft")) == training_key(tiny("fedavg"))
+
+
+def test_a_beginning_that_is_cut_short_has_no_checkpoint_without_its_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("fedavg")
+    run(config, tmp_path / "a", federation=digits())
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    copy = shutil.copyfile
+    monkeypatch.setattr(shutil, "copyfile", lambda a, b: full() if "hist" in str(a) else copy(a, b))
+    with pytest.raises(OSError, match="No space"):
+        begin_at(tmp_path / "a", config, tmp_path / "b")
+    assert not (tmp_path / "b" / "checkpoints").exists()
 
 
 def test_a_failed_or_damaged_run_is_nobodys_beginning(tmp_path: Path) -> None:

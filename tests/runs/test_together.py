@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
 from torso.learn import meeting
 from torso.learn.meeting import Ask
 from torso.nets import Tensors
+from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 from torso.runs.together import packs, run_together
 
-from .samples import tiny
+from .samples import history_of, tiny
 
 CASES = ("data.shards=2", "data.shards=5", "data.partition=dirichlet-class", "run.seed=1", "train.fraction=0.5")
 METHODS = ("fedavg", "fedbabu", "scaffold", "ditto", "fedrod-hyper", "fedrep", "per-fedavg", "pfedme", "mtl", "fedfomo")
@@ -66,6 +71,27 @@ def test_side_by_side_is_alone(method: str, tmp_path: Path, stacks: list[list[in
             assert all(far(mine[client], theirs[client]) < 1e-3 for client in mine)
         for name, accuracy in alone.accuracy.items():
             assert beside.accuracy[name].mean == pytest.approx(accuracy.mean, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        ("fedfomo", "data.clients=20"),  # what a client remembers has a number for each of the others
+        ("fedrod-meta-bsm", "data.validation=0.2"),  # fewer common images: they begin anew sooner
+        ("per-fedavg", "run.seed=1"),  # an odd batch is left over, whatever others do with theirs
+    ],
+)
+def test_what_others_have_more_of_is_not_noticed(method: str, other: str, tmp_path: Path) -> None:
+    sets = ("run.engine=batched", "train.batch_size=10", "train.rounds=3", 'measure.names=["initial"]')
+    ragged = tiny(method, *sets, "data.partition=dirichlet-class")
+    asked = [ragged, tiny(method, *sets, other)]
+    outs = [tmp_path / str(place) for place in range(2)]
+    for place, found in run_together(asked, outs, clients=1000):
+        assert isinstance(found, Result), found
+        run(asked[place], tmp_path / f"alone {place}")
+        mine, theirs = history_of(outs[place]), history_of(tmp_path / f"alone {place}")
+        assert [line.pop("loss") for line in mine] == pytest.approx([line.pop("loss") for line in theirs], rel=1e-4)
+        assert mine == theirs
 
 
 def test_who_ends_early_or_breaks_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -126,6 +152,78 @@ def test_memory_that_runs_out_in_company_makes_smaller_groups(
     assert max(sum(stack) for stack in stacks) <= 6
 
 
+def test_one_client_of_each_is_not_too_large_because_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, asked = meeting._learn_together, [c.but("train.fraction=0.1") for c in configs("fedavg")[:3]]
+
+    def small(group: list[Ask]) -> object:
+        if len(group) > 1:
+            raise torch.OutOfMemoryError("too many")
+        return learn(group)
+
+    monkeypatch.setattr(meeting, "_learn_together", small)
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
+    assert [result.status for result in found.values() if isinstance(result, Result)] == ["ok"] * 3
+
+
+def test_a_client_does_not_keep_the_memory_of_the_whole_stack(tmp_path: Path, stacks: list[list[int]]) -> None:
+    asked = [config.but("train.fraction=0.1") for config in configs("fedper")[:3]]
+    for _, found in run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000):
+        assert isinstance(found, Result)
+        assert found.state is not None
+        kept = [tensor for own in found.state.private.values() for tensor in own.values()]
+        assert kept
+        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in kept)
+    assert [1, 1, 1] in stacks
+
+
+def test_an_interrupt_ends_all_runs_before_it_is_heard(tmp_path: Path) -> None:
+    """A thread that is left would abort the process when it exits."""
+    asked = [config.but("train.rounds=100000") for config in configs("fedavg")[:3]]
+    outs = [tmp_path / str(place) for place in range(3)]
+
+    class Interrupts(Listener):
+        def round(self, round: Round, seconds: float, accuracy: object) -> None:
+            if round.round == 2:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before, there = signal.signal(signal.SIGINT, signal.default_int_handler), set(threading.enumerate())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(run_together(asked, outs, clients=1000, listener=Interrupts()))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for thread in set(threading.enumerate()) - there:
+        thread.join(1)
+    assert set(threading.enumerate()) <= there
+
+
+def test_what_is_finished_is_told_before_a_stop(tmp_path: Path) -> None:
+    short, stop = tiny("fedavg", "run.engine=batched", "train.local_epochs=2"), Stop()
+    asked, outs = [short, short.but("run.seed=1")], [tmp_path / "0", tmp_path / "1"]
+    run(asked[0], outs[0])
+    ends = run_together(asked, outs, clients=1000, stop=stop, listener=_StopsAfter(1, stop))
+    assert next(ends)[0] == 0
+    with pytest.raises(Stopped, match="after round 1 of 4"):
+        next(ends)
+
+
+def test_a_finished_run_of_another_config_is_nobodys_result(tmp_path: Path) -> None:
+    run(tiny("fedavg"), tmp_path / "0")
+    ((_, found),) = run_together([tiny("fedavg", "run.seed=1")], [tmp_path / "0"])
+    assert "run.seed was 0, now 1" in str(found)
+
+
+def test_each_run_has_its_own_label(tmp_path: Path) -> None:
+    shown = Console(file=io.StringIO(), width=200)
+    asked = configs("fedavg")[2:4]
+    list(run_together(asked, [tmp_path / "0", tmp_path / "1"], clients=1000, listener=PlainLines(shown)))
+    assert isinstance(shown.file, io.StringIO)
+    lines = shown.file.getvalue().splitlines()
+    assert [sum(f"fedavg seed {seed}: round" in line for line in lines) for seed in (0, 1)] == [4, 4]
+
+
 def test_who_can_stand_beside_whom() -> None:
     alike = configs("fedbabu")
     assert packs(alike, 100) == [[0, 1, 2, 3, 4]]
@@ -138,6 +236,7 @@ def test_who_can_stand_beside_whom() -> None:
     assert packs([config.but("run.ray.gpus_per_worker=0.33") for config in ray]) == [[0, 1, 2, 3, 4]]
     made = [alike[0].but("data.source=synthetic", f"run.seed={seed}") for seed in (0, 1)]
     assert len(packs(made, 100)) == 2  # other images
+    assert packs([alike[0].but("run.engine=one-by-one"), alike[1]], 100) == [[0], [1]]
 
 
 def test_a_shelf_reads_once() -> None:

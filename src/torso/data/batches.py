@@ -36,6 +36,13 @@ class Batch:
     real: Tensor | None = None
     active: Tensor | None = None
 
+    def only(self, active: Tensor | None) -> Batch:
+        """This batch without the samples of clients that are not active [G]."""
+        if active is None:
+            return self
+        real = torch.ones_like(self.labels, dtype=torch.float32) if self.real is None else self.real
+        return Batch(self.images, self.labels, real * active.unsqueeze(-1), active)
+
     def filled_from(self, other: Batch) -> Batch:
         """This batch, and the other's samples for the clients that have none in it; the other is as wide or wider."""
         if self.active is None:

@@ -34,10 +34,9 @@ _TRIES = 3  # workers that one share may cost: what kills as many is no accident
 
 @dataclass
 class Place:
-    """One worker as the driver sees it; `number` is new whenever the process is."""
+    """One worker as the driver sees it; `account` is new whenever the process is."""
 
     slot: int
-    number: int
     actor: Any
     account: Account
     who: str = ""
@@ -45,11 +44,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Call:
-    """A share under way: who does it, as which process, and where the answer will be."""
+    """A share under way: who does it, what that process holds, and where the answer will be."""
 
     clients: Sequence[int]
     place: Place
-    number: int
+    account: Account  # of the process that was asked; the place may have another by now
     answer: Any
 
 
@@ -125,7 +124,7 @@ class Cluster:
             parcel = Parcel(text, own, place.account.settle())
             self.bytes_out += parcel.size
             place.account.holds |= lacks
-            calls.append(Call(clients, place, place.number, place.actor.do.remote(parcel, where)))
+            calls.append(Call(clients, place, place.account, place.actor.do.remote(parcel, where)))
         return calls
 
     def _answer(self, work: Work[T], call: Call) -> list[T]:
@@ -147,7 +146,7 @@ class Cluster:
             self.bytes_in += parcel.size
             tensors = parcel.cargo.unload(self.device)
             for label, tensor in tensors.items():
-                call.place.account.holds.add(self.ledger.enter(tensor, label))
+                call.account.holds.add(self.ledger.enter(tensor, label))
             results: list[T] = read(parcel.text, self.held, tensors)
             return results
         raise PlaceLost(
@@ -158,7 +157,7 @@ class Cluster:
     def _instead(self, call: Call) -> Place:
         """Who does a share whose worker has died: a new one in its place, or one that is left."""
         place = call.place
-        if place.number != call.number:  # replaced since
+        if place.account is not call.account:  # replaced since
             return place
         lost = f"{place.who} was lost with a share of {len(call.clients)} clients"
         if place not in self.places:  # lost with another share, and not replaced
@@ -167,7 +166,7 @@ class Cluster:
         self.ledger.accounts.remove(place.account)
         new = self._new(place.slot)
         if not (why := self._missing(new)):
-            place.number, place.actor, place.account, place.who = new.number, new.actor, new.account, new.who
+            place.actor, place.account, place.who = new.actor, new.account, new.who
             self._notes.append(f"{lost}; {place.who} took its place and did it again")
             return place
         ray.kill(new.actor)
@@ -187,7 +186,7 @@ class Cluster:
         account = Account()
         self.ledger.accounts.append(account)
         made = ray.remote(Worker).options(**needs(self.run), max_restarts=0)
-        return Place(slot, self._born, made.remote(self._born, *self._luggage), account)
+        return Place(slot, made.remote(self._born, *self._luggage), account)
 
     def _missing(self, place: Place) -> str:
         """Wait for a worker to start: why it has not, or nothing."""

@@ -49,9 +49,9 @@ class Ask:
             and mine.deck.images.data_ptr() == its.deck.images.data_ptr()
             and mine.deck.labels.data_ptr() == its.deck.labels.data_ptr()
             and mine.room.change == its.room.change
-            and (mine.meta is None) == (its.meta is None)
+            and _lengths(mine.meta) == _lengths(its.meta)
             and _names(self.anchor) == _names(other.anchor)
-            and self.notes.keys() == other.notes.keys()
+            and _shapes(self.notes) == _shapes(other.notes)  # of one number for each client of the run, maybe
             and _shapes(self.tensors) == _shapes(other.tensors)
         )
 
@@ -64,6 +64,7 @@ class Meeting:
         self._members = 0
         self._member = threading.local()
         self._asks: list[Ask] = []
+        self._over = False
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Each run's result, or what it raised."""
@@ -76,17 +77,33 @@ class Meeting:
                     ends[place] = runs[place]()
                 except Exception as error:  # told to whoever called the meeting
                     ends[place] = error
+                except KeyboardInterrupt:  # from `_end`
+                    pass
                 finally:  # whatever it was, the others do not wait for this one
                     self._members -= 1
                     self._teach()
+                    ended[place].set()
 
         self._members = len(runs)
+        ended = [threading.Event() for _ in runs]
         threads = [threading.Thread(target=attend, args=(place,), daemon=True) for place in range(len(runs))]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for end in ended:  # `join` takes a thread for ended once it was interrupted
+                end.wait()
+        except BaseException:  # Ctrl-C
+            self._end()
+            for end in ended:
+                end.wait()
+            raise
         return ends
+
+    def _end(self) -> None:
+        """Whoever wants to learn ends: a thread amid a step when the interpreter ends would abort the process."""
+        self._over = True
+        for ask in list(self._asks):
+            ask.over.set()
 
     def learn(self, course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Learned:
         """As `torso.learn.local.learn`, in whatever company there is."""
@@ -96,6 +113,8 @@ class Meeting:
         self._baton.release()
         ask.over.wait()
         self._baton.acquire()
+        if self._over:
+            raise KeyboardInterrupt
         if ask.error is not None:
             raise ask.error
         assert ask.learned is not None
@@ -103,18 +122,34 @@ class Meeting:
 
     def _teach(self) -> None:
         """Once everybody waits: stack after stack."""
-        if len(self._asks) < self._members:
+        if self._over:
+            for ask in self._asks:
+                ask.over.set()
+        if self._over or len(self._asks) < self._members:
             return
         waiting, self._asks = sorted(self._asks, key=lambda ask: ask.member), []
         for group in _groups(waiting):
-            try:
-                for ask, learned in zip(group, _learn_together(group), strict=True):
-                    ask.learned = learned
-            except Exception as error:  # of memory, say: each run's engine knows what to do about it
-                for ask in group:
-                    ask.error = error
+            _answer(group)
         for ask in waiting:
             ask.over.set()
+
+
+def _answer(group: Sequence[Ask]) -> None:
+    try:
+        for ask, learned in zip(group, _learn_together(group), strict=True):
+            ask.learned = learned
+        return
+    except torch.OutOfMemoryError as error:
+        why = str(error)  # not the error itself: its traceback holds on to the memory of the whole stack
+    except Exception as error:
+        for ask in group:
+            ask.error = error
+        return
+    for ask in group:
+        if len(group) > 1 and ask.clients == 1:
+            _answer([ask])  # it may be the company alone that is too large
+        else:
+            ask.error = torch.OutOfMemoryError(why)  # the run's engine makes smaller groups
 
 
 def _groups(asks: Sequence[Ask]) -> list[list[Ask]]:
@@ -187,6 +222,11 @@ def _apart(learned: Learned, sizes: Sequence[int]) -> Iterator[Learned]:
 
 def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:
     return None if anchor is None else tuple(frozenset(part) for part in (anchor.start, anchor.own, anchor.shared))
+
+
+def _lengths(meta: Deck | None) -> set[int] | None:
+    """Batches of common data begin anew when the longest of a stack is through."""
+    return None if meta is None else set(meta.sizes)
 
 
 def _shapes(tensors: Tensors) -> dict[str, torch.Size]:

@@ -144,7 +144,7 @@ def pairs(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Batch]]:
     second = next(batches, None)
     yield first, first if second is None else second.filled_from(first)
     while (first := next(batches, None)) is not None and (second := next(batches, None)) is not None:
-        yield first, second
+        yield first.only(second.active), second  # nobody meets an odd one because others have two
 
 
 @steps.register("envelope")

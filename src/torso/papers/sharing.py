@@ -12,9 +12,10 @@ from pathlib import Path
 
 from torso.config import Config
 from torso.errors import TorsoError
+from torso.measure.analyses import analyses
 from torso.methods import Finished
 from torso.personal import FineTune, Kept, Personal
-from torso.runs.checkpoint import adopt
+from torso.runs.checkpoint import adopt, write_text
 from torso.runs.folder import RunFolder, fingerprint
 from torso.runs.result import Result
 
@@ -23,8 +24,10 @@ _USUAL = Config()
 
 
 def training_key(config: Config) -> str:
-    """Equal for configs whose rounds are the same, whatever is measured after them."""
-    method = config.method
+    """Equal for configs whose rounds are the same, whatever is measured after them; what is between them counts."""
+    method, measure = config.method, config.measure
+    if measure.every or any(analyses[name].when == "round" for name in measure.analyses):
+        return fingerprint(config.model_copy(update={"method": replace(method, name="custom")}))
     inert = type(method.personal) in (FineTune, Personal, Kept) and not method.personal.keeps
     plain = replace(method, name="custom", personal=FineTune() if inert else method.personal)
     bare = config.model_copy(
@@ -67,8 +70,9 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
     """Make `out` a run of `config` that has done what the donor has; resuming it does the rest."""
     folder = RunFolder.check(out, config, resume=False)
     folder.create()
-    if adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
-        shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")
+    shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")  # first: without a checkpoint it counts for nothing
+    if not adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
+        write_text(out / "history.jsonl", "")
 
 
 def thin(folders: Iterable[Path], above: int | None = None) -> None:

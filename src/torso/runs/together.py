@@ -20,7 +20,7 @@ from torso.engine import Batched, Engine
 from torso.engine.connect import connected
 from torso.learn.meeting import Meeting
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import fingerprint
+from torso.runs.folder import RunFolder, fingerprint
 from torso.runs.result import Result
 from torso.runs.run import Stopped, device_of, run
 
@@ -106,11 +106,12 @@ def run_together(
         return data.build(config.data, config.run.seed, device_of(config.run), shelf)
 
     for group in packs(configs, clients):
-        ends = side_by_side([plans[place] for place in group], [told] * len(group), ask, made, after)
+        listeners = [told.beside() for _ in group]
+        ends = side_by_side([plans[place] for place in group], listeners, ask, made, after)
+        yield from ((place, end) for place, end in zip(group, ends, strict=True) if not isinstance(end, Stopped))
         for end in ends:
             if isinstance(end, Stopped):
                 raise end
-        yield from zip(group, ends, strict=True)
 
 
 def _over_the_cluster(
@@ -140,7 +141,7 @@ def side_by_side(
     def one(place: int, meeting: Meeting | None = None) -> Result:
         config, out = plans[place].config, plans[place].folder
         resume = out is not None and (out / "config.toml").exists()
-        if out is not None and resume and (out / "result.json").exists():
+        if out is not None and resume and RunFolder.check(out, config, resume).finished:
             result = Result.read(out)
         else:
             told, engine = listeners[place], None if meeting is None else _engine(config, meeting)
@@ -195,7 +196,7 @@ def _key(config: Config) -> str:
         }
     )
     seeded = config.data.imbalance > 1 or config.data.source == "synthetic"  # then the seed makes other images
-    return f"{fingerprint(alike)} {config.run.precision} {config.run.device} {config.run.seed if seeded else ''}"
+    return f"{fingerprint(alike)} {config.run.engine} {config.run.device} {config.run.seed if seeded else ''}"
 
 
 def _engine(config: Config, meeting: Meeting) -> Callable[..., Engine]:

@@ -197,5 +197,6 @@ def _apart(stacked: Tensors, clients: Sequence[int]) -> dict[int, Tensors]:
     """Stacked tensors [G, *] as each client's own, none of which holds on to the others' memory."""
     if not stacked:
         return {}
-    alone = len(clients) == 1
-    return {k: {n: t[g] if alone else t[g].clone() for n, t in stacked.items()} for g, k in enumerate(clients)}
+    if len(clients) == 1 and not any(t._is_view() for t in stacked.values()):  # as one of a larger stack may be
+        return {clients[0]: {n: t[0] for n, t in stacked.items()}}
+    return {k: {n: t[g].clone() for n, t in stacked.items()} for g, k in enumerate(clients)}
