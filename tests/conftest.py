@@ -7,10 +7,15 @@ And the CPU, on machines with an accelerator too: what is written out here is of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+
+from torso.cli import main
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
@@ -33,3 +38,32 @@ def cluster() -> Iterator[None]:
     ray.init("local", num_cpus=3, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Torso = Callable[..., Said]
+
+
+@pytest.fixture
+def torso(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Torso:
+    """`torso(...)` runs a command in an empty folder, as the shell would."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("TORSO_DATA", raising=False)
+
+    def call(*words: str, sets: tuple[str, ...] = ()) -> Said:
+        monkeypatch.setattr(sys, "argv", ["torso", *words, *(f"--set={text}" for text in sets)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return Said(int(end.value.code or 0), said.out, said.err)
+
+    return call

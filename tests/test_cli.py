@@ -6,8 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.conftest import Said, Torso
 
-from torso.cli import main
 from torso.data import partitions, sources
 from torso.methods import methods
 from torso.nets import bodies
@@ -29,34 +28,6 @@ TINY = (
     "personalize.epochs=1",
     "run.workers=1",
 )
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-
-Torso = Callable[..., Said]
-
-
-@pytest.fixture
-def torso(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Torso:
-    """`torso(...)` runs a command in an empty folder, as the shell would."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*words: str, sets: tuple[str, ...] = ()) -> Said:
-        monkeypatch.setattr(sys, "argv", ["torso", *words, *(f"--set={text}" for text in sets)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return Said(int(end.value.code or 0), said.out, said.err)
-
-    return call
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engine.test_batched import far
+from tests.near import assert_states_near
 
 from torso import Config, Result
 from torso.engine.dealing import home, shares
@@ -26,14 +26,7 @@ def config(method: str | Method, engine: str = "ray", **sections: Any) -> Config
 
 def assert_near(one: Result, other: Result) -> None:
     assert one.status == other.status == "ok"
-    assert one.state is not None
-    assert other.state is not None
-    assert far(one.state.model, other.state.model) < 1e-5
-    for kind in ("private", "memory", "own", "notes"):
-        mine, theirs = getattr(one.state, kind), getattr(other.state, kind)
-        assert mine.keys() == theirs.keys()
-        assert all(far(mine[k], theirs[k]) < 1e-4 for k in mine)
-    assert one.cost == other.cost
+    assert_states_near(one, other, model=1e-5, kept=1e-4)
     assert one.accuracy.keys() == other.accuracy.keys()
     for name, found in one.accuracy.items():
         assert len(found.clients) == len(other.accuracy[name].clients)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.near import assert_states_near, far
 
 from torso import Config, Result, run
 from torso.data.augment import Lens
@@ -16,7 +17,6 @@ from torso.errors import RunFailed
 from torso.learn.gradients import gradients
 from torso.learn.recorded import Recorder
 from torso.methods import methods
-from torso.nets import Tensors
 from torso.runs.rounds import play_round
 from torso.runs.run import prepare
 from torso.runs.state import State
@@ -38,27 +38,11 @@ def go(method: str, engine: str, body: str = "mlp", at_once: int = 0) -> Result:
     )
 
 
-def far(one: Tensors, other: Tensors) -> float:
-    """The largest difference of a tensor, relative to its norm."""
-    assert one.keys() == other.keys()
-    return max(
-        float((one[n].double() - other[n].double()).norm() / one[n].double().norm().clamp(min=1e-3)) for n in one
-    )
-
-
 @pytest.mark.parametrize("method", sorted(methods))
 def test_batched_is_one_by_one_to_rounding(method: str) -> None:
     """A ragged Dirichlet federation, three rounds: the model, what clients keep, and what is measured."""
     alone, together = go(method, "one-by-one"), go(method, "batched")
-    assert alone.status == together.status
-    assert alone.state is not None
-    assert together.state is not None
-    assert far(alone.state.model, together.state.model) < 1e-4
-    for kind in ("private", "memory", "own", "notes"):
-        mine, theirs = getattr(alone.state, kind), getattr(together.state, kind)
-        assert mine.keys() == theirs.keys()
-        assert all(far(mine[client], theirs[client]) < 1e-3 for client in mine)
-    assert alone.cost == together.cost
+    assert_states_near(alone, together, model=1e-4, kept=1e-3)
     for name, found in alone.accuracy.items():
         assert together.accuracy[name].mean == pytest.approx(found.mean, abs=1.0)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import ray
 from rich.console import Console
+from tests.conftest import Torso
 
 from torso.measure import Accuracy
 from torso.papers.files import find_all
@@ -26,7 +27,6 @@ from torso.runs.run import Stopped
 from torso.runs.spread import Spread
 from torso.runs.state import Cost
 
-from .conftest import Said
 from .tiny import QUICK, tiny_cifar10
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
@@ -114,7 +114,7 @@ def test_what_began_on_the_cluster_goes_on_without_and_the_other_way_round(
 
 
 def test_data_that_a_machine_lacks_end_the_table_with_a_word(
-    torso: Callable[..., Said], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torso: Torso, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has them; the worker, on another machine, does not: here they go before it looks."""
     send = Spread._send

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from torso.config import Config
-from torso.papers.estimate import Rate, image_flops, measured_on, participants, seconds, trained_on
+from torso.papers.estimate import Rate, image_flops, measured_on, seconds, trained_on
 from torso.papers.listing import said
 from torso.papers.plan import plan
 from torso.papers.published import recipe
+from torso.runs.together import participants
 
 RATE = Rate("a device", {"conv4": (1000.0, 4000.0)}, known=True)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import Torso
 
 from torso.config import Config
 from torso.errors import RequestError
@@ -22,11 +23,9 @@ from torso.papers.sharing import training_key
 from torso.runs.run import Stopped
 from torso.runs.stages import stages
 
-from .conftest import Said
 from .test_reproduce import Heard
 from .tiny import QUICK, tiny_cifar10
 
-Torso = Callable[..., Said]
 SETS = (*QUICK, "data.new_clients=2", "data.min_size=1")
 PART = "setting=cifar10-s2,method=fedbabu|fedrod-hyper"
 

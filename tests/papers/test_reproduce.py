@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.conftest import Torso
 
 from torso.measure import Accuracy
 from torso.papers.files import find_all, known_roots
@@ -17,10 +18,8 @@ from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 
-from .conftest import Said
 from .tiny import QUICK, tiny_cifar10
 
-Torso = Callable[..., Said]
 PART = "shards=2,fraction=0.1,local_epochs=10"
 
 

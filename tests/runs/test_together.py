@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tests.near import assert_states_near, far
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
 from torso.learn import meeting
 from torso.learn.meeting import Ask
-from torso.nets import Tensors
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round
@@ -30,11 +30,6 @@ METHODS = ("fedavg", "fedbabu", "scaffold", "ditto", "fedrod-hyper", "fedrep", "
 
 def configs(method: str, *sets: str) -> list[Config]:
     return [tiny(method, "run.engine=batched", "train.local_epochs=2", *sets, case) for case in CASES]
-
-
-def far(one: Tensors, other: Tensors) -> float:
-    assert one.keys() == other.keys()
-    return max((float((one[n] - other[n]).norm() / one[n].norm().clamp(min=1e-3)) for n in one), default=0.0)
 
 
 @pytest.fixture
@@ -61,14 +56,7 @@ def test_side_by_side_is_alone(method: str, tmp_path: Path, stacks: list[list[in
     for place, config in enumerate(asked):
         alone, beside = run(config), found[place]
         assert isinstance(beside, Result)
-        assert alone.state is not None
-        assert beside.state is not None
-        assert far(alone.state.model, beside.state.model) < 1e-4
-        assert alone.cost == beside.cost
-        for kind in ("private", "memory", "own", "notes"):
-            mine, theirs = getattr(alone.state, kind), getattr(beside.state, kind)
-            assert mine.keys() == theirs.keys()
-            assert all(far(mine[client], theirs[client]) < 1e-3 for client in mine)
+        assert_states_near(alone, beside, model=1e-4, kept=1e-3)
         for name, accuracy in alone.accuracy.items():
             assert beside.accuracy[name].mean == pytest.approx(accuracy.mean, abs=1.0)
 

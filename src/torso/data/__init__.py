@@ -2,8 +2,19 @@
 
 from torso.data import dirichlet  # registers its partitions
 from torso.data.augment import augmentations
-from torso.data.federation import Federation, Shelf, Split, build
+from torso.data.federation import Federation, Shelf, Split, build, seeded
 from torso.data.partitions import partitions
 from torso.data.sources import load, sources
 
-__all__ = ["Federation", "Shelf", "Split", "augmentations", "build", "dirichlet", "load", "partitions", "sources"]
+__all__ = [
+    "Federation",
+    "Shelf",
+    "Split",
+    "augmentations",
+    "build",
+    "dirichlet",
+    "load",
+    "partitions",
+    "seeded",
+    "sources",
+]

@@ -100,6 +100,11 @@ def mixed(rows: Rows, seed: int) -> Rows:
     return Rows(rows.order[np.lexsort((key, owner))], rows.offsets)
 
 
+def seeded(options: DataConfig) -> bool:
+    """Whether another seed makes other images, not only other clients."""
+    return options.source not in SEEDLESS or options.imbalance != 1
+
+
 class Shelf:
     """Data sets that several runs share: read once, and on the device once."""
 
@@ -112,7 +117,7 @@ class Shelf:
         wanted = options.model_dump_json(
             include={"source", "root", "normalize", "synthetic", "imbalance", "imbalance_test"}
         )
-        key = wanted, None if options.source in SEEDLESS and options.imbalance == 1 else seed
+        key = wanted, seed if seeded(options) else None
         if key not in self._read:
             self._read[key] = tailed(load(options, seed), options, seed)
         return self._read[key]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, make_room, said_sets
+from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, end, make_room, said_sets
 
 if TYPE_CHECKING:
     from torso.papers.board import Arena, Entry
@@ -66,9 +66,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             _print_search(found)
         else:
             _print_board(rows)
-        for name, error in ledger.broken.items():
-            Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
-        raise typer.Exit(1 if ledger.broken else 0)
+        end(ledger.broken)
 
 
 def _board_pairs(arena: Arena, out: Path) -> list[Pair]:

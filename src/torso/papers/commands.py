@@ -11,7 +11,7 @@ from rich.console import Console
 
 from torso.errors import RequestError
 from torso.papers import board_command
-from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, make_room, said_sets
+from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, end, make_room, said_sets
 
 if TYPE_CHECKING:
     from torso.papers.plan import Plan
@@ -71,9 +71,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             _print_table(Console(), made, done.answers)
         if report:
             _write_pages(made, done.folder, done.answers)
-        for name, error in done.broken.items():
-            Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
-        raise typer.Exit(1 if done.broken else 0)
+        end(done.broken)
 
     board_command.add_to(app, watching)
 

@@ -24,7 +24,7 @@ from torso.papers.running import Planned
 from torso.papers.sharing import opening_key, training_key
 from torso.precision import precision_of
 from torso.runs.run import device_named
-from torso.runs.together import CLIENTS, packs
+from torso.runs.together import CLIENTS, packs, participants
 
 _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large ones only 10 were measured
     "conv4": (623_000, 1_296_000),
@@ -77,15 +77,6 @@ def image_flops(body: str) -> float:
     image = (1, 28, 28) if body in ("conv3", "rod-mnist") else (3, 32, 32)
     net = build(body, 10, image, LinearHead(), seed=0)
     return step_flops(net, image, _BATCH, learnable(net, net.state_dict())) / _BATCH
-
-
-def participants(config: Config) -> int:
-    """Clients that train in a round."""
-    method, there = config.method, config.data.clients - config.data.new_clients
-    if all(phase.part == "none" for phase in method.train):
-        return 0
-    fraction = 1.0 if method.share.part == "none" else config.train.fraction
-    return max(math.floor(there * fraction + 1e-9), 1)
 
 
 def seconds(runs: Sequence[Planned], rate: Rate) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,6 +28,13 @@ def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:
     """--set, and the two keys that have options of their own."""
     own = {"run.device": device, "run.precision": precision}
     return [*sets, *(f"{key}={value}" for key, value in own.items() if value)]
+
+
+def end(broken: Mapping[str, Exception]) -> NoReturn:
+    """Name the runs that broke, and exit: 1 where there are any."""
+    for name, error in broken.items():
+        Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
+    raise typer.Exit(1 if broken else 0)
 
 
 def make_room(console: Console, table: Table) -> None:

@@ -6,6 +6,7 @@ networks that can stand in one stack, so they go in lockstep (`learn/meeting.py`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 from torso import data
 from torso.config import Config, RunConfig
-from torso.data import Federation, Shelf
+from torso.data import Federation, Shelf, seeded
 from torso.engine import Batched, Engine
 from torso.engine.connect import connected
 from torso.learn.meeting import Meeting
@@ -159,11 +160,11 @@ def side_by_side(
 def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[int]]:
     """Places of configs that run side by side, in the order in which the first of each pack stands."""
     made: dict[str, list[int]] = {}
-    filled: dict[str, float] = {}
+    filled: dict[str, int] = {}
     done: list[list[int]] = []
     for place, config in enumerate(configs):
         most = clients if clients is not None else CLIENTS * _accelerated(config.run)
-        key, each = _key(config), participants(config)
+        key, each = _key(config), max(participants(config), 1)
         if key in made and filled[key] + each <= most and config.run.engine in ("auto", "batched", "ray"):
             made[key].append(place)
             filled[key] += each
@@ -178,10 +179,13 @@ def _accelerated(run: RunConfig) -> bool:
     return run.ray.gpus_per_worker > 0 if run.engine == "ray" else device_of(run).type == "cuda"
 
 
-def participants(config: Config) -> float:
-    """Clients of a round, or so: a partition may make more or fewer than asked for. Local-only clients all train."""
-    fraction = 1.0 if config.method.share.part == "none" else config.train.fraction
-    return max(config.data.clients * fraction, 1)
+def participants(config: Config) -> int:
+    """Clients that train in a round, or so: a partition may make more or fewer than asked for. Local-only: all."""
+    method, there = config.method, config.data.clients - config.data.new_clients
+    if all(phase.part == "none" for phase in method.train):
+        return 0
+    fraction = 1.0 if method.share.part == "none" else config.train.fraction
+    return max(math.floor(there * fraction + 1e-9), 1)
 
 
 def _key(config: Config) -> str:
@@ -195,8 +199,8 @@ def _key(config: Config) -> str:
             "measure": _USUAL.measure,
         }
     )
-    seeded = config.data.imbalance > 1 or config.data.source == "synthetic"  # then the seed makes other images
-    return f"{fingerprint(alike)} {config.run.engine} {config.run.device} {config.run.seed if seeded else ''}"
+    images = config.run.seed if seeded(config.data) else ""
+    return f"{fingerprint(alike)} {config.run.engine} {config.run.device} {images}"
 
 
 def _engine(config: Config, meeting: Meeting) -> Callable[..., Engine]:

@@ -1,0 +1,27 @@
+"""When two runs are the same but for rounding."""
+
+from __future__ import annotations
+
+from torso import Result
+from torso.nets import Tensors
+
+
+def far(one: Tensors, other: Tensors) -> float:
+    """The largest difference of a tensor, relative to its norm."""
+    assert one.keys() == other.keys()
+    return max(
+        float((one[n].double() - other[n].double()).norm() / one[n].double().norm().clamp(min=1e-3)) for n in one
+    )
+
+
+def assert_states_near(one: Result, other: Result, model: float, kept: float) -> None:
+    """The model, what clients keep, and what was spent; `model` and `kept` bound the differences."""
+    assert one.status == other.status
+    assert one.state is not None
+    assert other.state is not None
+    assert far(one.state.model, other.state.model) < model
+    for kind in ("private", "memory", "own", "notes"):
+        mine, theirs = getattr(one.state, kind), getattr(other.state, kind)
+        assert mine.keys() == theirs.keys()
+        assert all(far(mine[client], theirs[client]) < kept for client in mine)
+    assert one.cost == other.cost
