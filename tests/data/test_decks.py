@@ -104,3 +104,23 @@ def test_filling_keeps_clients_still_that_have_no_samples_in_either() -> None:
     assert filled.active is not None
     assert filled.active.tolist() == [False, True]
     assert samples(filled)[0] == []
+
+
+def test_clients_with_samples_that_stand_first_are_said_to_lead() -> None:
+    """Sizes 7, 4, 4 in batches of 3: all, all (one sample of two clients), then the first alone."""
+    leads = [batch.lead for batch in batches([7, 4, 4], 3)]
+    assert leads == [None, None, 1]
+    assert samples(batches([7, 4, 4], 3)[2].first(2)) == [[6], []]
+    assert [batch.lead for batch in batches([4, 7, 4], 3)] == [None, None, None]  # the one with samples is second
+
+
+def test_longest_first_is_an_order_of_steps_and_none_where_it_is_kept() -> None:
+    cards = deck([2, 7, 4, 9])
+    order = cards.longest_first(3, skip_single=False)
+    assert order == [1, 3, 2, 0]  # steps 1, 3, 2, 3: of two alike the first stays first
+    assert cards.longest_first(10, skip_single=False) is None  # one step each
+    assert deck([9, 7, 4, 2]).longest_first(3, skip_single=False) is None
+    assert deck([4, 5]).longest_first(3, skip_single=True) == [1, 0]  # 4 is one step once its last sample is skipped
+    placed = cards.of_places(order, torch.tensor(order))
+    assert rows(placed) == [rows(cards)[place] for place in order]
+    assert placed.clients == (1, 3, 2, 0)

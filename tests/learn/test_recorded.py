@@ -11,11 +11,11 @@ from torso.data.augment import Lens, augmentations
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
-from torso.learn.recorded import Recorder
+from torso.learn.recorded import Recorder, rung
 from torso.learn.sgd import Sgd
 from torso.nets import LinearHead, Network, Tensors, build, learnable, set_modes, skeleton
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
 SIZES = (23, 8, 3)
 
 
@@ -33,6 +33,7 @@ def batches(deck: Deck, epochs: int, lens: Lens | None = None) -> Iterator[Batch
         yield from deck.shuffled(5, lens, Shuffle(0, "test", 0), epoch, augmentations["crop-flip"])
 
 
+@needs_cuda
 @pytest.mark.parametrize("body", ["conv4", "resnet8"])
 @pytest.mark.parametrize("at_home", [True, False])
 def test_ragged_epochs(body: str, at_home: bool) -> None:
@@ -49,14 +50,23 @@ def test_ragged_epochs(body: str, at_home: bool) -> None:
             sgd = Sgd(0.9, 1e-3)
             for batch in batches(deck, 2):
                 grads, total = take(net, tensors, names, batch, CrossEntropy(), counts)
-                assert total.shape == (3,)
-                sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active)
+                assert len(total) >= (batch.lead or 3)
+                sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active, batch.lead)
             ends.append({n: t.clone() for n, t in tensors.items()})
         plain, recorded = ends
         for name, tensor in plain.items():
             torch.testing.assert_close(recorded[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("clients", [1, 2, 7, 10, 100, 128])
+def test_few_recordings_serve_any_number_of_clients(clients: int) -> None:
+    rungs = [rung(lead, clients) for lead in range(1, clients + 1)]
+    assert rungs == sorted(rungs)
+    assert all(lead <= made <= clients and made <= 1.5 * lead + 1 for lead, made in enumerate(rungs, start=1))
+    assert len(set(rungs)) <= 2 * clients.bit_length()
+
+
+@needs_cuda
 def test_nothing_waits() -> None:
     net, tensors, deck = federation("conv4")
     names, counts, recorder, sgd = learnable(net, tensors), deck.class_counts(4), Recorder(gradients), Sgd(0.9, 0.0)
@@ -67,7 +77,7 @@ def test_nothing_waits() -> None:
     def epoch() -> None:
         for batch in batches(deck, 1, lens):
             grads, _ = recorder.gradients(net, tensors, names, batch, CrossEntropy(), counts)
-            sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active)
+            sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active, batch.lead)
 
     epoch()  # compiles and records
     torch.cuda.set_sync_debug_mode("error")
@@ -77,6 +87,7 @@ def test_nothing_waits() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@needs_cuda
 def test_what_was_forgotten_is_recorded_again() -> None:
     """Also while somebody still holds what the last recording gave."""
     net, start, deck = federation("conv4")

@@ -45,6 +45,16 @@ def test_a_client_without_samples_keeps_weights_and_velocity() -> None:
     assert params["w"].flatten().tolist() == [-2.0, -1.0]  # −1 − (½·2 + 1 − 1); 1 − (1 + 1)
 
 
+def test_clients_that_lead_step_and_the_others_keep_weights_and_velocity() -> None:
+    """As above, with gradients of the first client alone; client 1 has a velocity all the same when its turn comes."""
+    params = {"w": torch.tensor([[1.0], [1.0]])}
+    sgd = Sgd(momentum=0.5, weight_decay=1.0)
+    sgd.step(params, {"w": torch.tensor([[1.0]])}, {"w": 1.0}, active=torch.tensor([True, False]), lead=1)
+    assert params["w"].flatten().tolist() == [-1.0, 1.0]
+    sgd.step(params, {"w": torch.tensor([[1.0], [1.0]])}, {"w": 1.0})
+    assert params["w"].flatten().tolist() == [-2.0, -1.0]
+
+
 def test_a_tensor_without_a_rate_gathers_speed_and_stays() -> None:
     params = {"w": torch.zeros(1, 1), "frozen": torch.zeros(1, 1)}
     sgd = Sgd(momentum=0.5, weight_decay=0.0)

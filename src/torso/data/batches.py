@@ -29,19 +29,27 @@ def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence
 
 @dataclass(frozen=True)
 class Batch:
-    """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them."""
+    """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
+
+    `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest."""
 
     images: Tensor  # [G, B, C, H, W]
     labels: Tensor  # [G, B]
     real: Tensor | None = None
     active: Tensor | None = None
+    lead: int | None = None
 
-    def only(self, active: Tensor | None) -> Batch:
-        """This batch without the samples of clients that are not active [G]."""
-        if active is None:
+    def first(self, clients: int) -> Batch:
+        """That of the first clients, which may be more than have samples."""
+        real = None if self.real is None else self.real[:clients]
+        return Batch(self.images[:clients], self.labels[:clients], real)
+
+    def only(self, other: Batch) -> Batch:
+        """This batch without the samples of clients that have none in the other."""
+        if other.active is None:
             return self
         real = torch.ones_like(self.labels, dtype=torch.float32) if self.real is None else self.real
-        return Batch(self.images, self.labels, real * active.unsqueeze(-1), active)
+        return Batch(self.images, self.labels, real * other.active.unsqueeze(-1), other.active, other.lead)
 
     def filled_from(self, other: Batch) -> Batch:
         """This batch, and the other's samples for the clients that have none in it; the other is as wide or wider."""
@@ -56,7 +64,7 @@ class Batch:
         images[:, :width] = torch.where(mine[..., None, None, None], self.images, other.images[:, :width])
         labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
         padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
-        return Batch(images, labels, torch.where(mine, padded, fallback), other.active)
+        return Batch(images, labels, torch.where(mine, padded, fallback), other.active, other.lead)
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,10 @@ class Shuffle:
 
     def for_use(self, use: str) -> Shuffle:
         return replace(self, purpose=f"{self.purpose} {use}")
+
+    def of_places(self, order: Sequence[int]) -> Shuffle:
+        """That of the clients at these places."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,9 @@ class Shuffles(Shuffle):
 
     def for_use(self, use: str) -> Shuffle:
         return replace(self, each=tuple(shuffle.for_use(use) for shuffle in self.each))
+
+    def of_places(self, order: Sequence[int]) -> Shuffles:
+        return replace(self, each=tuple(self.each[place] for place in order))
 
 
 @dataclass(frozen=True)
@@ -147,6 +162,17 @@ class Deck:
     def steps(self, batch_size: int, skip_single: bool = False) -> tuple[int, ...]:
         """Optimiser steps of an epoch, per client."""
         return tuple(-(-size // batch_size) for size in self.used(batch_size, skip_single))
+
+    def longest_first(self, batch_size: int, skip_single: bool) -> list[int] | None:
+        """Places of the clients, those with the most steps first; None where they stand so already."""
+        steps = self.steps(batch_size, skip_single)
+        order = sorted(range(len(steps)), key=lambda place: -steps[place])  # stable
+        return None if order == list(range(len(steps))) else order
+
+    def of_places(self, order: Sequence[int], places: Tensor) -> Deck:
+        """The clients at these places (the same twice: here and on the device), in this order."""
+        sizes, clients = ([kept[place] for place in order] for kept in (self.sizes, self.clients))
+        return replace(self, index=self.index[places], sizes=tuple(sizes), clients=tuple(clients))
 
     def used(self, batch_size: int, skip_single: bool) -> tuple[int, ...]:
         """Samples met in an epoch, per client.
@@ -206,9 +232,11 @@ class Deck:
             index = order[:, start : start + width]
             bits = None if coins is None else coins[:, start : start + width]
             filled = [min(max(size - start, 0), width) for size in sizes]
-            real = active = None
+            real = active = lead = None
             if min(filled) < width:
                 count = on_device(order.device, filled).unsqueeze(-1)
                 real = (torch.arange(width, device=order.device) < count).float()
-                active = None if min(filled) > 0 else count.squeeze(-1) > 0
-            yield Batch(lens.look(self.images, index, change, bits), self.labels[index], real, active)
+            if min(filled) == 0:
+                active, with_any = count.squeeze(-1) > 0, sum(map(bool, filled))
+                lead = with_any if all(filled[:with_any]) else None
+            yield Batch(lens.look(self.images, index, change, bits), self.labels[index], real, active, lead)

@@ -28,6 +28,14 @@ class Local:
     own: Tensors = field(default_factory=dict)
     shared: Tensors = field(default_factory=dict)
 
+    def of_places(self, places: Tensor | slice, like: Tensors) -> Local:
+        """That of some clients, of the names in `like` [G, *]; what is one tensor for all clients [*] stays."""
+
+        def some(held: Tensors) -> Tensors:
+            return {n: t[places] if t.ndim == like[n].ndim else t for n, t in held.items() if n in like}
+
+        return Local(some(self.start), some(self.params), some(self.own), some(self.shared))
+
 
 class Drift:
     """The base of corrections; a subclass overrides what it changes."""

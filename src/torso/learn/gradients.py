@@ -12,7 +12,8 @@ from torso.learn.objectives import Objective, cross_entropy
 from torso.nets import Network, Output, Tensors, apply
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
-"""(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G]."""
+"""(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G], or of the first
+clients alone where a batch says that they lead."""
 
 
 def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:
@@ -40,7 +41,11 @@ def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 def gradients(
     net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
-    """Gradients [G, *] of each client's mean loss, and the sum over its samples [G]."""
+    """Gradients [G, *] of each client's mean loss, and the sum over its samples [G]; of the first clients alone where
+    the others have no samples."""
+    if batch.lead is not None:
+        tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
+        batch = batch.first(batch.lead)
     leaves = leaves_of(tensors, names)
     said = apply(net, {**tensors, **leaves}, batch.images, batch.real)
     mean, total = means(losses_of(said, batch, objective, counts), batch)

@@ -84,6 +84,12 @@ class Course:
         size, room = self.habits.batch_size, self.room
         return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single)
 
+    def of_places(self, order: Sequence[int], places: Tensor) -> Course:
+        """That of the clients at these places, in this order."""
+        meta = None if self.meta is None else self.meta.of_places(order, places)
+        deck, shuffle = self.deck.of_places(order, places), self.shuffle.of_places(order)
+        return replace(self, deck=deck, shuffle=shuffle, meta=meta)
+
 
 @dataclass(frozen=True)
 class Learned:
@@ -103,6 +109,13 @@ class Learned:
         own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
         return replace(self, tensors=copies, own=own)
 
+    def of_places(self, places: Tensor | slice) -> Learned:
+        """The clients at these places, in this order; copies where the places are a tensor."""
+        tensors = {n: t[places] for n, t in self.tensors.items()}
+        own = {n: tensors[n] if t is self.tensors.get(n) else t[places] for n, t in self.own.items()}
+        notes = {n: t[places] for n, t in self.notes.items()}
+        return replace(self, tensors=tensors, loss=self.loss[places], own=own, notes=notes)
+
 
 def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
@@ -115,7 +128,23 @@ def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: 
 def learn_by_epoch(
     course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
 ) -> Iterator[Learned]:
-    """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
+    """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory.
+
+    Clients of many steps stand first meanwhile, so that those who are through with an epoch need not be computed."""
+    order = course.deck.longest_first(course.habits.batch_size, course.room.skip_single)
+    if order is None:
+        yield from _by_epoch(course, tensors, anchor, notes or {})
+        return
+    device = course.deck.index.device
+    there, back = on_device(device, order), on_device(device, sorted(range(len(order)), key=order.__getitem__))
+    placed = {n: t[there] for n, t in tensors.items()}
+    anchor = None if anchor is None else anchor.of_places(there, tensors)
+    noted = {n: t[there] for n, t in (notes or {}).items()}
+    for learned in _by_epoch(course.of_places(order, there), placed, anchor, noted):
+        yield learned.of_places(back)
+
+
+def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Iterator[Learned]:
     room, habits = course.room, course.habits
     nothing = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
     pupil = Pupil(
@@ -127,7 +156,7 @@ def learn_by_epoch(
         rates={},
         sgd=habits.optimiser(),
         anchor=anchor,
-        notes=dict(notes or {}),
+        notes=dict(notes),
         loss=nothing,
         met=nothing,
     )

@@ -208,15 +208,7 @@ def _spread(held: Tensors, ask: Ask) -> Tensors:
 def _apart(learned: Learned, sizes: Sequence[int]) -> Iterator[Learned]:
     start = 0
     for size in sizes:
-        mine = slice(start, start + size)
-        tensors = {n: t[mine] for n, t in learned.tensors.items()}
-        yield replace(
-            learned,
-            tensors=tensors,
-            loss=learned.loss[mine],
-            own={n: tensors[n] if t is learned.tensors.get(n) else t[mine] for n, t in learned.own.items()},
-            notes={n: t[mine] for n, t in learned.notes.items()},
-        )
+        yield learned.of_places(slice(start, start + size))
         start += size
 
 

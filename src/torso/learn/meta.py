@@ -76,7 +76,7 @@ class MetaWeighted(Step):
             mean, total = means(weigh(pupil.notes, losses) * losses + _personal(said, batch), batch)
             grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
             pupil.count(total, batch)
-            pupil.move(dict(zip(leaves, grads, strict=True)), batch.active)
+            pupil.move(dict(zip(leaves, grads, strict=True)), batch)
 
     def _learn_to_weigh(self, pupil: Pupil, batch: Batch, meta: Batch) -> None:
         """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""

@@ -2,14 +2,15 @@
 
 A recording reads fixed memory, so that it can be replayed for other clients, rounds and batches of the same shape.
 Parameters live there from the start of a visit (`home`); anything else is copied in. A short or ragged batch is padded
-to the recorded width and masked, so at most two recordings serve a whole epoch.
+to the recorded width and masked, so two recordings serve an epoch in which all clients have samples; as they fall out,
+recordings of fewer and fewer clients (`rung`) take over, on the first rows of the same memory.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,25 +34,27 @@ class _Recording:
     buffers: frozenset[str]
 
     def replay(self, tensors: Tensors, batch: Batch, counts: Tensor) -> tuple[Tensors, Tensor]:
+        rows = len(self.counts)
         away = [n for n, kept in self.tensors.items() if kept.data_ptr() != tensors[n].data_ptr()]
         for name in away:
-            self.tensors[name].copy_(tensors[name])
-        self.counts.copy_(counts)
+            self.tensors[name].copy_(tensors[name][:rows])
+        self.counts.copy_(counts[:rows])
         _fill(self.batch, batch)
         self.graph.replay()
         for name in self.buffers.intersection(away):  # running statistics have moved
-            tensors[name].copy_(self.tensors[name])
+            tensors[name][:rows].copy_(self.tensors[name])
         return self.grads, self.total
 
 
 class Recorder:
     """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call."""
 
-    def __init__(self, compute: Gradients, most: int = 8) -> None:
+    def __init__(self, compute: Gradients, most: int = 32) -> None:
         self.compute = compute
         self.most = most
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
+        self._here: Tensors = {}  # the homes of this visit
         self._modules: dict[int, list[nn.Module]] = {}
         self._width = 0
         self._pool = _new_pool()
@@ -60,6 +63,7 @@ class Recorder:
         """Give all memory back, as when it has run out; what is at home is lost."""
         self._recordings.clear()
         self._homes.clear()
+        self._here.clear()
         self._pool = _new_pool()  # nobody may record into a pool whose last recording is gone while it holds memory
 
     def home(self, tensors: Tensors, width: int) -> Tensors:
@@ -71,7 +75,8 @@ class Recorder:
             if key not in self._homes:
                 self._homes[key] = torch.empty_like(tensor, memory_format=torch.contiguous_format)
             self._homes[key].copy_(tensor)
-        return {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
+        self._here = {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
+        return dict(self._here)
 
     def gradients(
         self,
@@ -82,26 +87,30 @@ class Recorder:
         objective: Objective,
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
-        batch, width = replace(batch, active=None), max(self._width, batch.labels.shape[1])
+        clients, width = len(batch.labels), max(self._width, batch.labels.shape[1])
+        rows = clients if batch.lead is None else rung(batch.lead, clients)
+        batch = batch.first(rows)
         masked = batch.real is not None or batch.labels.shape[1] < width
         at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
         if id(net) not in self._modules:
             self._modules[id(net)] = list(net.modules())
         modes = tuple(module.training for module in self._modules[id(net)])
         switches = torch.get_float32_matmul_precision(), batch.images.dtype, is_fast(batch.images)
-        key = id(net), modes, tuple(names), objective, len(batch.labels), width, masked, at_home, switches
+        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches
         if key not in self._recordings:
             fixed = _room_for(batch, width, masked)
             _fill(fixed, batch)
-            self._recordings[key] = self._record(net, tensors, names, fixed, objective, counts.clone())
+            some = {name: tensor[:rows] for name, tensor in tensors.items()}
+            self._recordings[key] = self._record(net, some, names, fixed, objective, counts[:rows].clone())
             if len(self._recordings) > self.most:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
         return self._recordings[key].replay(tensors, batch, counts)
 
     def _is_home(self, name: str, tensor: Tensor) -> bool:
-        home = self._homes.get((name, tensor.shape))
-        return home is not None and home.data_ptr() == tensor.data_ptr()
+        """Whether it is the home of this visit, or its first rows."""
+        home = self._here.get(name)
+        return home is not None and home.data_ptr() == tensor.data_ptr() and home.shape[1:] == tensor.shape[1:]
 
     def _record(
         self,
@@ -128,6 +137,16 @@ class Recorder:
         with torch.cuda.graph(graph, pool=self._pool):
             grads, total = self.compute(net, kept, names, batch, objective, counts)
         return _Recording(graph, kept, batch, counts, grads, total, buffers)
+
+
+def rung(lead: int, clients: int) -> int:
+    """For how many of the clients a recording is made when `lead` of them have samples: all, three quarters, half and
+    so on, so that few recordings serve any number and at most a third of the work is for nothing."""
+    half = clients
+    while half > 1 and (half + 1) // 2 >= lead:
+        half = (half + 1) // 2
+    quarters = -(-half * 3 // 4)
+    return quarters if quarters >= lead else half
 
 
 def _new_pool() -> Any:

@@ -22,8 +22,24 @@ class Sgd:
         self.velocity: Tensors = {}
 
     @torch.no_grad()
-    def step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None = None) -> None:
-        """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities."""
+    def step(
+        self,
+        params: Tensors,
+        grads: Tensors,
+        rates: Mapping[str, float],
+        active: Tensor | None = None,
+        lead: int | None = None,
+    ) -> None:
+        """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities; `lead`
+        says the same where the active ones stand first, and needs gradients of those alone."""
+        if self.momentum:
+            self.velocity |= {n: torch.zeros_like(params[n]) for n in grads if n not in self.velocity}
+        if lead is not None:
+            ahead = Sgd(self.momentum, self.weight_decay)
+            ahead.velocity = {n: self.velocity[n][:lead] for n in grads if self.momentum}
+            params, grads = {n: params[n][:lead] for n in grads}, {n: g[:lead] for n, g in grads.items()}
+            ahead.step(params, grads, rates)
+            return
         if all(is_fast(params[n]) and params[n].is_contiguous() for n in grads):
             self._fused_step(params, grads, rates, active)
             return
@@ -47,8 +63,6 @@ class Sgd:
         from torso.learn.sgd_kernel import step, step_many
 
         grads = {name: grad.contiguous() for name, grad in grads.items()}
-        if self.momentum:
-            self.velocity |= {n: torch.zeros_like(params[n]) for n in grads if n not in self.velocity}
         by_rate: dict[float | None, list[str]] = defaultdict(list)
         for name in grads:
             by_rate[rates.get(name)].append(name)
@@ -63,9 +77,6 @@ class Sgd:
                 step(params[name], grads[name], speed, active, rate, self.momentum, self.weight_decay)
 
     def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
-        fresh = [p for p, n in enumerate(names) if n not in self.velocity]
-        for place in fresh:
-            self.velocity[names[place]] = torch.zeros_like(moves[place])
         speeds = [self.velocity[n] for n in names]
         if active is None:
             torch._foreach_mul_(speeds, self.momentum)

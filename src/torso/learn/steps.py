@@ -47,22 +47,37 @@ class Pupil:
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
-        """Gradients of the method's loss at any tensors; counts the samples as met."""
+        """Gradients of the method's loss at any tensors; counts the samples as met. Of the first clients alone where
+        the batch has samples of no others: see `widened`."""
         grads, total = self.take(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
         self.count(total, batch)
         return grads
 
     def count(self, total: Tensor, batch: Batch) -> None:
-        self.loss = self.loss + total
+        self.loss = self.loss + _padded(total, len(self.loss))
         self.met = self.met + (batch.labels.shape[1] if batch.real is None else batch.real.sum(dim=1))
 
-    def move(self, grads: Tensors, active: Tensor | None, rates: Mapping[str, float] | None = None) -> None:
-        """One step of SGD after the drift correction, which sees what travels and learns."""
+    def move(self, grads: Tensors, batch: Batch, rates: Mapping[str, float] | None = None) -> None:
+        """One step of SGD after the drift correction, which sees what travels and learns, for the clients that have
+        samples in the batch."""
+        if batch.lead is not None:
+            grads = {n: g[: batch.lead] for n, g in grads.items()}
         if self.anchor is not None:
             held = {n: g for n, g in grads.items() if n in self.anchor.start}
             at = replace(self.anchor, params={n: self.tensors[n] for n in held})
+            at = at if batch.lead is None else at.of_places(slice(batch.lead), self.tensors)
             grads = {**grads, **self.habits.drift.gradient(held, at)}
-        self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, active)
+        self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, batch.active, batch.lead)
+
+    def widened(self, grads: Tensors) -> Tensors:
+        """Gradients for all clients [G, *]: nothing for those that come after the ones computed."""
+        return {n: _padded(g, len(self.loss)) for n, g in grads.items()}
+
+
+def _padded(first: Tensor, clients: int) -> Tensor:
+    """That of the first clients [K, *] with zeros for the others [G, *]."""
+    missing = clients - len(first)
+    return torch.cat([first, first.new_zeros(missing, *first.shape[1:])]) if missing else first
 
 
 class Step(ABC):
@@ -106,7 +121,7 @@ class Plain(Step):
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for batch in batches:
-            pupil.move(pupil.gradients(pupil.tensors, batch), batch.active)
+            pupil.move(pupil.gradients(pupil.tensors, batch), batch)
 
 
 @steps.register("look-ahead")
@@ -122,9 +137,9 @@ class LookAhead(Step):
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for first, second in pairs(batches):
-            grads = pupil.gradients(pupil.tensors, first)
+            grads = pupil.widened(pupil.gradients(pupil.tensors, first))
             ahead = {n: pupil.tensors[n] - rate * grads[n] for n, rate in pupil.rates.items()}
-            pupil.move(pupil.gradients({**pupil.tensors, **ahead}, second), second.active, self.rates(pupil.rates))
+            pupil.move(pupil.gradients({**pupil.tensors, **ahead}, second), second, self.rates(pupil.rates))
 
     def momentum(self, usual: float) -> float:
         return usual if self.with_momentum else 0.0
@@ -144,7 +159,7 @@ def pairs(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Batch]]:
     second = next(batches, None)
     yield first, first if second is None else second.filled_from(first)
     while (first := next(batches, None)) is not None and (second := next(batches, None)) is not None:
-        yield first.only(second.active), second  # nobody meets an odd one because others have two
+        yield first.only(second), second  # nobody meets an odd one because others have two
 
 
 @steps.register("envelope")
@@ -177,9 +192,10 @@ class Envelope(Step):
         inner, rates = Sgd(0.0, 0.0), dict.fromkeys(pupil.rates, self.inner_lr)
         for batch in batches:
             for _ in range(self.inner_steps):
-                grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch)
-                inner.step(pupil.apart, {n: grads[n] + self.pull(pupil, n) for n in rates}, rates, batch.active)
-            pupil.move({n: -self.pull(pupil, n) for n in rates}, batch.active, self.rates(pupil.rates))
+                grads = pupil.widened(pupil.gradients({**pupil.tensors, **pupil.apart}, batch))
+                pulled = {n: grads[n] + self.pull(pupil, n) for n in rates}
+                inner.step(pupil.apart, pulled, rates, batch.active, batch.lead)
+            pupil.move({n: -self.pull(pupil, n) for n in rates}, batch, self.rates(pupil.rates))
 
     def pull(self, pupil: Pupil, name: str) -> Tensor:
         return self.lam * (pupil.apart[name] - pupil.tensors[name])
