@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,11 +35,18 @@ def batches(deck: Deck, epochs: int, lens: Lens | None = None) -> Iterator[Batch
 
 
 @needs_cuda
-@pytest.mark.parametrize("body", ["conv4", "resnet8"])
+@pytest.mark.parametrize(
+    ("body", "dtype", "close"),
+    [("conv4", torch.float32, 1e-3), ("conv4", torch.float64, 1e-9), ("resnet8", torch.float64, 1e-9)],
+)
 @pytest.mark.parametrize("at_home", [True, False])
-def test_ragged_epochs(body: str, at_home: bool) -> None:
-    """Three clients of which one has five batches and one has one; twice, as two visits with the same recordings."""
+def test_ragged_epochs(body: str, dtype: torch.dtype, close: float, at_home: bool) -> None:
+    """Three clients of which one has five batches and one has one; twice, as two visits with the same recordings.
+
+    Recordings are of more clients than have samples, and kernels may add in another order for them: in float32 a ReLU
+    at its edge falls to either side, in float64 nothing is left of it."""
     net, start, deck = federation(body)
+    start = {n: t.to(dtype) if t.is_floating_point() else t for n, t in start.items()}
     names, counts, recorder = learnable(net, start), deck.class_counts(4), Recorder(gradients)
     set_modes(net, tuple(start))
     for _ in range(2):
@@ -48,14 +56,15 @@ def test_ragged_epochs(body: str, at_home: bool) -> None:
             if at_home and take is not gradients:
                 tensors = recorder.home(tensors, 5)
             sgd = Sgd(0.9, 1e-3)
-            for batch in batches(deck, 2):
+            for dealt in batches(deck, 2):
+                batch = replace(dealt, images=dealt.images.to(dtype))
                 grads, total = take(net, tensors, names, batch, CrossEntropy(), counts)
                 assert len(total) >= (batch.lead or 3)
                 sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active, batch.lead)
             ends.append({n: t.clone() for n, t in tensors.items()})
         plain, recorded = ends
         for name, tensor in plain.items():
-            torch.testing.assert_close(recorded[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+            torch.testing.assert_close(recorded[name], tensor, rtol=close, atol=close / 10, msg=name)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 7, 10, 100, 128])

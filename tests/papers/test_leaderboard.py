@@ -65,7 +65,7 @@ def test_every_preset_is_on_the_board_or_left_out_with_a_reason() -> None:
     arena = Arena(board)
     configs = [arena.config(setting, entry, {}) for entry in presets(board) for setting in board.settings]
     for config in configs:
-        assert (config.train.rounds, config.train.local_epochs, config.train.fraction) == (40, 4, 0.125)
+        assert (config.train.rounds, config.train.local_epochs, config.train.fraction) == (50, 2, 0.125)
         assert config.data.validation == 0
     divisors = {c.method.drift.divisor for c in configs if type(c.method.drift).__name__ == "Scaffold"}  # type: ignore[attr-defined]
     assert divisors == {"momentum"}
@@ -77,7 +77,7 @@ def test_a_budget_is_a_budget_and_every_method_learns_at_the_grids_rates() -> No
     for entry in presets(load()):
         config = arena.config("cifar10-s2", entry, {"train.lr": 0.03})
         stage = stages(config, build("conv4", 10, (3, 32, 32), config.method.head, seed=0))[-1]
-        assert stage.last == 40, entry.name
+        assert stage.last == 50, entry.name
         own = config.method.step
         assert getattr(own, "inner_lr", 0.03) == 0.03, f"{entry.name} learns at {own}"
     short = Arena(load(), ("train.rounds=10",)).config("cifar10-s2", presets(load())[6], {})
