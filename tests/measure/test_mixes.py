@@ -7,7 +7,7 @@ none of classes 2 and 3. The clients train on classes 0, 2 | 1, 1, 3 | 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,8 @@ from torso.data import Federation
 from torso.engine import Batched, Desk, OneByOne
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.measure.mixes import right_by_side, weigh
+from torso.runs.events import Listener
+from torso.runs.rounds import Round
 from torso.runs.run import Job, prepare
 from torso.runs.state import State
 
@@ -156,6 +158,62 @@ def test_local_only_is_the_run_of_everybody_alone() -> None:
     asked = run(Config(method="fedbabu", measure={"names": ["initial", "local_only"]}, **SMALL)).accuracy
     assert asked["local_only"] == alone
     assert asked["initial"] != alone
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_the_best_epoch_on_test_data_is_each_clients_own(at_once: int) -> None:
+    """Spec 5.1. Test labels 0, 0, 2, 3 | 1, 1. First epoch, the model of `three`: 50 and 50 %. Second, always class 1:
+    0 and 100 %. Third, always class 3: 25 and 0 %. The first is best for client 0, the second for client 1; no epoch
+    has a mean above 50 %, and the last has 12.5 %. Client 2 has no test samples."""
+    job = job_of("local-only")
+    first = job.model
+    second, third = ({**first, "head.weight": torch.eye(4)[:, [k]].expand(4, 2)} for k in (1, 3))
+
+    def by_epoch(desk: Desk, clients: Sequence[int]) -> Iterator[dict[str, Tensor]]:
+        return (desk.models(model, {}, clients) for model in (first, second, third))
+
+    how = replace(job.evaluation(job.plan[0], State(first)), alone_by_epoch=by_epoch)
+    with Batched(job.net, job.federation, at_once=at_once) as engine:
+        names = ["local_only_best_on_test"]
+        found = evaluate(engine, job.federation, names, State(first), how, job.measured_clients)
+    best = found["local_only_best_on_test"]
+    assert best.clients == (50.0, 100.0, None)
+    assert (best.mean, best.n) == (75.0, 2)
+
+
+class Rounds(Listener):
+    """What was measured after each round."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float | None, ...]] = []
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.found += [found.clients for found in accuracy.values()]
+
+
+def test_the_best_epoch_on_test_data_is_one_of_the_run_of_everybody_alone() -> None:
+    """With one epoch a round, the history of `local-only` has every epoch but the last, which its end has."""
+    train, heard = {"rounds": 5, "local_epochs": 1, "lr": 0.5}, Rounds()
+    names = ["initial", "local_only_best_on_test"]
+    measure = {"names": names, "every": 1, "during": ["initial"]}
+    found = run(Config(method="local-only", data={"clients": 5}, train=train, measure=measure), listener=heard).accuracy
+    epochs = np.array([*heard.found, found["initial"].clients])
+    assert epochs.shape == (5, 5)
+    assert len(set(epochs.argmax(axis=0).tolist())) > 1  # not the same epoch for all, or the test would say little
+    assert found["local_only_best_on_test"].clients == tuple(epochs.max(axis=0).tolist())
+
+
+def test_epochs_of_a_client_alone_are_all_there_and_end_where_it_ends() -> None:
+    """Three rounds of two epochs; a method without rounds has none, and so nothing to choose from."""
+    job = prepare(Config(method="local-only", **SMALL))
+    how, desk, clients = job.evaluation(job.plan[0], State(job.model)), Desk.at(job.net, job.federation), [0, 3]
+    epochs = [{n: t.clone() for n, t in models.items()} for models in how.alone_by_epoch(desk, clients)]
+    assert len(epochs) == 6
+    end = how.alone(desk, clients)
+    assert all(torch.equal(epochs[-1][name], end[name]) for name in end)
+    assert not any(torch.equal(epochs[-2][name], end[name]) for name in end)
+    none = job_of("fedncm")
+    assert measured(none, ["local_only_best_on_test"])["local_only_best_on_test"].clients == (None, None, None)
 
 
 def test_the_generic_model_on_a_test_set_with_a_long_tail() -> None:

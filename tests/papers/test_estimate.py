@@ -41,8 +41,9 @@ def test_images_of_a_run(method: str, images: int) -> None:
 
 
 def test_local_only_and_a_begun_run() -> None:
-    alone = _config("local-only")
+    alone = _config("local-only", "variant=none")
     assert (participants(alone), trained_on(alone), measured_on(alone)) == (100, 100 * 500 * 160, 0)
+    assert measured_on(alone.but('measure.names=["local_only_best_on_test"]')) == trained_on(alone)
     assert trained_on(_config("lg-fedavg", *PART), begun=True) == 8 * 10 * 500 * 10
     central = plan(recipe("fedbabu/9"), "shards=10,method=centralized").runs[0].config
     assert (participants(central), trained_on(central)) == (0, 10 * 50_000)

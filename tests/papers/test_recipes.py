@@ -20,6 +20,7 @@ from torso.papers.docs import blank
 from torso.papers.plan import lines_of, plan
 from torso.papers.published import PAPERS, names, recipe
 from torso.papers.settings import REASONS, Refusal, Wanted
+from torso.papers.sharing import training_key
 from torso.papers.show import place
 from torso.personal import Personal
 from torso.runs.stages import stages
@@ -119,7 +120,7 @@ def test_fedbabu_is_run_as_its_paper_says() -> None:
     assert (tuned.epochs, tuned.lr, config.measure.names) == (5, 0.001, ("personalized",))
     assert config.model.body == "conv4"
     assert _one("fedbabu/13", "method=fedrep,shards=5,fraction=0.1,local_epochs=10").train.momentum == 0.5  # spec 4.4
-    alone = _one("fedbabu/13", "method=local-only,shards=5")
+    alone = _one("fedbabu/13", "method=local-only,shards=5,variant=none")
     assert alone.train.rounds * alone.train.local_epochs == 160  # spec 5.1
     assert (alone.train.batch_size, alone.train.fraction, alone.measure.names) == (10, 1.0, ("initial",))
 
@@ -205,7 +206,7 @@ def test_one_run_answers_several_numbers() -> None:
 
 def test_a_number_from_a_mistake_has_a_second_line_where_the_mistake_can_be_switched_on() -> None:
     lines = lines_of(recipe("fedbabu/13"))
-    assert {line.record.algorithm for line in lines if line.variant} == {"FedPer", "LG-FedAvg"}
+    assert {line.record.algorithm for line in lines if line.variant} == {"FedPer", "LG-FedAvg", "Local-only"}
     again = [line for line in lines if line.variant == "as the paper's code"]
     assert len(again) == 18
     wanted = again[0].wanted
@@ -225,6 +226,26 @@ def test_a_second_line_may_be_another_measure_of_the_same_run_or_of_some_metrics
     lines = [line for line in lines_of(recipe("fedbabu/12")) if line.variant]
     assert {line.record.metric for line in lines} == {"initial_without_head"}
     assert len(lines) == 36
+
+
+@pytest.mark.parametrize("table", ["fedbabu/5", "fedbabu/13"])
+def test_local_only_has_a_line_with_each_clients_best_epoch_of_the_same_training(table: str) -> None:
+    """Spec 5.1. In a run of its own, so that the fair line costs and is what it was without it."""
+    fair, best = plan(recipe(table), "method=local-only,shards=10").runs  # in the order in which they train
+    assert (fair.config.measure.names, best.config.measure.names) == (("initial",), ("local_only_best_on_test",))
+    assert training_key(fair.config) == training_key(best.config)
+    assert (fair.name, best.name) == ("local-only-s10-seed0", "local-only-paper-bug-s10-seed0")
+    assert plan(recipe(table), "method=local-only,shards=10,variant=none").runs == (fair,)
+
+
+def test_what_is_best_on_test_data_answers_nothing_but_second_lines() -> None:
+    asked = {
+        (bool(line.variant), line.record.algorithm)
+        for name in names()
+        for line in lines_of(recipe(name))
+        if isinstance(line.wanted, Wanted) and "on_test" in line.wanted.measure
+    }
+    assert asked == {(True, "Local-only")}
 
 
 def test_a_part_of_a_table_has_the_configs_and_names_of_the_whole() -> None:

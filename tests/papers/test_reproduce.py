@@ -15,6 +15,7 @@ from torso.papers.plan import Plan, plan
 from torso.papers.published import names, recipe
 from torso.papers.reproduce import reproduce
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.result import Result
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 
@@ -59,7 +60,7 @@ def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso,
     assert "not comparable" in said.out
     assert "4/4  lg-fedavg" in said.err  # after FedAvg, at whose end it begins
     table = json.loads(Path("out/fedbabu-13/table.json").read_text())
-    assert len(table) == 129 + 18 + 18  # second lines of FedPer and LG-FedAvg
+    assert len(table) == 129 + 18 + 18 + 3  # second lines of FedPer, LG-FedAvg and Local-only
     run = [answer for answer in table if answer["ours"]]
     assert {answer["method"] for answer in run} == {"FedAvg", "LG-FedAvg", "FedPer"}
     fedavg = next(answer for answer in run if answer["method"] == "FedAvg")
@@ -95,6 +96,21 @@ def test_another_table_trains_nothing_that_a_first_has_trained(data: Path, tmp_p
     table = reproduce(_plan(data, f"{PART},method=fedavg", "fedbabu/12"), tmp_path / "out", listener=heard)
     assert [done for _, done in heard.begun] == [2, 2]  # both rounds come from the other table; measured twice
     assert {answer["metric"] for answer in table.answers} == {"initial_with_head", "initial_without_head"}
+
+
+def test_what_choosing_the_epoch_on_test_data_adds_to_local_only(data: Path, tmp_path: Path) -> None:
+    heard, sets = Heard(), (*QUICK, "train.local_epochs=3", "train.lr=0.2")  # a rate at which epochs differ
+    made = plan(recipe("fedbabu/13"), "shards=2,method=local-only", 1, sets, find_all(["cifar10"], data))
+    table = reproduce(made, tmp_path / "out", listener=heard)
+    assert heard.begun == [("local-only-s2-seed0", 0), ("local-only-paper-bug-s2-seed0", 2)]  # trained once
+    fair, best = table.answers
+    assert (fair["variant"], best["variant"]) == ("", "each client's best epoch on test data, as the paper's code")
+    last, chosen = (Result.read(table.place(run)).accuracy for run in made.runs)
+    ends, tops = last["initial"].clients, chosen["local_only_best_on_test"].clients
+    assert all((top or 0) >= (end or 0) for end, top in zip(ends, tops, strict=True))
+    assert fair["ours"]["mean"] == pytest.approx(last["initial"].mean, abs=1e-4)
+    assert best["ours"]["mean"] == pytest.approx(chosen["local_only_best_on_test"].mean, abs=1e-4)
+    assert best["ours"]["mean"] > fair["ours"]["mean"]
 
 
 def test_the_mean_is_over_seeds_and_earlier_commands_are_kept(data: Path, tmp_path: Path) -> None:
@@ -141,7 +157,7 @@ def test_the_list_has_every_table_and_a_time(torso: Torso) -> None:
     rows = json.loads(said.out)
     assert [row["table"] for row in rows] == list(names())
     runs = {row["table"]: row["runs"] for row in rows}
-    assert (runs["fedbabu/13"], runs["fedbabu/19"], runs["fedncm/2"]) == (147, 0, 1)
+    assert (runs["fedbabu/13"], runs["fedbabu/19"], runs["fedncm/2"]) == (150, 0, 1)
     assert all((row["seconds"] > 0) == (row["runs"] > 0) for row in rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -49,6 +49,7 @@ class Evaluation:
     template_order: Literal["shuffled", "code"]
     visit: OneMoreVisit
     alone: Callable[[Desk, Sequence[int]], Tensors]  # their models had they never met the server, after as many epochs
+    alone_by_epoch: Callable[[Desk, Sequence[int]], Iterator[Tensors]]  # after each of them; each is gone with the next
     own: OwnModels
     finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
     epochs: int

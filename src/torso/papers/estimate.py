@@ -20,6 +20,7 @@ from torso.methods import ClassMeans, Finished
 from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.papers.files import KINDS
+from torso.papers.plan import TRAIN_ANEW
 from torso.papers.running import Planned
 from torso.papers.sharing import opening_key, training_key
 from torso.precision import precision_of
@@ -111,11 +112,11 @@ def trained_on(config: Config, begun: bool = False) -> float:
 
 
 def measured_on(config: Config) -> float:
-    """Images of fine-tuning at the end."""
-    if not set(config.measure.names) & set(_TUNED):
-        return 0.0
-    epochs = max((config.personalize.epochs, *config.personalize.sweep))
-    return samples(config) * max(epochs, 1)
+    """Images of fine-tuning at the end, and of training anew what would have been without a server."""
+    epochs = config.train.rounds * config.train.local_epochs * len(TRAIN_ANEW.intersection(config.measure.names))
+    if set(config.measure.names) & set(_TUNED):
+        epochs += max((config.personalize.epochs, *config.personalize.sweep, 1))
+    return float(samples(config) * epochs)
 
 
 def samples(config: Config) -> int:

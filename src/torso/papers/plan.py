@@ -20,6 +20,10 @@ _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
     *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
 }
 
+TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
+"""Measures that train all clients from the start: as long as a run, so that they have one of their own, which begins at
+the end of the other where that is known, and which `variant=none` leaves out."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -87,7 +91,9 @@ def plan(
     groups: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
         if isinstance(line.wanted, Wanted):
-            groups.setdefault(_key(_config(recipe, line.wanted.sets, tuple(sets))), []).append(place)
+            config, measure = _config(recipe, line.wanted.sets, tuple(sets)), line.wanted.measure
+            apart = measure if measure in TRAIN_ANEW else ""
+            groups.setdefault(f"{_key(config)} {apart}", []).append(place)
     names = _names(lines, list(groups.values()))
     first = Config.load(None, sets).run.seed
     runs = [
@@ -100,10 +106,12 @@ def plan(
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    """Runs that can share a device's steps next to each other: same network, method and local work."""
+    """Runs that can share a device's steps next to each other: same network, method and local work. Of those that train
+    the same, the one that others begin at first."""
     config = run.config
     alike = (config.data.source, config.model.body, config.method.name, config.train.local_epochs, config.train.rounds)
-    return (*alike, config.train.fraction, run.seed, config.data.shards, run.name)
+    last = not TRAIN_ANEW.isdisjoint(config.measure.names)
+    return (*alike, config.train.fraction, run.seed, config.data.shards, last, run.name)
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +128,7 @@ def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
 
 
 def _key(config: Config) -> str:
-    """Equal where one run answers: everything but what is measured, and after how many epochs."""
+    """Equal where one run can answer: everything but what is measured, and after how many epochs."""
     tree = config.as_tree()
     tree["measure"].pop("names")
     return json.dumps(tree, sort_keys=True)

@@ -34,6 +34,7 @@ TITLES = {
     "new_after": "new clients after",
     "local": "local model",
     "local_only": "trained alone",
+    "local_only_best_on_test": "trained alone, best epoch on test data (not fair)",
     "benign": "benign clients",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.learn.drift import NoDrift
-from torso.learn.local import Course, Habits, Learned, learn
+from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Plain
 from torso.measure import Evaluation
@@ -42,6 +42,7 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         template_order=config.measure.template_order,
         visit=visit,
         alone=lambda desk, clients: _trained_alone(job, desk, clients),
+        alone_by_epoch=lambda desk, clients: _alone_by_epoch(job, desk, clients),
         own=Own(personal, stage.travels, state, visit),
         finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
@@ -115,6 +116,16 @@ def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
     for course in _courses_alone(job, desk, clients):
         tensors = learn(course, tensors).tensors
     return tensors
+
+
+def _alone_by_epoch(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Tensors]:
+    """The same, after each epoch of each round."""
+    tensors = desk.models(job.model, {}, clients)
+    for course in _courses_alone(job, desk, clients):
+        for learned in learn_by_epoch(course, tensors):
+            tensors = learned.tensors
+            if learned.epochs:
+                yield tensors
 
 
 def _courses_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Course]:
