@@ -55,6 +55,16 @@ def test_clients_that_lead_step_and_the_others_keep_weights_and_velocity() -> No
     assert params["w"].flatten().tolist() == [-2.0, -1.0]
 
 
+@pytest.mark.parametrize("lead", [None, 2])
+def test_each_client_has_its_own_rate(lead: int | None) -> None:
+    """w − lr_k·(g + w): 1 − ½·2, 1 − 2·2, and a client that does not lead stays."""
+    params = {"w": torch.ones(3, 1)}
+    rates = {"w": torch.tensor([0.5, 2.0, 1.0])}
+    active = None if lead is None else torch.tensor([True, True, False])
+    Sgd(momentum=0.5, weight_decay=1.0).step(params, {"w": torch.ones(lead or 3, 1)}, rates, active, lead)
+    assert params["w"].flatten().tolist() == [0.0, -3.0, -1.0 if lead is None else 1.0]
+
+
 def test_a_tensor_without_a_rate_gathers_speed_and_stays() -> None:
     params = {"w": torch.zeros(1, 1), "frozen": torch.zeros(1, 1)}
     sgd = Sgd(momentum=0.5, weight_decay=0.0)
@@ -74,17 +84,19 @@ def test_proximal_gradient_by_hand() -> None:
 @pytest.mark.skipif(not kernels_run_here(), reason="no Triton with CUDA, nor TRITON_INTERPRET=1")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("all_active", [True, False])
-def test_the_fused_step_is_the_plain_step(momentum: float, all_active: bool) -> None:
+@pytest.mark.parametrize("each", [True, False])
+def test_the_fused_step_is_the_plain_step(momentum: float, all_active: bool, each: bool) -> None:
     """Tensor a has a velocity but no rate, as in a phase of FedRep with one optimiser."""
     device = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
     active = None if all_active else torch.tensor([True, False, True], device=device)
+    rates = {"b": torch.tensor([0.1, 0.2, 0.3], device=device) if each else 0.1, "c": 0.2}
     start = {n: torch.randn(3, size).to(device) for n, size in (("a", 5), ("b", 2000), ("c", 7))}
     ends, optimisers = [{n: t.clone() for n, t in start.items()} for _ in range(2)], [Sgd(momentum, 0.01) for _ in "ab"]
     for _ in range(3):
         grads = {n: torch.randn_like(t) for n, t in start.items()}
-        optimisers[0].step(ends[0], {n: g.clone() for n, g in grads.items()}, {"b": 0.1, "c": 0.2}, active)
+        optimisers[0].step(ends[0], {n: g.clone() for n, g in grads.items()}, rates, active)
         with plain_path():
-            optimisers[1].step(ends[1], grads, {"b": 0.1, "c": 0.2}, active)
+            optimisers[1].step(ends[1], grads, rates, active)
     for fused, plain in (ends, [optimiser.velocity for optimiser in optimisers]):
         assert fused.keys() == plain.keys()
         for name in plain:

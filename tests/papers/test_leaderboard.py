@@ -36,9 +36,12 @@ def data(tmp_path: Path) -> Path:
     return tiny_cifar10(tmp_path / "data")
 
 
+TUNED = Axis(key="personalize.lr", short="ft", values=(0.001, 0.01))
+
+
 def _small(**changes: Any) -> Board:
     """The board with a smaller grid, where nothing else is said."""
-    grid = (Axis(key="train.lr", short="lr", values=(0.03, 0.1)), load().grid[1])
+    grid = (Axis(key="train.lr", short="lr", values=(0.03, 0.1)), TUNED)
     return load().model_copy(update={"grid": grid, **changes})
 
 
@@ -100,8 +103,10 @@ def test_the_board_chooses_by_validation_and_judges_by_test(torso: Torso, data: 
     assert said.status == 0, said.err
     assert "best known" in said.out
     rows = _rows()
-    assert {name: len(row["tried"]) for name, row in rows.items()} == {"fedbabu": 6, "fedrod-hyper": 3}
     for name, row in rows.items():
+        tried = [{key: value for key, value in one.items() if key != "validation"} for one in row["tried"]]
+        assert len(tried) >= {"fedbabu": 6, "fedrod-hyper": 3}[name]
+        assert load().untried(row["chosen"], tried) == []
         best = max(row["tried"], key=lambda one: sum(one["validation"].values()))
         assert row["chosen"] == {key: value for key, value in best.items() if key != "validation"}
         short = "-".join(
@@ -150,8 +155,38 @@ def test_a_stopped_board_goes_on_and_rates_of_fine_tuning_train_nothing(data: Pa
     assert compete([_one(arena)], Ledger(tmp_path), seeds=1) == more  # a seed that was run stays
 
 
+def test_the_neighbours_of_the_best_are_tried_until_there_are_none(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accuracy as if 0.3 were the best rate, which lies beyond the grid: 0.3 follows from 0.1, and 1 from 0.3."""
+    peak = {0.003: 1.0, 0.03: 3.0, 0.1: 4.0, 0.3: 5.0, 1.0: 2.0}
+    monkeypatch.setattr(Ledger, "validation", lambda _, trial: {"generic": peak[trial.point["train.lr"]]})
+    axis = Axis(key="train.lr", short="lr", values=(0.03, 0.1), beyond=(0.003, 0.3, 1.0))
+    arena, heard = _arena(data, _small(grid=(axis,))), Heard()
+    (row,) = compete([_one(arena)], Ledger(tmp_path, heard), seeds=1)
+    assert [one["train.lr"] for one in row["tried"]] == [0.03, 0.1, 0.3, 1.0]
+    assert row["chosen"] == {"train.lr": 0.3}
+    assert [name.rpartition("-")[2] for name, _ in heard.begun] == ["validation"] * 4 + ["seed0"]
+    again = Heard()
+    assert compete([_one(arena)], Ledger(tmp_path, again), seeds=1) == [row]
+    assert again.begun == []
+    with pytest.raises(ValueError, match=r"beyond = \[0.1\] has to be outside"):
+        Axis(key="train.lr", short="lr", values=(0.03, 0.3), beyond=(0.1,))
+
+
+def test_neighbours_are_one_step_away_on_one_axis() -> None:
+    board = load()
+    full = [{"train.lr": rate, "personalize.lr": tuned} for rate in (0.03, 0.1, 0.3) for tuned in (0.001, 0.01)]
+    assert board.untried({"train.lr": 0.1, "personalize.lr": 0.001}, full) == []
+    assert board.untried({"train.lr": 0.3, "personalize.lr": 0.01}, full) == [
+        {"train.lr": 1.0, "personalize.lr": 0.01},
+        {"train.lr": 0.3, "personalize.lr": 0.1},
+    ]
+    assert board.untried({"train.lr": 3.0}, [{"train.lr": 1.0}, {"train.lr": 3.0}]) == []
+
+
 def test_what_diverges_counts_as_nothing_and_is_not_tried_with_another_fine_tuning(data: Path, tmp_path: Path) -> None:
-    grid = (Axis(key="train.lr", short="lr", values=(1e30, 0.1)), load().grid[1])
+    grid = (Axis(key="train.lr", short="lr", values=(1e30, 0.1)), TUNED)
     heard = Heard()
     (row,) = compete([_one(_arena(data, _small(grid=grid)))], Ledger(tmp_path, heard), seeds=1)
     assert [one["validation"] is None for one in row["tried"]] == [True, True, False, False]

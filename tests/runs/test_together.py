@@ -203,6 +203,36 @@ def test_a_finished_run_of_another_config_is_nobodys_result(tmp_path: Path) -> N
     assert "run.seed was 0, now 1" in str(found)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "per-fedavg", "scaffold", "fedrod-hyper", "fedrod-meta-bsm"])
+def test_a_sweep_of_rates_is_one_stack(method: str, tmp_path: Path, stacks: list[list[int]]) -> None:
+    """Three rates, one of them twice, with ragged clients: the order of a stack is no longer that of the runs."""
+    sets = "run.engine=batched", "data.partition=dirichlet-class", "train.batch_size=10", "train.weight_decay=0.01"
+    asked = [tiny(method, *sets, f"train.lr={rate}") for rate in (0.01, 0.1, 0.03)]
+    asked.append(asked[1].but("run.seed=1"))
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(4)], clients=1000))
+    one_rate = method == "fedrod-meta-bsm"  # whose step has a net that learns too, at one rate
+    assert max(map(len, stacks)) == (2 if one_rate else 4)
+    for place, config in enumerate(asked):
+        beside = found[place]
+        assert isinstance(beside, Result), beside
+        assert_states_near(run(config), beside, model=1e-4, kept=1e-3)
+
+
+def test_methods_whose_clients_learn_alike_share_a_stack(tmp_path: Path, stacks: list[list[int]]) -> None:
+    """Ditto learns twice a round, so that it falls behind the others; local-only has everybody in each round."""
+    asked = [
+        tiny(method, "run.engine=batched", "data.partition=dirichlet-class", f"train.lr={rate}")
+        for method, rate in (("fedavg", 0.1), ("fedper", 0.05), ("fedadam", 0.1), ("ditto", 0.02), ("local-only", 0.1))
+    ]
+    assert packs(asked, 1000) == [[0, 1, 2, 3, 4]]
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(5)], clients=1000))
+    assert max(map(len, stacks)) == 5
+    for place, config in enumerate(asked):
+        beside = found[place]
+        assert isinstance(beside, Result), beside
+        assert_states_near(run(config), beside, model=1e-4, kept=1e-3)
+
+
 def test_each_run_has_its_own_label(tmp_path: Path) -> None:
     shown = Console(file=io.StringIO(), width=200)
     asked = configs("fedavg")[2:4]
@@ -217,7 +247,16 @@ def test_who_can_stand_beside_whom() -> None:
     assert packs(alike, 100) == [[0, 1, 2, 3, 4]]
     assert packs(alike, 9) == [[0, 1, 2], [3, 4]]  # three participants each, the last has five
     assert packs(alike) == [[0], [1], [2], [3], [4]]  # one at a time on CPU
-    others = ["train.lr=0.05", "method.name=fedavg", "model.body=conv3", "train.local_epochs=1", "data.augment=flip"]
+    kin = ["train.lr=0.05", "method.name=fedadam-babu", "personalize.lr=0.5", 'measure.names=["initial"]']
+    assert packs([alike[0], *(alike[0].but(other) for other in kin)], 100) == [[0, 1, 2, 3, 4]]
+    others = [
+        "method.name=fedavg",
+        "method.name=fedprox-babu",
+        "model.body=conv3",
+        "train.local_epochs=1",
+        "train.head_lr_factor=0.5",
+        "data.augment=flip",
+    ]
     assert len(packs([alike[0], *(alike[0].but(other) for other in others)], 100)) == 1 + len(others)
     ray = [config.but("run.engine=ray") for config in alike]
     assert packs(ray) == packs(alike)  # it is the workers' device that counts

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.learn.objectives import Objective, cross_entropy
+from torso.learn.stacked import padded
 from torso.nets import Network, Output, Tensors, apply
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
 """(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G], or of the first
-clients alone where a batch says that they lead."""
+clients alone, at least of those that lead the batch."""
 
 
 def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:
@@ -41,8 +42,16 @@ def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 def gradients(
     net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
 ) -> tuple[Tensors, Tensor]:
-    """Gradients [G, *] of each client's mean loss, and the sum over its samples [G]; of the first clients alone where
-    the others have no samples."""
+    """Gradients [G, *] of each client's mean loss, and the sum over its samples [G]; zeros for who has no samples."""
+    grads, total = leading_gradients(net, tensors, names, batch, objective, counts)
+    clients = len(batch.labels)
+    return {name: padded(grad, clients) for name, grad in grads.items()}, padded(total, clients)
+
+
+def leading_gradients(
+    net: Network, tensors: Tensors, names: Sequence[str], batch: Batch, objective: Objective, counts: Tensor
+) -> tuple[Tensors, Tensor]:
+    """As `gradients`, of the first clients alone where the others have no samples."""
     if batch.lead is not None:
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)

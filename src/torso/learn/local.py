@@ -16,7 +16,7 @@ from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.learn.drift import Drift, Local, NoDrift
 from torso.learn.features import are_fixed, on_features
-from torso.learn.gradients import gradients
+from torso.learn.gradients import leading_gradients
 from torso.learn.meeting import Meeting
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
@@ -88,7 +88,8 @@ class Course:
         """That of the clients at these places, in this order."""
         meta = None if self.meta is None else self.meta.of_places(order, places)
         deck, shuffle = self.deck.of_places(order, places), self.shuffle.of_places(order)
-        return replace(self, deck=deck, shuffle=shuffle, meta=meta)
+        plan = tuple(lesson.of_places(places) for lesson in self.plan)
+        return replace(self, deck=deck, plan=plan, shuffle=shuffle, meta=meta)
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,9 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
         if not habits.shared_momentum:
             pupil.names, pupil.sgd = tuple(lesson.rates), habits.optimiser()
         met, still = course, Tensors()
-        pupil.take = gradients if room.recorder is None else room.recorder.gradients
+        pupil.take = leading_gradients if room.recorder is None else room.recorder.gradients
         if are_fixed(course, lesson, pupil.names):
-            met, pupil.take = on_features(course, lesson, pupil.tensors), gradients  # a network of this lesson only
+            met, pupil.take = on_features(course, lesson, pupil.tensors), leading_gradients  # a network of this lesson
             still = {n: t for n, t in pupil.tensors.items() if n.startswith("body.")}
         pupil.net, pupil.tensors = met.room.net, {n: t for n, t in pupil.tensors.items() if n not in still}
         for _ in range(lesson.epochs):

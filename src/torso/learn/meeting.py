@@ -16,6 +16,7 @@ import torch
 
 from torso.data.batches import Deck, Shuffles
 from torso.learn.drift import Local, NoDrift
+from torso.learn.phases import beside
 from torso.nets import Tensors
 
 if TYPE_CHECKING:
@@ -41,16 +42,22 @@ class Ask:
     def clients(self) -> int:
         return len(self.course.deck.clients)
 
+    @property
+    def held(self) -> Local | None:
+        """The anchor, where the correction looks at it."""
+        return None if type(self.course.habits.drift) is NoDrift else self.anchor
+
     def fits(self, other: Ask) -> bool:
         """Whether both can be one stack. That their networks are the same, those who meet have seen to."""
         mine, its = self.course, other.course
         return (
-            (mine.plan, mine.habits, mine.room.precision) == (its.plan, its.habits, its.room.precision)
+            (mine.habits, mine.room.precision) == (its.habits, its.room.precision)
+            and (mine.plan == its.plan or _differ_in_rates(mine, its))
             and mine.deck.images.data_ptr() == its.deck.images.data_ptr()
             and mine.deck.labels.data_ptr() == its.deck.labels.data_ptr()
             and mine.room.change == its.room.change
             and _lengths(mine.meta) == _lengths(its.meta)
-            and _names(self.anchor) == _names(other.anchor)
+            and _names(self.held) == _names(other.held)
             and _shapes(self.notes) == _shapes(other.notes)  # of one number for each client of the run, maybe
             and _shapes(self.tensors) == _shapes(other.tensors)
         )
@@ -171,18 +178,18 @@ def _learn_together(group: Sequence[Ask]) -> list[Learned]:
     course = replace(first.course, room=replace(first.course.room, meeting=None))
     if len(group) == 1:
         return [learn(course, first.tensors, first.anchor, first.notes)]
-    metas = [ask.course.meta for ask in group]
+    metas, device = [ask.course.meta for ask in group], course.deck.index.device
     course = replace(
         course,
+        plan=tuple(beside(lessons, sizes, device) for lessons in zip(*(ask.course.plan for ask in group), strict=True)),
         deck=Deck.beside([ask.course.deck for ask in group]),
         shuffle=Shuffles.beside([(ask.course.shuffle, ask.clients) for ask in group]),
         meta=Deck.beside([meta for meta in metas if meta is not None]) if first.course.meta is not None else None,
     )
-    held_back = first.anchor is not None and type(course.habits.drift) is not NoDrift  # elsewhere nobody looks at it
     learned = learn(
         course,
         _stacked([ask.tensors for ask in group]),
-        _anchors(group) if held_back else None,
+        None if first.held is None else _anchors(group),
         _stacked([ask.notes for ask in group]),
     )
     return list(_apart(learned, sizes))
@@ -210,6 +217,13 @@ def _apart(learned: Learned, sizes: Sequence[int]) -> Iterator[Learned]:
     for size in sizes:
         yield learned.of_places(slice(start, start + size))
         start += size
+
+
+def _differ_in_rates(mine: Course, its: Course) -> bool:
+    """Whether a sweep of learning rates tells their plans apart, and nothing else."""
+    pairs = zip(mine.plan, its.plan, strict=False)
+    alike = len(mine.plan) == len(its.plan) and all(one.differs_in_rates(other) for one, other in pairs)
+    return mine.habits.step.any_rates and alike
 
 
 def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:

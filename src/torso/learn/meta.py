@@ -20,6 +20,7 @@ from torso.fast import plain_path
 from torso.kinds import Count
 from torso.learn.gradients import leaves_of, means
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
+from torso.learn.stacked import Rate, scaled
 from torso.learn.steps import Pupil, Step, steps
 from torso.nets import Output, Tensors, apply
 from torso.randomness import torch_generator
@@ -46,6 +47,7 @@ class MetaWeighted(Step):
     meta_loss: Literal["cross-entropy", "weighted"] = "cross-entropy"
     hidden: Count = 100
     uses_meta: ClassVar[bool] = True
+    any_rates: ClassVar[bool] = False  # the net's own steps go at one rate
 
     @property
     def passes(self) -> int:
@@ -85,7 +87,7 @@ class MetaWeighted(Step):
         with plain_path():  # a second derivative, which fused kernels do not have
             loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
             moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
-        rate = max(pupil.rates.values())
+        rate = max(float(rate) for rate in pupil.rates.values())
         for name, move in zip(learned, moves, strict=True):
             step = move if batch.active is None else move * batch.active.unsqueeze(-1)
             pupil.notes[name] = pupil.notes[name] - rate * step
@@ -118,14 +120,14 @@ def _gamma(pupil: Pupil, notes: Tensors) -> Tensor:
     return start.gamma * notes[GAMMA]
 
 
-def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, float]) -> Tensors:
+def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, Rate]) -> Tensors:
     """w − η∇ of a loss [G] of what the network says, with the graph of the gradient. Running statistics stay."""
     still = {n: t if n in rates else t.clone() for n, t in pupil.tensors.items()}
     leaves = leaves_of(still, tuple(rates))
     said = apply(pupil.net, {**still, **leaves}, batch.images, batch.real)
     wanted = list(leaves.values())
     grads = torch.autograd.grad(loss(said).sum(), wanted, create_graph=True, allow_unused=True)
-    moved = {n: t if g is None else t - rates[n] * g for (n, t), g in zip(leaves.items(), grads, strict=True)}
+    moved = {n: t if g is None else t - scaled(g, rates[n]) for (n, t), g in zip(leaves.items(), grads, strict=True)}
     return {**still, **moved}
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
+from torso.data.batches import on_device
 from torso.kinds import CountOrZero, NotNegative
+from torso.learn.stacked import Rate
 from torso.nets import Network, learnable, part_names
 
 _LARGEST = 3e38  # of float32: a rate beyond it diverges as one below it does, but torch would refuse it
@@ -32,8 +37,30 @@ class Lesson:
     """A phase worked out for one network: the rate of every tensor that learns, and everything that may move."""
 
     epochs: int
-    rates: Mapping[str, float]  # learnable tensors only; a rate is never 0 (spec 1.3: frozen means excluded)
+    rates: Mapping[str, Rate]  # learnable tensors only; a rate is never 0 (spec 1.3: frozen means excluded)
     moving: frozenset[str]  # those and the running statistics of the same layers
+
+    def differs_in_rates(self, other: Lesson) -> bool:
+        """Whether nothing else than the rates' values tells them apart."""
+        mine, its = ((lesson.epochs, lesson.rates.keys(), lesson.moving) for lesson in (self, other))
+        return mine == its
+
+    def of_places(self, places: Tensor) -> Lesson:
+        """That of the clients at these places of the stack."""
+        return replace(self, rates={n: r[places] if isinstance(r, Tensor) else r for n, r in self.rates.items()})
+
+
+def beside(lessons: Sequence[Lesson], clients: Sequence[int], device: torch.device) -> Lesson:
+    """One lesson for the clients of several runs, so many of each, that differ in rates."""
+    made: dict[tuple[Rate, ...], Rate] = {}
+    rates: dict[str, Rate] = {}
+    for name in lessons[0].rates:
+        each = tuple(lesson.rates[name] for lesson in lessons)
+        if each not in made:
+            every = [float(rate) for rate, count in zip(each, clients, strict=True) for _ in range(count)]
+            made[each] = each[0] if len(set(each)) == 1 else on_device(device, every)
+        rates[name] = made[each]
+    return replace(lessons[0], rates=rates)
 
 
 def lessons(

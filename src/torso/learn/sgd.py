@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torso.fast import is_fast
-from torso.learn.stacked import per_client
+from torso.learn.stacked import Rate, per_client, scaled
 from torso.nets import Tensors
 
 
@@ -26,7 +26,7 @@ class Sgd:
         self,
         params: Tensors,
         grads: Tensors,
-        rates: Mapping[str, float],
+        rates: Mapping[str, Rate],
         active: Tensor | None = None,
         lead: int | None = None,
     ) -> None:
@@ -38,7 +38,7 @@ class Sgd:
             ahead = Sgd(self.momentum, self.weight_decay)
             ahead.velocity = {n: self.velocity[n][:lead] for n in grads if self.momentum}
             params, grads = {n: params[n][:lead] for n in grads}, {n: g[:lead] for n, g in grads.items()}
-            ahead.step(params, grads, rates)
+            ahead.step(params, grads, {n: r[:lead] if isinstance(r, Tensor) else r for n, r in rates.items()})
             return
         if all(is_fast(params[n]) and params[n].is_contiguous() for n in grads):
             self._fused_step(params, grads, rates, active)
@@ -53,28 +53,31 @@ class Sgd:
             moves = [move * per_client(active, move) for move in moves]
         by_rate: dict[float, list[int]] = defaultdict(list)
         for place, name in enumerate(names):
-            if name in rates:
-                by_rate[rates[name]].append(place)
+            rate = rates.get(name)
+            if isinstance(rate, Tensor):
+                params[name].sub_(scaled(moves[place], rate))
+            elif rate is not None:
+                by_rate[rate].append(place)
         for rate, places in by_rate.items():
             torch._foreach_add_([params[names[p]] for p in places], [moves[p] for p in places], alpha=-rate)
 
-    def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, float], active: Tensor | None) -> None:
-        """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active."""
+    def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, Rate], active: Tensor | None) -> None:
+        """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active and
+        goes at that rate."""
         from torso.learn.sgd_kernel import step, step_many
 
         grads = {name: grad.contiguous() for name, grad in grads.items()}
-        by_rate: dict[float | None, list[str]] = defaultdict(list)
-        for name in grads:
-            by_rate[rates.get(name)].append(name)
+        by_rate: dict[float, list[str]] = defaultdict(list)
+        for name, grad in grads.items():
+            rate = rates.get(name)
+            if rate is not None and not isinstance(rate, Tensor) and active is None:
+                by_rate[rate].append(name)
+                continue
+            step(params[name], grad, self.velocity.get(name), active, rate, self.momentum, self.weight_decay)
         for rate, names in by_rate.items():
             speeds = [self.velocity[n] for n in names] if self.momentum else []
-            if rate is not None and active is None:
-                chosen = [params[n] for n in names], [grads[n] for n in names]
-                step_many(*chosen, speeds, rate, self.momentum, self.weight_decay)
-                continue
-            for name in names:
-                speed = self.velocity.get(name)
-                step(params[name], grads[name], speed, active, rate, self.momentum, self.weight_decay)
+            chosen = [params[n] for n in names], [grads[n] for n in names]
+            step_many(*chosen, speeds, rate, self.momentum, self.weight_decay)
 
     def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
         speeds = [self.velocity[n] for n in names]

@@ -10,8 +10,9 @@ from torch import Tensor
 
 @triton.jit(do_not_specialize=["size"])
 def _step_kernel(
-    param, grad, velocity, active, size, rate, momentum, decay,
-    MOVES: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_ACTIVE: tl.constexpr, BLOCK: tl.constexpr,
+    param, grad, velocity, active, rates, size, rate, momentum, decay,
+    MOVES: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_ACTIVE: tl.constexpr, HAS_RATES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A stretch of one client's parameter. A client that is not active keeps weights and velocity."""
     client = tl.program_id(1)
@@ -26,6 +27,8 @@ def _step_kernel(
     if HAS_VELOCITY:
         move += momentum * tl.load(velocity + at, mask=inside)
         tl.store(velocity + at, move, mask=inside)
+    if HAS_RATES:
+        rate = tl.load(rates + client)
     if MOVES:
         tl.store(param + at, weight - rate * move, mask=inside)
 
@@ -35,17 +38,18 @@ def step(
     grad: Tensor,
     velocity: Tensor | None,
     active: Tensor | None,
-    rate: float | None,
+    rate: float | Tensor | None,
     momentum: float,
     decay: float,
 ) -> None:
     """v ← μ v + (g + wd·w); w ← w − lr·v, in place, for [G, *] in float32; no rate: only the velocity moves."""
     clients, size = param.shape[0], param[0].numel()
-    block = 1024
+    block, each = 1024, rate if isinstance(rate, Tensor) else None
     _step_kernel[(triton.cdiv(size, block), clients)](
-        *(param, grad, param if velocity is None else velocity, param if active is None else active, size),
-        *(0.0 if rate is None else rate, momentum, decay),
-        **dict(MOVES=rate is not None, HAS_VELOCITY=velocity is not None, HAS_ACTIVE=active is not None, BLOCK=block),
+        *(param, grad, *(param if there is None else there for there in (velocity, active, each)), size),
+        *(0.0 if rate is None or each is not None else rate, momentum, decay),
+        **dict(MOVES=rate is not None, HAS_VELOCITY=velocity is not None, HAS_ACTIVE=active is not None),
+        **dict(HAS_RATES=each is not None, BLOCK=block),
     )
 
 

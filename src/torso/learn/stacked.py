@@ -13,6 +13,21 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
+def padded(first: Tensor, clients: int) -> Tensor:
+    """That of the first clients [K, *] with zeros for the others [G, *]."""
+    missing = clients - len(first)
+    return torch.cat([first, first.new_zeros(missing, *first.shape[1:])]) if missing else first
+
+
+Rate = float | Tensor
+"""A learning rate: of all clients of a stack, or of each of them [G]."""
+
+
+def scaled(tensor: Tensor, rate: Rate) -> Tensor:
+    """A stacked tensor [G, *] times the rate."""
+    return (per_client(rate, tensor) if isinstance(rate, Tensor) else rate) * tensor
+
+
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     """One truth on the device, which nobody has waited for yet: whether no number is infinite or NaN."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]

@@ -18,8 +18,9 @@ from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
 from torso.learn.drift import Local
-from torso.learn.gradients import Gradients, gradients
+from torso.learn.gradients import Gradients, leading_gradients
 from torso.learn.sgd import Sgd
+from torso.learn.stacked import Rate, padded, scaled
 from torso.nets import Network, Tensors
 from torso.registry import Registry
 
@@ -36,28 +37,31 @@ class Pupil:
     counts: Tensor  # [G, C]: training samples of each class
     tensors: Tensors  # [G, *]
     names: tuple[str, ...]  # whose gradients are taken
-    rates: Mapping[str, float]  # of those that move
+    rates: Mapping[str, Rate]  # of those that move
     sgd: Sgd
     anchor: Local | None  # what drift corrections hold on to
     apart: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
-    take: Gradients = gradients  # how gradients are computed: at once, or replayed
+    take: Gradients = leading_gradients  # how gradients are computed: at once, or replayed
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
-        """Gradients of the method's loss at any tensors; counts the samples as met. Of the first clients alone where
-        the batch has samples of no others: see `widened`."""
+        """Gradients [G, *] of the method's loss at any tensors; counts the samples as met."""
+        return {n: padded(g, len(self.loss)) for n, g in self.leading(tensors, batch).items()}
+
+    def leading(self, tensors: Tensors, batch: Batch) -> Tensors:
+        """The same, of the first clients alone where the others have no samples: enough for `move`."""
         grads, total = self.take(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
         self.count(total, batch)
         return grads
 
     def count(self, total: Tensor, batch: Batch) -> None:
-        self.loss = self.loss + _padded(total, len(self.loss))
+        self.loss = self.loss + padded(total, len(self.loss))
         self.met = self.met + (batch.labels.shape[1] if batch.real is None else batch.real.sum(dim=1))
 
-    def move(self, grads: Tensors, batch: Batch, rates: Mapping[str, float] | None = None) -> None:
+    def move(self, grads: Tensors, batch: Batch, rates: Mapping[str, Rate] | None = None) -> None:
         """One step of SGD after the drift correction, which sees what travels and learns, for the clients that have
         samples in the batch."""
         if batch.lead is not None:
@@ -69,21 +73,12 @@ class Pupil:
             grads = {**grads, **self.habits.drift.gradient(held, at)}
         self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, batch.active, batch.lead)
 
-    def widened(self, grads: Tensors) -> Tensors:
-        """Gradients for all clients [G, *]: nothing for those that come after the ones computed."""
-        return {n: _padded(g, len(self.loss)) for n, g in grads.items()}
-
-
-def _padded(first: Tensor, clients: int) -> Tensor:
-    """That of the first clients [K, *] with zeros for the others [G, *]."""
-    missing = clients - len(first)
-    return torch.cat([first, first.new_zeros(missing, *first.shape[1:])]) if missing else first
-
 
 class Step(ABC):
     """The base of steps."""
 
     uses_meta: ClassVar[bool] = False  # data that the server gives to everybody
+    any_rates: ClassVar[bool] = True  # clients of a stack may have rates of their own
 
     @abstractmethod
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
@@ -102,7 +97,7 @@ class Step(ABC):
         """How many steps an epoch of so many batches makes."""
         return batches
 
-    def rates(self, usual: Mapping[str, float]) -> Mapping[str, float]:
+    def rates(self, usual: Mapping[str, Rate]) -> Mapping[str, Rate]:
         """The rates of those steps, where the round's are `usual`."""
         return usual
 
@@ -121,7 +116,7 @@ class Plain(Step):
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for batch in batches:
-            pupil.move(pupil.gradients(pupil.tensors, batch), batch)
+            pupil.move(pupil.leading(pupil.tensors, batch), batch)
 
 
 @steps.register("look-ahead")
@@ -137,9 +132,9 @@ class LookAhead(Step):
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for first, second in pairs(batches):
-            grads = pupil.widened(pupil.gradients(pupil.tensors, first))
-            ahead = {n: pupil.tensors[n] - rate * grads[n] for n, rate in pupil.rates.items()}
-            pupil.move(pupil.gradients({**pupil.tensors, **ahead}, second), second, self.rates(pupil.rates))
+            grads = pupil.gradients(pupil.tensors, first)
+            ahead = {n: pupil.tensors[n] - scaled(grads[n], rate) for n, rate in pupil.rates.items()}
+            pupil.move(pupil.leading({**pupil.tensors, **ahead}, second), second, self.rates(pupil.rates))
 
     def momentum(self, usual: float) -> float:
         return usual if self.with_momentum else 0.0
@@ -147,7 +142,7 @@ class LookAhead(Step):
     def steps(self, batches: int) -> int:
         return max(batches // 2, min(batches, 1))
 
-    def rates(self, usual: Mapping[str, float]) -> Mapping[str, float]:
+    def rates(self, usual: Mapping[str, Rate]) -> Mapping[str, Rate]:
         return {n: self.beta or rate for n, rate in usual.items()}
 
 
@@ -192,7 +187,7 @@ class Envelope(Step):
         inner, rates = Sgd(0.0, 0.0), dict.fromkeys(pupil.rates, self.inner_lr)
         for batch in batches:
             for _ in range(self.inner_steps):
-                grads = pupil.widened(pupil.gradients({**pupil.tensors, **pupil.apart}, batch))
+                grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch)
                 pulled = {n: grads[n] + self.pull(pupil, n) for n in rates}
                 inner.step(pupil.apart, pulled, rates, batch.active, batch.lead)
             pupil.move({n: -self.pull(pupil, n) for n in rates}, batch, self.rates(pupil.rates))
@@ -203,5 +198,5 @@ class Envelope(Step):
     def momentum(self, usual: float) -> float:
         return 0.0
 
-    def rates(self, usual: Mapping[str, float]) -> Mapping[str, float]:
+    def rates(self, usual: Mapping[str, Rate]) -> Mapping[str, Rate]:
         return dict.fromkeys(usual, self.lr)

@@ -30,11 +30,25 @@ class _Strict(BaseModel):
 
 
 class Axis(_Strict):
-    """A key of the grid; `short` is how folders spell it."""
+    """A key of the grid; `short` is how folders spell it. Values `beyond` are tried where the best so far is next to
+    one."""
 
     key: str
     short: str
     values: tuple[float, ...] = Field(min_length=1)
+    beyond: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _beyond_is_outside(self) -> Axis:
+        if any(min(self.values) <= value <= max(self.values) for value in self.beyond):
+            raise ValueError(f"{self.key}: beyond = {list(self.beyond)} has to be outside of {list(self.values)}")
+        return self
+
+    def beside(self, value: float) -> tuple[float, ...]:
+        """The next smaller and the next larger one."""
+        every = sorted({*self.values, *self.beyond})
+        place = every.index(value)
+        return tuple(every[max(place - 1, 0) : place] + every[place + 1 : place + 2])
 
 
 class Space(_Strict):
@@ -62,6 +76,14 @@ class Board(_Strict):
     left_out: dict[str, tuple[str, ...]] = {}  # why → presets
     caveats: tuple[str, ...] = ()
     search: Search
+
+    def untried(self, best: Point, tried: Sequence[Point]) -> list[Point]:
+        """The neighbours of the best point that have not been tried: the same rule for all, so that nobody is judged by
+        where the grid happens to end."""
+        near = [
+            {**best, axis.key: value} for axis in self.grid if axis.key in best for value in axis.beside(best[axis.key])
+        ]
+        return [point for point in near if point not in tried]
 
     @model_validator(mode="after")
     def _names_exist(self) -> Board:
@@ -161,7 +183,7 @@ class Arena:
         keys = {measuring_key(self.config(setting, entry, {axis.key: value})) for value in axis.values}
         return axis if len(keys) > 1 or len(axis.values) == 1 else None
 
-    def tuning(self, setting: str, entry: Entry) -> list[Trial]:
+    def tuning(self, setting: str, entry: Entry, points: Sequence[Point] | None = None) -> list[Trial]:
         """The runs that choose: held-out training samples stand in for test data, at the first seed."""
         more = (f"data.validation={self.board.validation}", "run.seed=0", _measured(CHOOSES))
         return [
@@ -171,7 +193,7 @@ class Arena:
                 point,
                 True,
             )
-            for point in self.points(setting, entry)
+            for point in (self.points(setting, entry) if points is None else points)
         ]
 
     def final(self, setting: str, entry: Entry, point: Point, seed: int) -> Trial:

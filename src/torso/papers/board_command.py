@@ -135,7 +135,8 @@ def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) 
     print(
         f"{len(chosen)} contestants (a method in a setting): {len(choosing)} runs choose rates on validation data, "
         f"{len(judged)} are judged on test data at {seeds} seed{'' if seeds == 1 else 's'}\n"
-        f"{trainings} trainings, {told['measurements']} more measurements of a trained model\n"
+        f"{trainings} trainings, {told['measurements']} more measurements of a trained model, and more runs where the "
+        "best rate is the smallest or the largest of the grid\n"
         f"about {said(told['seconds'])} on {rate.device}, within a factor of two; what is finished is not run again"
     )
 

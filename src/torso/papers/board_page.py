@@ -156,13 +156,15 @@ def _search(found: Mapping[str, Any], board: Board) -> list[str]:
 
 def _choices(rows: Rows, board: Board) -> list[str]:
     """The grid, and what was chosen from it."""
-    grid = "; ".join(f"{axis.key} of {', '.join(f'{v:g}' for v in axis.values)}" for axis in board.grid)
+    grid = "; ".join(f"{axis.key} of {_spoken(axis.values)}" for axis in board.grid)
+    beyond = "; ".join(f"{axis.key} of {_spoken(axis.beyond)}" for axis in board.grid if axis.beyond)
     said = [
         "## The grid, and what was chosen",
         "",
         f"{grid}. At seed 0, with a share of {board.validation:g} of every client's training samples held out, the "
         f"point with the largest sum of {listed([f'{name} accuracy' for name in CHOOSES])} on the held-out samples; a "
-        "run that diverged counts as 0. A rate that a method does not use is not tried.",
+        "run that diverged counts as 0. A rate that a method does not use is not tried. Where the best point has a "
+        f"neighbour that was not tried (beyond the grid: {beyond or 'nothing'}), that is tried too, until it has none.",
         "",
     ]
     chosen: dict[str, dict[str, str]] = {}
@@ -175,7 +177,31 @@ def _choices(rows: Rows, board: Board) -> list[str]:
         {"method": name, **{setting: there.get(setting, "–") for setting in board.settings}}
         for name, there in chosen.items()
     ]
-    return [*said, markdown(table), ""]
+    return [*said, *_edges(rows, board), markdown(table), ""]
+
+
+def _spoken(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _edges(rows: Rows, board: Board) -> list[str]:
+    """Whose best point has a neighbour that nobody has tried yet."""
+    waiting: dict[tuple[str, float], dict[str, int]] = {}
+    for row in rows:
+        tried = [{key: value for key, value in point.items() if key != "validation"} for point in row["tried"]]
+        best = row["chosen"] or {}
+        for point in board.untried(best, tried) if best else ():
+            (key,) = (key for key in point if point[key] != best[key])
+            there = waiting.setdefault((key, point[key]), {})
+            there[str(row["method"])] = there.get(str(row["method"]), 0) + 1
+    if not waiting:
+        return []
+    legend = "**Not tried yet**, though it is a neighbour of the best (in so many settings); places may change with it:"
+    said = [
+        f"- {key} {value:g} for {', '.join(f'{name} ({count})' for name, count in methods.items())}"
+        for (key, value), methods in sorted(waiting.items())
+    ]
+    return [legend, "", *said, ""]
 
 
 def _rules(board: Board) -> list[str]:

@@ -22,6 +22,7 @@ from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
 from torso.runs.result import Result
 from torso.runs.run import Stopped
+from torso.runs.together import alike
 
 BOARD = "board.json"
 Row = dict[str, Any]
@@ -46,6 +47,13 @@ class Contestant:
         if seed not in self.finals:
             self.finals[seed] = self.arena.final(self.setting, self.entry, point, seed)
         return self.finals[seed]
+
+    def widen(self, best: Point) -> list[Trial]:
+        """Further runs that choose: the neighbours of the best so far."""
+        points = self.arena.board.untried(best, [trial.point for trial in self.tuning])
+        more = self.arena.tuning(self.setting, self.entry, points)
+        self.tuning += more
+        return more
 
     def stand_ins(self, seeds: int) -> list[Trial]:
         """As many runs as will be judged, before anybody knows their rates: for estimates."""
@@ -89,9 +97,22 @@ class Ledger:
             if not (isinstance(first, Result) and first.ok):
                 self.results.setdefault(trial.name, first)
         self._run([trial for trial, _ in led], note)
-        if all(trial.chooses for trial in trials):  # nobody begins at them any more, and there are a thousand
-            thin([self.folder / trial.name for trial in trials], above=0)
-            self.known = {key: at for key, at in (self.known or {}).items() if (at / "checkpoints").is_dir()}
+
+    def recall_tuning(self, one: Contestant) -> None:
+        """Read what is finished of the runs that choose, and of those that follow from it."""
+        self.recall(one.tuning)
+        while not self.missing(one) and (more := one.widen(self._best(one))):
+            self.recall(more)
+
+    def tune(self, contestants: Sequence[Contestant], note: Callable[[], None]) -> None:
+        """Run all that choose, until everybody's best has no neighbour that was not tried."""
+        while any(trial.name not in self.results for one in contestants for trial in one.tuning):
+            self.run([trial for one in contestants for trial in one.tuning], note)
+            for one in contestants:
+                self.recall_tuning(one)
+        # nobody begins at them any more, and there are a thousand
+        thin([self.folder / trial.name for one in contestants for trial in one.tuning], above=0)
+        self.known = {key: at for key, at in (self.known or {}).items() if (at / "checkpoints").is_dir()}
 
     def _run(self, trials: Sequence[Trial], note: Callable[[], None]) -> None:
         waiting = [trial for trial in trials if trial.name not in self.results]
@@ -125,8 +146,12 @@ class Ledger:
         """The point with the largest sum on validation data; None while that is not known, or where all diverged."""
         if self.missing(contestant):
             return None
+        reached = best_of(self.tried(contestant))["validation"]
+        return self._best(contestant) if score(reached) > 0 else None
+
+    def _best(self, contestant: Contestant) -> Point:
         best = best_of(self.tried(contestant))
-        return {key: best[key] for key in contestant.tuning[0].point} if score(best["validation"]) > 0 else None
+        return {key: best[key] for key in contestant.tuning[0].point}
 
     def announce(self, title: str, left: int, rounds: int) -> None:
         if left and isinstance(self.listener, TableLines | TableBar):
@@ -144,11 +169,11 @@ class Ledger:
 def compete(
     contestants: Sequence[Contestant], ledger: Ledger, seeds: int, others: Collection[tuple[str, str]] = ()
 ) -> list[Row]:
-    """Entry by entry, in all its settings at once: choose, then run what is judged.
+    """Family by family, in all settings at once: choose, then run what is judged.
 
     `others`: (setting, method) of the whole board, of which board.json keeps what other commands have found."""
     for one in contestants:
-        ledger.recall(one.tuning)
+        ledger.recall_tuning(one)
         _recall_finals(ledger, one, seeds)
     path = ledger.folder / BOARD
     there = json.loads(path.read_text("utf-8")) if path.is_file() else []
@@ -161,8 +186,8 @@ def compete(
     left = sum(len(ledger.missing(one)) + seeds - len(one.finals) for one in contestants)
     ledger.announce(NAME, left, left * int(contestants[0].tuning[0].config.train.rounds))
     try:
-        for group in _by_entry(contestants):
-            ledger.run([trial for one in group for trial in one.tuning], note)
+        for group in _families(contestants):
+            ledger.tune(group, note)
             points = [(one, point) for one in group if (point := ledger.chosen(one)) is not None]
             ledger.run([one.final(point, seed) for one, point in points for seed in range(seeds)], note)
     except Stopped:
@@ -183,11 +208,15 @@ def _recall_finals(ledger: Ledger, one: Contestant, seeds: int) -> None:
             break
 
 
-def _by_entry(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
-    """Runs of one method share a device's steps, whatever their setting; other methods wait."""
+def _families(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
+    """Methods whose clients learn alike share a device's steps, whatever their setting; others wait."""
+    setting, kin = contestants[0].setting, dict[str, str]()
     groups: dict[str, list[Contestant]] = {}
     for one in contestants:
-        groups.setdefault(one.entry.name, []).append(one)
+        name = one.entry.name
+        if name not in kin:
+            kin[name] = alike(one.arena.config(setting, one.entry, {}))
+        groups.setdefault(kin[name], []).append(one)
     return list(groups.values())
 
 
@@ -266,7 +295,7 @@ def search(contestants: Sequence[Contestant], whole: Sequence[Combination], ledg
     Nothing is entered before the whole space has been tried in every setting: the best of a part is no finding."""
     board = contestants[0].arena.board
     for one in contestants:
-        ledger.recall(one.tuning)
+        ledger.recall_tuning(one)
     wanted = {(setting, c.entry.name) for setting in board.search.settings for c in whole if not c.refused}
     before = {key_of(row): row for row in read_found(ledger.folder).get("tried", ()) if key_of(row) in wanted}
 
@@ -287,8 +316,8 @@ def search(contestants: Sequence[Contestant], whole: Sequence[Combination], ledg
     left = sum(len(ledger.missing(one)) for one in contestants)
     ledger.announce(f"{NAME}, search", left, left * int(contestants[0].tuning[0].config.train.rounds))
     try:
-        for group in _by_entry(contestants):
-            ledger.run([trial for one in group for trial in one.tuning], lambda: ledger.write(FILE, found()))
+        for group in _families(contestants):
+            ledger.tune(group, lambda: ledger.write(FILE, found()))
     except Stopped:
         raise ledger.stopped() from None
     ledger.write(FILE, found())

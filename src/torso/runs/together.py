@@ -1,7 +1,8 @@
 """Several independent runs, each in a folder of its own: data are read once, and small runs learn side by side.
 
-Ten clients do not keep an accelerator busy. Runs that differ only in their seed, or in how data are dealt, have
-networks that can stand in one stack, so they go in lockstep (`learn/meeting.py`), as if they were one run.
+Ten clients do not keep an accelerator busy. Runs that differ only in their seed, in how data are dealt, in their
+learning rate or in what becomes of models after a visit have networks that can stand in one stack, so they go in
+lockstep (`learn/meeting.py`), as if they were one run.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[in
     done: list[list[int]] = []
     for place, config in enumerate(configs):
         most = clients if clients is not None else CLIENTS * _accelerated(config.run)
-        key, each = _key(config), max(participants(config), 1)
+        key, each = alike(config), max(participants(config), 1)
         if key in made and filled[key] + each <= most and config.run.engine in ("auto", "batched", "ray"):
             made[key].append(place)
             filled[key] += each
@@ -188,19 +189,24 @@ def participants(config: Config) -> int:
     return max(math.floor(there * fraction + 1e-9), 1)
 
 
-def _key(config: Config) -> str:
-    """Equal for runs whose networks, images and lessons are the same."""
-    usual = {name: getattr(_USUAL.data, name) for name in _DEALING}
-    alike = config.model_copy(
+def alike(config: Config) -> str:
+    """Equal for runs whose networks, images and lessons are the same, up to the rate.
+
+    What the server does with models, which of their parts travel and what a client keeps is each run's own business."""
+    dealing = {name: getattr(_USUAL.data, name) for name in _DEALING}
+    after = {name: getattr(_USUAL.method, name) for name in ("server", "share", "personal", "name", "about", "paper")}
+    usual = config.model_copy(
         update={
-            "data": config.data.model_copy(update=usual),
-            "train": config.train.model_copy(update={"fraction": _USUAL.train.fraction}),
+            "data": config.data.model_copy(update=dealing),
+            "method": config.method.but(**after),
+            "train": config.train.model_copy(update={"fraction": _USUAL.train.fraction, "lr": _USUAL.train.lr}),
             "run": config.run.model_copy(update={"seed": 0}),
             "measure": _USUAL.measure,
+            "personalize": _USUAL.personalize,
         }
     )
     images = config.run.seed if seeded(config.data) else ""
-    return f"{fingerprint(alike)} {config.run.engine} {config.run.device} {images}"
+    return f"{fingerprint(usual)} {config.run.engine} {config.run.device} {images}"
 
 
 def _engine(config: Config, meeting: Meeting) -> Callable[..., Engine]:
