@@ -105,6 +105,7 @@ def test_the_page_has_the_tables_the_search_and_the_machine() -> None:
     found = {"settings": [S2, DIR], "complete": True, "left": 0, "entered": entered(order, 1), "ranked": order}
     said = page({"board": ROWS, "search": {**found, "tried": TRIED, "refused": [{"method": "r", "why": "because"}]}})
     assert "No results yet" not in said
+    assert "| cifar10-s2 | n 86.5 | n 43.2 |" in said
     assert "| cifar10-s2 | personal | b 82.5 | n 86.5 | +4.0 (s.e. 1.0), clear |" in said
     assert "| 1 | n (new) | 86.5 ± 3.1 | +4.0 (s.e. 1.0) | 43.2 ± 1.6 |" in said
     assert "| ✗ | c | 99.0 |" in said
@@ -116,6 +117,14 @@ def test_the_page_has_the_tables_the_search_and_the_machine() -> None:
     assert "Machine (precision): a device (bf16)." in said
     assert "Seeds: 1 or 3." in said
     assert "re-encoded as JPEG" in said
+
+
+def test_the_page_names_who_cannot_be_told_from_the_best_and_who_has_a_neighbour_to_try() -> None:
+    said = page({"board": ROWS[:3], "search": {}})  # a is behind b by 0.5, of which the standard error is 0.3
+    assert "| cifar10-s2 | b 82.5 (+1) | b 41.2 (+1) |" in said
+    assert "- train.lr 0.03 for a (1), b (1), c (1)" in said  # 0.1 was chosen, and nothing beside it tried
+    tried = [{"train.lr": rate, "validation": None} for rate in (0.03, 0.1, 0.3)]
+    assert "Not tried yet" not in page({"board": [{**one, "tried": tried} for one in ROWS], "search": {}})
 
 
 def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
 
 def _results(rows: Rows, board: Board) -> list[str]:
     settings = [name for name in board.settings if judged(in_setting(rows, name))]
-    said = [*_verdict(rows, settings), "## Over all settings", ""]
+    said = [*_winners(rows, settings), *_verdict(rows, settings), "## Over all settings", ""]
     places = overall(rows, settings)
     if places:
         said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three.", ""]
@@ -106,6 +106,26 @@ def _results(rows: Rows, board: Board) -> list[str]:
         there = in_setting(rows, setting)
         said += [f"## {setting}", "", markdown([line(row, there) for row in there]), ""]
     return said
+
+
+def _winners(rows: Rows, settings: Sequence[str]) -> list[str]:
+    """Who is first in what, and who cannot be told from it: a difference within two standard errors, paired by seed."""
+    table: list[dict[str, object]] = []
+    for setting in settings:
+        there = judged(in_setting(rows, setting))
+        row: dict[str, object] = {"setting": setting}
+        for column, title in TITLES.items():
+            best = max(there, key=lambda one: float(one[column]["mean"]))
+            ties = sum(one is not best and _within(one, best, column) for one in there)
+            row[title] = f"{best['method']} {best[column]['mean']:.1f}" + (f" (+{ties})" if ties else "")
+        table.append(row)
+    legend = "(+2): two others cannot be told from the best, being within two standard errors of it."
+    return ["## The best", "", legend, "", markdown(table), ""]
+
+
+def _within(one: Mapping[str, Any], best: Mapping[str, Any], column: str) -> bool:
+    mean, error = apart(one, best, column)
+    return abs(mean) <= 2 * error
 
 
 def _verdict(rows: Rows, settings: Sequence[str]) -> list[str]:
