@@ -22,6 +22,7 @@ from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
+from torso.learn.stacked import rows_at
 from torso.learn.steps import Plain, Pupil, Step
 from torso.nets import Network, Tensors, set_modes
 from torso.precision import Precision, activation_type, computing
@@ -111,8 +112,8 @@ class Learned:
         return replace(self, tensors=copies, own=own)
 
     def of_places(self, places: Tensor | slice) -> Learned:
-        """The clients at these places, in this order; copies where the places are a tensor."""
-        tensors = {n: t[places] for n, t in self.tensors.items()}
+        """The clients at these places, in this order; copies where the places are a tensor and clients differ."""
+        tensors = {n: rows_at(t, places) for n, t in self.tensors.items()}
         own = {n: tensors[n] if t is self.tensors.get(n) else t[places] for n, t in self.own.items()}
         notes = {n: t[places] for n, t in self.notes.items()}
         return replace(self, tensors=tensors, loss=self.loss[places], own=own, notes=notes)
@@ -122,27 +123,36 @@ def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: 
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
     if course.room.meeting is not None:
         return course.room.meeting.learn(course, tensors, anchor, notes or {})
-    *_, last = learn_by_epoch(course, tensors, anchor, notes)
+    placed, back = _placed(course, tensors, anchor, notes or {})
+    *_, last = _by_epoch(*placed)  # all in the same memory
+    if back is not None:
+        return last.of_places(back)
     return last if course.room.recorder is None else last.copy()  # the recorder's memory is for the next visit
 
 
 def learn_by_epoch(
     course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None
 ) -> Iterator[Learned]:
-    """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory.
+    """As `learn`, with the state before the first epoch and after each; the next epoch goes on in the same memory."""
+    placed, back = _placed(course, tensors, anchor, notes or {})
+    for learned in _by_epoch(*placed):
+        yield learned if back is None else learned.of_places(back)
 
-    Clients of many steps stand first meanwhile, so that those who are through with an epoch need not be computed."""
+
+_Begun = tuple[Course, Tensors, Local | None, Tensors]
+
+
+def _placed(course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> tuple[_Begun, Tensor | None]:
+    """Clients of many steps stand first while they learn, so that those who are through with an epoch need not be
+    computed; and the places at which they are to be found (None: their own)."""
     order = course.deck.longest_first(course.habits.batch_size, course.room.skip_single)
     if order is None:
-        yield from _by_epoch(course, tensors, anchor, notes or {})
-        return
+        return (course, tensors, anchor, notes), None
     device = course.deck.index.device
     there, back = on_device(device, order), on_device(device, sorted(range(len(order)), key=order.__getitem__))
-    placed = {n: t[there] for n, t in tensors.items()}
-    anchor = None if anchor is None else anchor.of_places(there, tensors)
-    noted = {n: t[there] for n, t in (notes or {}).items()}
-    for learned in _by_epoch(course.of_places(order, there), placed, anchor, noted):
-        yield learned.of_places(back)
+    held = None if anchor is None else anchor.of_places(there, tensors)
+    placed, noted = ({n: rows_at(t, there) for n, t in each.items()} for each in (tensors, notes))
+    return (course.of_places(order, there), placed, held, noted), back
 
 
 def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Iterator[Learned]:

@@ -19,6 +19,12 @@ def padded(first: Tensor, clients: int) -> Tensor:
     return torch.cat([first, first.new_zeros(missing, *first.shape[1:])]) if missing else first
 
 
+def rows_at(tensor: Tensor, places: Tensor | slice) -> Tensor:
+    """The clients at these places of a stacked tensor [G, *]; one tensor that stands for all clients (it was expanded)
+    is not copied for each of them."""
+    return tensor[: len(places)] if isinstance(places, Tensor) and tensor.stride(0) == 0 else tensor[places]
+
+
 Rate = float | Tensor
 """A learning rate: of all clients of a stack, or of each of them [G]."""
 

@@ -1,0 +1,216 @@
+"""Clients of any sizes in one stack learn what each of them learns alone, in whatever memory; and no more is held."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torso.data.augment import Lens, augmentations
+from torso.data.batches import Deck, Shuffle
+from torso.learn import local
+from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
+from torso.learn.gradients import gradients
+from torso.learn.local import Classroom, Course, Habits, Learned, learn, learn_by_epoch
+from torso.learn.meta import MetaWeighted
+from torso.learn.objectives import BalancedSoftmax
+from torso.learn.phases import Lesson, Phase, beside, lessons
+from torso.learn.recorded import Recorder, _Recording
+from torso.learn.steps import Envelope, LookAhead, Plain, Step
+from torso.nets import LinearHead, Network, Tensors, build, learnable, skeleton
+
+SIZES = (3, 0, 23, 1, 14, 23, 8, 11)  # in batches of 5 one, none, five, one (or none), three, five, two and three steps
+COMMON, CLASSES, IMAGE = 12, 4, (1, 8, 8)
+RATES = (0.05, 0.01, 0.02, 0.1, 0.07, 0.03, 0.09, 0.04)
+
+
+@dataclass
+class _Graph:
+    """What stands for a CUDA graph: computes anew into the memory of its first outputs. Those of the others are lost,
+    since graphs share one pool."""
+
+    recorder: Replayed
+    asked: tuple[Any, ...]
+    grads: Tensors
+    total: Tensor
+
+    def replay(self) -> None:
+        for graph in self.recorder.graphs:
+            for out in (*graph.grads.values(), graph.total):
+                out.fill_(torch.nan)
+        grads, total = self.recorder.compute(*self.asked)
+        self.total.copy_(total)
+        for name, grad in grads.items():
+            self.grads[name].copy_(grad)
+
+
+class Replayed(Recorder):
+    """A recorder without CUDA, as strict about memory as one with."""
+
+    def __init__(self) -> None:
+        super().__init__(gradients)
+        self.graphs: list[_Graph] = []
+
+    def _record(self, net: Network, tensors: Tensors, names: Sequence[str], *rest: Any) -> _Recording:
+        kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
+        buffers = frozenset(kept).difference(learnable(net, kept))
+        before = {n: kept[n].clone() for n in buffers}
+        grads, total = self.compute(net, kept, names, *rest)
+        for name, tensor in before.items():
+            kept[name].copy_(tensor)
+        graph = _Graph(self, (net, kept, names, *rest), grads, total)
+        self.graphs.append(graph)
+        return _Recording(graph, kept, rest[0], rest[2], grads, total, buffers)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In float64 no ReLU falls to either side of its edge by rounding."""
+    look = Lens.look
+    monkeypatch.setattr(Lens, "look", lambda *args: look(*args).double())
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def course(plan: Sequence[Phase], step: Step, **habits: Any) -> tuple[Course, Tensors]:
+    """Eight clients, each with a network of its own."""
+    nets = [build("conv3", CLASSES, IMAGE, LinearHead(), norm="running", seed=seed) for seed in range(len(SIZES))]
+    tensors = {n: torch.stack([net.state_dict()[n] for net in nets]) for n in nets[0].state_dict()}
+    total = sum(SIZES) + COMMON
+    draw = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (total, 8, 8, 1), dtype=torch.uint8, generator=draw)
+    labels = torch.randint(0, CLASSES, (total,), generator=draw)
+    rows = list(torch.arange(sum(SIZES)).split(SIZES))
+    meta = [torch.arange(sum(SIZES), total)] * len(SIZES) if step.uses_meta else None
+    net = skeleton(nets[0])
+    room = Classroom(net, CLASSES, Lens.of((0.5,), (0.25,), torch.device("cpu")), augmentations["none"], True)
+    return (
+        Course(
+            room,
+            Deck.of(images, labels, rows, range(len(SIZES))),
+            lessons(net, plan, 2, 0.05),
+            Habits(5, 0.9, 0.01, step=step, **habits),
+            Shuffle(0, "test", 1),
+            None if meta is None else Deck.of(images, labels, meta, range(len(SIZES))),
+        ),
+        tensors,
+    )
+
+
+def anchor_of(tensors: Tensors, net: Network, shared: bool) -> Local:
+    """Numbers to hold on to; `shared`: one tensor for all clients."""
+
+    def drawn(seed: int, each: bool) -> Tensors:
+        draw = torch.Generator().manual_seed(seed)
+        shapes = {n: tensors[n].shape[0 if each else 1 :] for n in learnable(net, tensors)}
+        return {n: torch.randn(shape, generator=draw) for n, shape in shapes.items()}
+
+    return Local(drawn(1, not shared), {}, drawn(2, True), drawn(3, not shared))
+
+
+def only(client: int, asked: Course, rates: Sequence[float] | None = None) -> Course:
+    """The course of one client; at its own rate, where they have such."""
+    place = torch.tensor([client])
+    one = asked.of_places([client], place)
+    if rates is None:
+        return one
+    return replace(one, plan=tuple(replace(x, rates=dict.fromkeys(x.rates, rates[client])) for x in one.plan))
+
+
+def with_rates(plan: Sequence[Lesson], rates: Sequence[float]) -> tuple[Lesson, ...]:
+    each = [[replace(x, rates=dict.fromkeys(x.rates, rate)) for x in plan] for rate in rates]
+    return tuple(beside(column, [1] * len(rates), torch.device("cpu")) for column in zip(*each, strict=True))
+
+
+def assert_same(together: Learned, alone: Learned, client: int) -> None:
+    for kind in ("tensors", "own", "notes"):
+        mine, its = getattr(together, kind), getattr(alone, kind)
+        assert mine.keys() == its.keys()
+        for name, tensor in its.items():
+            torch.testing.assert_close(mine[name][client], tensor[0], rtol=1e-9, atol=1e-11, msg=f"{client} {name}")
+    torch.testing.assert_close(together.loss[client], alone.loss[0], rtol=1e-9, atol=1e-11)
+
+
+ALL, TWO, REP = (Phase("all"),), (Phase("head", 3), Phase("all", 1)), (Phase("head"), Phase("body", 1))
+CASES: Mapping[str, tuple[Sequence[Phase], Step, Drift, bool]] = {
+    "plain": (ALL, Plain(), NoDrift(), False),
+    "fixed features first": (TWO, Plain(), Proximal(0.5), False),
+    "FedRep, one optimiser": (REP, Plain(), NoDrift(), True),
+    "FedRep, an optimiser each": (REP, Plain(), Proximal(0.5), False),
+    "FedProx": (ALL, Plain(), Proximal(0.5), False),
+    "SCAFFOLD": (ALL, Plain(), Scaffold(), False),
+    "FedDyn": (ALL, Plain(), Dynamic(0.1), False),
+    "MTL": (ALL, Plain(), MultiTask(0.1, 0.2), False),
+    "Per-FedAvg": (ALL, LookAhead(), NoDrift(), False),
+    "Per-FedAvg, held": (ALL, LookAhead(with_momentum=True), Scaffold(), False),
+    "pFedMe": (ALL, Envelope(inner_steps=2), NoDrift(), False),
+    "pFedMe in two phases": (REP, Envelope(inner_steps=2), Proximal(0.5), False),
+    "Meta-BSM": (ALL, MetaWeighted(hidden=3), NoDrift(), False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("recorded", "rates", "shared"), [(False, None, True), (False, RATES, False), (True, RATES, True)]
+)
+def test_a_stack_is_its_clients_alone(case: str, recorded: bool, rates: Sequence[float] | None, shared: bool) -> None:
+    """Some have no samples at all, some a single one, which is skipped; anchors are `shared` or each client's own."""
+    plan, step, drift, momentum = CASES[case]
+    rates = rates if step.any_rates else None
+    objective = {"objective": BalancedSoftmax()} if step.uses_meta else {}
+    asked, tensors = course(plan, step, drift=drift, shared_momentum=momentum, **objective)
+    anchor = None if type(drift) is NoDrift else anchor_of(tensors, asked.room.net, shared)
+    notes = {n: torch.stack([t * (1 + g) for g in range(len(SIZES))]) for n, t in step.notes(0).items()}
+    stack = asked if rates is None else replace(asked, plan=with_rates(asked.plan, rates))
+    if recorded:
+        stack = replace(stack, room=replace(stack.room, recorder=Replayed()))
+    before = {n: t.clone() for n, t in tensors.items()}
+    seen = list(learn_by_epoch(stack, tensors, anchor, notes)) if not recorded else []
+    visits = [learn(stack, tensors, anchor, notes) for _ in range(2 if recorded else 1)]
+    for name, tensor in before.items():
+        assert torch.equal(tensors[name], tensor)
+    for client in range(len(SIZES)):
+        place = torch.tensor([client])
+        mine = {n: t[place] for n, t in tensors.items()}
+        held = None if anchor is None else anchor.of_places(place, tensors)
+        alone = learn(only(client, asked, rates), mine, held, {n: t[place] for n, t in notes.items()})
+        for together in visits + seen[-1:]:
+            assert_same(together, alone, client)
+
+
+def bytes_held() -> int:
+    """Of all tensors that are alive, memory that several share once."""
+    gc.collect()
+    alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and thing.device.type == "cpu"]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}.values())
+
+
+def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stack is given, one placed and one learns; what comes back is the fourth."""
+    asked, tensors = course((Phase("all", 6),), Plain())
+    stack, before, held = sum(t.nbytes for t in tensors.values()), bytes_held(), list[int]()
+    inner = local._learned
+
+    def watched(*now: Any) -> Learned:
+        held.append(bytes_held() - before)
+        return inner(*now)
+
+    monkeypatch.setattr(local, "_learned", watched)
+    learn(asked, tensors)
+    assert len(held) == 7
+    assert max(held) < 3.5 * stack
+
+
+def test_a_body_that_is_everybodys_and_does_not_learn_is_not_copied() -> None:
+    """Fine-tuning of a head: all clients begin at one model."""
+    asked, tensors = course((Phase("head"),), Plain())
+    common = {n: t[0].expand(t.shape) for n, t in tensors.items()}
+    for learned in (learn(asked, common), *learn_by_epoch(asked, common)):
+        for name, tensor in learned.tensors.items():
+            assert (tensor.data_ptr() == common[name].data_ptr()) == name.startswith("body.")
