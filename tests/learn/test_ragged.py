@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torso.data.augment import Lens, augmentations
-from torso.data.batches import Deck, Shuffle
+from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn import local
 from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
 from torso.learn.gradients import gradients
@@ -21,7 +21,7 @@ from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
 from torso.learn.recorded import Recorder, _Recording
-from torso.learn.steps import Envelope, LookAhead, Plain, Step
+from torso.learn.steps import Envelope, LookAhead, Plain, Pupil, Step
 from torso.nets import LinearHead, Network, Tensors, build, learnable, skeleton
 
 SIZES = (3, 0, 23, 1, 14, 23, 8, 11)  # in batches of 5 one, none, five, one (or none), three, five, two and three steps
@@ -137,6 +137,17 @@ def assert_same(together: Learned, alone: Learned, client: int) -> None:
     torch.testing.assert_close(together.loss[client], alone.loss[0], rtol=1e-9, atol=1e-11)
 
 
+@dataclass(frozen=True)
+class Clipped(Step):
+    """As somebody who has read docs/extending.md writes one: for any G, and nothing mixed along it."""
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            grads = pupil.gradients(pupil.tensors, batch)
+            for name, rate in pupil.rates.items():
+                pupil.tensors[name] -= rate * grads[name].clamp(-0.01, 0.01)
+
+
 ALL, TWO, REP = (Phase("all"),), (Phase("head", 3), Phase("all", 1)), (Phase("head"), Phase("body", 1))
 CASES: Mapping[str, tuple[Sequence[Phase], Step, Drift, bool]] = {
     "plain": (ALL, Plain(), NoDrift(), False),
@@ -151,6 +162,7 @@ CASES: Mapping[str, tuple[Sequence[Phase], Step, Drift, bool]] = {
     "Per-FedAvg, held": (ALL, LookAhead(with_momentum=True), Scaffold(), False),
     "pFedMe": (ALL, Envelope(inner_steps=2), NoDrift(), False),
     "pFedMe in two phases": (REP, Envelope(inner_steps=2), Proximal(0.5), False),
+    "a foreign step": (ALL, Clipped(), NoDrift(), False),
     "Meta-BSM": (ALL, MetaWeighted(hidden=3), NoDrift(), False),
 }
 

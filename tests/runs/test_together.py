@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import signal
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from tests.near import assert_states_near, far
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
+from torso.data.batches import Batch
 from torso.learn import meeting
 from torso.learn.meeting import Ask
+from torso.learn.steps import Pupil, Step, steps
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round
@@ -216,6 +220,31 @@ def test_a_sweep_of_rates_is_one_stack(method: str, tmp_path: Path, stacks: list
         beside = found[place]
         assert isinstance(beside, Result), beside
         assert_states_near(run(config), beside, model=1e-4, kept=1e-3)
+
+
+@dataclass(frozen=True)
+class Clipped(Step):
+    """As somebody who has read docs/extending.md writes one: rates are numbers."""
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            grads = pupil.gradients(pupil.tensors, batch)
+            for name, rate in pupil.rates.items():
+                pupil.tensors[name] -= rate * grads[name].clamp(-0.01, 0.01)
+
+
+def test_a_foreign_step_has_one_rate_in_a_stack(
+    tmp_path: Path, stacks: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(steps, "clipped", Clipped)
+    sets = "run.engine=batched", "data.partition=dirichlet-class", "train.batch_size=10", "method.step=clipped"
+    asked = [tiny("fedavg", *sets, f"train.lr={rate}") for rate in (0.1, 0.1, 0.03)]
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
+    assert max(map(len, stacks)) == 2
+    for place, config in enumerate(asked):
+        beside = found[place]
+        assert isinstance(beside, Result), beside
+        assert_states_near(run(config.but("run.engine=one-by-one")), beside, model=1e-4, kept=1e-3)
 
 
 def test_methods_whose_clients_learn_alike_share_a_stack(tmp_path: Path, stacks: list[list[int]]) -> None:

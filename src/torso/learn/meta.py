@@ -47,7 +47,6 @@ class MetaWeighted(Step):
     meta_loss: Literal["cross-entropy", "weighted"] = "cross-entropy"
     hidden: Count = 100
     uses_meta: ClassVar[bool] = True
-    any_rates: ClassVar[bool] = False  # the net's own steps go at one rate
 
     @property
     def passes(self) -> int:

@@ -78,7 +78,7 @@ class Step(ABC):
     """The base of steps."""
 
     uses_meta: ClassVar[bool] = False  # data that the server gives to everybody
-    any_rates: ClassVar[bool] = True  # clients of a stack may have rates of their own
+    any_rates: ClassVar[bool] = False  # whether clients of a stack may have rates of their own: `rates` of tensors [G]
 
     @abstractmethod
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
@@ -114,6 +114,8 @@ steps: Registry[type[Step]] = Registry("method.step")
 class Plain(Step):
     """SGD: the gradient of each batch, once."""
 
+    any_rates: ClassVar[bool] = True
+
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for batch in batches:
             pupil.move(pupil.leading(pupil.tensors, batch), batch)
@@ -129,6 +131,7 @@ class LookAhead(Step):
 
     beta: NotNegative = 0.0
     with_momentum: bool = False
+    any_rates: ClassVar[bool] = True
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for first, second in pairs(batches):
@@ -169,6 +172,7 @@ class Envelope(Step):
     inner_steps: Count = 5
     inner_lr: Positive = 0.09
     lr: Positive = 0.005
+    any_rates: ClassVar[bool] = True  # it has its own
 
     def __post_init__(self) -> None:
         if self.lr * self.lam >= 1:
