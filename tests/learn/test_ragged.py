@@ -86,7 +86,7 @@ def course(plan: Sequence[Phase], step: Step, **habits: Any) -> tuple[Course, Te
     draw = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (total, 8, 8, 1), dtype=torch.uint8, generator=draw)
     labels = torch.randint(0, CLASSES, (total,), generator=draw)
-    rows = list(torch.arange(sum(SIZES)).split(SIZES))
+    rows = list(torch.split(torch.arange(sum(SIZES)), SIZES))
     meta = [torch.arange(sum(SIZES), total)] * len(SIZES) if step.uses_meta else None
     net = skeleton(nets[0])
     room = Classroom(net, CLASSES, Lens.of((0.5,), (0.25,), torch.device("cpu")), augmentations["none"], True)
