@@ -17,6 +17,7 @@ from torso.learn import local
 from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
 from torso.learn.gradients import gradients
 from torso.learn.local import Classroom, Course, Habits, Learned, learn, learn_by_epoch
+from torso.learn.meeting import Ask
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
@@ -226,3 +227,31 @@ def test_a_body_that_is_everybodys_and_does_not_learn_is_not_copied() -> None:
     for learned in (learn(asked, common), *learn_by_epoch(asked, common)):
         for name, tensor in learned.tensors.items():
             assert (tensor.data_ptr() == common[name].data_ptr()) == name.startswith("body.")
+
+
+def test_stacks_of_other_sizes_have_recordings_of_their_own() -> None:
+    """They may be of as many leading clients, but read other memory; those of the same size read who is there now."""
+    asked, tensors = course(ALL, Plain(), objective=BalancedSoftmax())
+    recorder = Replayed()
+    for order in (list(range(8)), [2, 4, 5, 6], list(range(8)), [5, 2, 7], [4, 2, 0]):
+        places = torch.tensor(order)
+        mine, some = {n: t[places] for n, t in tensors.items()}, asked.of_places(order, places)
+        found = learn(replace(some, room=replace(some.room, recorder=recorder)), mine).tensors
+        for name, tensor in learn(some, mine).tensors.items():
+            torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_plans_that_differ_in_more_than_rates_are_not_one_stack() -> None:
+    asked, tensors = course((Phase("all", 2),), Plain())
+    net, mine = asked.room.net, Ask(0, asked, tensors, None, {})
+
+    def beside_it(*plan: Phase, lr: float = 0.5) -> bool:
+        return mine.fits(Ask(1, replace(asked, plan=lessons(net, plan, 2, lr)), tensors, None, {}))
+
+    assert beside_it(Phase("all", 2))
+    assert not beside_it(Phase("all", 3))
+    assert not beside_it(Phase("body", 2))
+    assert not beside_it(Phase("all", 2), Phase("all", 2))
+    assert not beside_it(Phase("all", 2), lr=0.0)
+    (lesson,) = asked.plan
+    assert not lesson.differs_in_rates(replace(lesson, moving=frozenset(lesson.rates)))
