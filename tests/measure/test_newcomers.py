@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from torso import Config, Result, run
 from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
+from torso.learn.objectives import BalancedSoftmax, CrossEntropy
 from torso.measure import Accuracy, evaluate
 from torso.measure.accuracy import generic_answer
 from torso.measure.mixes import percent_by_mix, right_by_class
@@ -147,3 +148,18 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
     assert all(torch.equal(tensor, start[name]) for name, tensor in result.network(absent).state_dict().items())
     with pytest.raises(RequestError, match="Accepted: 0 to 3"):
         result.network(4)
+
+
+@pytest.mark.parametrize(
+    ("method", "balances"),
+    [
+        ({"objective": "balanced-softmax", "train": "body", "share": "body"}, False),  # the others fine-tune, too
+        ("fedavg-brm-ft", False),
+        ("fedavg-brm", True),  # a client's own model is what a visit leaves
+        ("fedrod-linear", True),  # for the generic branch; the personal one has cross-entropy in any case
+    ],
+)
+def test_newcomers_train_as_others_do_for_their_own_model(method: object, balances: bool) -> None:
+    job = prepare(Config(method=method, data={"new_clients": 2}))
+    how = job.evaluation(job.plan[-1], State(job.model)).arrival_habits.objective
+    assert type(how) is (BalancedSoftmax if balances else CrossEntropy)

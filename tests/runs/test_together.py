@@ -6,7 +6,7 @@ import io
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,13 @@ from tests.near import assert_states_near, far
 from torso import Config, Result, run
 from torso.data import Shelf, build
 from torso.data.batches import Batch
+from torso.engine import Desk
 from torso.learn import meeting
+from torso.learn.gradients import Gradients, leading_gradients
 from torso.learn.meeting import Ask
+from torso.learn.recorded import Recorder
 from torso.learn.steps import Pupil, Step, steps
+from torso.nets import Tensors
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round
@@ -157,6 +161,58 @@ def test_one_client_of_each_is_not_too_large_because_of_the_others(
     monkeypatch.setattr(meeting, "_learn_together", small)
     found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
     assert [result.status for result in found.values() if isinstance(result, Result)] == ["ok"] * 3
+
+
+def test_what_one_run_cannot_do_is_its_own_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn, asked = meeting._learn_together, configs("fedavg")[:3]
+
+    def clumsy(group: list[Ask]) -> object:
+        if any(ask.member == 1 for ask in group):
+            raise ValueError("not with me")
+        return learn(group)
+
+    monkeypatch.setattr(meeting, "_learn_together", clumsy)
+    found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
+    assert isinstance(found[1], ValueError)
+    assert [getattr(found[place], "status", "") for place in (0, 2)] == ["ok", "ok"]
+
+
+def test_runs_that_meet_have_one_recorder_which_forgets_when_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder here computes and records nothing: that it is one, and is told, is what counts."""
+    made: list[Told] = []
+
+    class Told(Recorder):
+        def __init__(self, compute: Gradients, most: int = 8) -> None:
+            super().__init__(compute, most)
+            self.gradients, self.used, self.forgot = compute, 0, 0  # type: ignore[method-assign]
+            made.append(self)
+
+        def home(self, tensors: Tensors, width: int) -> Tensors:
+            self.used += 1
+            return {name: tensor.clone() for name, tensor in tensors.items()}
+
+        def forget(self) -> None:
+            self.forgot += 1
+
+    at, learn = Desk.at, meeting._learn_together
+    monkeypatch.setattr(
+        Desk, "at", lambda *a, **k: replace(d := at(*a, **k), room=replace(d.room, recorder=Told(leading_gradients)))
+    )
+    tries = iter([True])
+
+    def once(group: list[Ask]) -> object:
+        if next(tries, False):
+            raise torch.OutOfMemoryError("too many")
+        return learn(group)
+
+    monkeypatch.setattr(meeting, "_learn_together", once)
+    asked = [config.but("measure.names=[]") for config in configs("fedavg")[:3]]
+    found = run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000)
+    assert all(isinstance(result, Result) for _, result in found)
+    (shared,) = (recorder for recorder in made if recorder.used)
+    assert shared.forgot >= 1
 
 
 def test_a_client_does_not_keep_the_memory_of_the_whole_stack(tmp_path: Path, stacks: list[list[int]]) -> None:

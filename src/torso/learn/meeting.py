@@ -20,7 +20,7 @@ from torso.learn.phases import beside
 from torso.nets import Tensors
 
 if TYPE_CHECKING:
-    from torso.learn.local import Course, Learned
+    from torso.learn.local import Classroom, Course, Learned
 
 T = TypeVar("T")
 
@@ -72,6 +72,7 @@ class Meeting:
         self._member = threading.local()
         self._asks: list[Ask] = []
         self._over = False
+        self._first: Classroom | None = None
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Each run's result, or what it raised."""
@@ -135,13 +136,23 @@ class Meeting:
         if self._over or len(self._asks) < self._members:
             return
         waiting, self._asks = sorted(self._asks, key=lambda ask: ask.member), []
+        for ask in waiting:
+            ask.course = replace(ask.course, room=self._common(ask.course.room))
         for group in _groups(waiting):
             _answer(group)
         for ask in waiting:
             ask.over.set()
 
+    def _common(self, room: Classroom) -> Classroom:
+        """A run's room with the network and the recorder of all: what was recorded for one serves the others."""
+        if self._first is None:
+            recorder = None if room.recorder is None else room.recorder.another()
+            self._first = replace(room, recorder=recorder)
+        return replace(room, net=self._first.net, recorder=self._first.recorder, meeting=None)
+
 
 def _answer(group: Sequence[Ask]) -> None:
+    """What the runs asked for, or what went wrong; a run's own trouble stays its own."""
     try:
         for ask, learned in zip(group, _learn_together(group), strict=True):
             ask.learned = learned
@@ -149,9 +160,14 @@ def _answer(group: Sequence[Ask]) -> None:
     except torch.OutOfMemoryError as error:
         why = str(error)  # not the error itself: its traceback holds on to the memory of the whole stack
     except Exception as error:
+        if len(group) == 1:
+            group[0].error = error
+            return
         for ask in group:
-            ask.error = error
+            _answer([ask])
         return
+    if (recorder := group[0].course.room.recorder) is not None:
+        recorder.forget()
     for ask in group:
         if len(group) > 1 and ask.clients == 1:
             _answer([ask])  # it may be the company alone that is too large
@@ -175,7 +191,7 @@ def _learn_together(group: Sequence[Ask]) -> list[Learned]:
     from torso.learn.local import learn  # which comes here where a room has a meeting
 
     first, sizes = group[0], [ask.clients for ask in group]
-    course = replace(first.course, room=replace(first.course.room, meeting=None))
+    course = first.course
     if len(group) == 1:
         return [learn(course, first.tensors, first.anchor, first.notes)]
     metas, device = [ask.course.meta for ask in group], course.deck.index.device

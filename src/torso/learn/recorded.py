@@ -49,7 +49,7 @@ class _Recording:
 class Recorder:
     """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call."""
 
-    def __init__(self, compute: Gradients, most: int = 32) -> None:
+    def __init__(self, compute: Gradients, most: int = 64) -> None:
         self.compute = compute
         self.most = most
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
@@ -58,6 +58,10 @@ class Recorder:
         self._modules: dict[int, list[nn.Module]] = {}
         self._width = 0
         self._pool = _new_pool()
+
+    def another(self) -> Recorder:
+        """One like this, with nothing recorded."""
+        return type(self)(self.compute, self.most)
 
     def forget(self) -> None:
         """Give all memory back, as when it has run out; what is at home is lost."""

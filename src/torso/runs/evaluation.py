@@ -36,6 +36,8 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
     visit = LastVisit(job, stage, state)
     batch = config.personalize.batch_size or config.train.batch_size
     habits = replace(stage.habits(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
+    objective = stage.method.objective
+    for_itself = replace(habits, objective=objective.for_itself())
     return Evaluation(
         batch_size=config.measure.batch_size,
         templates=config.measure.templates,
@@ -47,11 +49,12 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,
-        habits=replace(habits, objective=stage.method.objective.for_itself()),
+        habits=for_itself,
         shuffle=Shuffle(config.run.seed, "personalize", state.round),
         weighting=config.train.weighting,
         arrival=lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
-        arrival_habits=replace(habits, objective=stage.method.objective),
+        # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
+        arrival_habits=for_itself if phases else replace(habits, objective=objective),
     )
 
 
