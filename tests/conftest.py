@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from torso.cli import main
+from torso.data.augment import Lens
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
@@ -27,6 +28,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything in float64, where a ReLU that stands at its edge does not fall to either side by rounding."""
+    look = Lens.look
+    monkeypatch.setattr(Lens, "look", lambda *args: look(*args).double())
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from tests.near import assert_states_near, far
 
 from torso import Config, Result, run
-from torso.data.augment import Lens
 from torso.engine import Batched, Desk, OneByOne, auto, batched
 from torso.errors import RunFailed
 from torso.learn.gradients import gradients
@@ -52,16 +51,6 @@ def test_convolutions_too() -> None:
     assert alone.state is not None
     assert together.state is not None
     assert far(alone.state.model, together.state.model) < 1e-4
-
-
-@pytest.fixture
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Everything in float64, where a ReLU that stands at its edge does not fall to either side by rounding."""
-    look = Lens.look
-    monkeypatch.setattr(Lens, "look", lambda *args: look(*args).double())
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("body", ["conv3", "resnet8", "vgg11", "squeezenet"])

@@ -25,6 +25,7 @@ from torso.learn.recorded import Recorder, _Recording
 from torso.learn.steps import Envelope, LookAhead, Plain, Pupil, Step
 from torso.nets import LinearHead, Network, Tensors, build, learnable, skeleton
 
+pytestmark = pytest.mark.usefixtures("double")
 SIZES = (3, 0, 23, 1, 14, 23, 8, 11)  # in batches of 5 one, none, five, one (or none), three, five, two and three steps
 COMMON, CLASSES, IMAGE = 12, 4, (1, 8, 8)
 RATES = (0.05, 0.01, 0.02, 0.1, 0.07, 0.03, 0.09, 0.04)
@@ -67,16 +68,6 @@ class Replayed(Recorder):
         graph = _Graph(self, (net, kept, names, *rest), grads, total)
         self.graphs.append(graph)
         return _Recording(graph, kept, rest[0], rest[2], grads, total, buffers)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In float64 no ReLU falls to either side of its edge by rounding."""
-    look = Lens.look
-    monkeypatch.setattr(Lens, "look", lambda *args: look(*args).double())
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def course(plan: Sequence[Phase], step: Step, **habits: Any) -> tuple[Course, Tensors]:
