@@ -123,8 +123,13 @@ def test_the_page_names_who_cannot_be_told_from_the_best_and_who_has_a_neighbour
     said = page({"board": ROWS[:3], "search": {}})  # a is behind b by 0.5, of which the standard error is 0.3
     assert "| cifar10-s2 | b 82.5 (+1) | b 41.2 (+1) |" in said
     assert "- train.lr 0.03 for a (1), b (1), c (1)" in said  # 0.1 was chosen, and nothing beside it tried
+    assert "Not settled" in page({"board": ROWS, "search": {}})
     tried = [{"train.lr": rate, "validation": None} for rate in (0.03, 0.1, 0.3)]
-    assert "Not tried yet" not in page({"board": [{**one, "tried": tried} for one in ROWS], "search": {}})
+    other = {**ROWS[3], "machine": {"device": "a small one", "precision": "fp32"}}
+    said = page({"board": [{**one, "tried": tried} for one in (*ROWS[:3], other)], "search": {}})
+    assert "Not tried yet" not in said
+    assert "Not settled" not in said
+    assert "- Of a small one: n in cifar10-s2." in said
 
 
 def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:

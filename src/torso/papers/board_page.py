@@ -86,7 +86,7 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
 
 def _results(rows: Rows, board: Board) -> list[str]:
     settings = [name for name in board.settings if judged(in_setting(rows, name))]
-    said = [*_winners(rows, settings), *_verdict(rows, settings), "## Over all settings", ""]
+    said = [*_winners(rows, settings), *_verdict(rows, settings, board), "## Over all settings", ""]
     places = overall(rows, settings)
     if places:
         said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three.", ""]
@@ -128,7 +128,7 @@ def _within(one: Mapping[str, Any], best: Mapping[str, Any], column: str) -> boo
     return abs(mean) <= 2 * error
 
 
-def _verdict(rows: Rows, settings: Sequence[str]) -> list[str]:
+def _verdict(rows: Rows, settings: Sequence[str], board: Board) -> list[str]:
     """Does a find of the search beat every known method? Setting by setting, by two standard errors or not."""
     said: list[dict[str, object]] = []
     for setting in settings:
@@ -152,6 +152,9 @@ def _verdict(rows: Rows, settings: Sequence[str]) -> list[str]:
     if not said:
         return []
     legend = "The best find of the search beside the best known method. Clear: by more than two standard errors."
+    if _untried(rows, board):
+        where = "[were not tried yet](#the-grid-and-what-was-chosen)"
+        legend += f" Not settled: some methods have rates beside their best that {where}."
     return ["## Does a new combination beat them all?", "", legend, "", markdown(said), ""]
 
 
@@ -205,15 +208,7 @@ def _spoken(values: Sequence[float]) -> str:
 
 
 def _edges(rows: Rows, board: Board) -> list[str]:
-    """Whose best point has a neighbour that nobody has tried yet."""
-    waiting: dict[tuple[str, float], dict[str, int]] = {}
-    for row in rows:
-        tried = [{key: value for key, value in point.items() if key != "validation"} for point in row["tried"]]
-        best = row["chosen"] or {}
-        for point in board.untried(best, tried) if best else ():
-            (key,) = (key for key in point if point[key] != best[key])
-            there = waiting.setdefault((key, point[key]), {})
-            there[str(row["method"])] = there.get(str(row["method"]), 0) + 1
+    waiting = _untried(rows, board)
     if not waiting:
         return []
     legend = "**Not tried yet**, though it is a neighbour of the best (in so many settings); places may change with it:"
@@ -222,6 +217,19 @@ def _edges(rows: Rows, board: Board) -> list[str]:
         for (key, value), methods in sorted(waiting.items())
     ]
     return [legend, "", *said, ""]
+
+
+def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]]:
+    """Whose best point has a neighbour that nobody has tried yet: key and value → method → in how many settings."""
+    waiting: dict[tuple[str, float], dict[str, int]] = {}
+    for row in rows:
+        tried = [{key: value for key, value in point.items() if key != "validation"} for point in row["tried"]]
+        best = row["chosen"] or {}
+        for point in board.untried(best, tried) if best else ():
+            (key,) = (key for key in point if point[key] != best[key])
+            there = waiting.setdefault((key, point[key]), {})
+            there[str(row["method"])] = there.get(str(row["method"]), 0) + 1
+    return waiting
 
 
 def _rules(board: Board) -> list[str]:
@@ -266,10 +274,21 @@ def _made(run: Rows) -> list[str]:
     ]
     if not run:
         return said
-    known = machines_and_versions(run)
+    known = [*machines_and_versions(run), *_elsewhere(run)]
     seeds = sorted({len(row["seeds"]) for row in run})
     known += [f"Seeds: {' or '.join(map(str, seeds))}.", *caveats_of(row["data"] for row in run)]
     return [*said, *(f"- {text}" for text in known), ""]
+
+
+def _elsewhere(run: Rows) -> list[str]:
+    """Which rows are of another machine than most."""
+    where: dict[str, list[str]] = {}
+    for row in run:
+        where.setdefault(str(row["machine"].get("device", "an unknown machine")), []).append(
+            f"{row['method']} in {row['setting']}"
+        )
+    usual = max(where, key=lambda device: len(where[device]))
+    return [f"Of {device}: {listed(rows)}." for device, rows in where.items() if device != usual]
 
 
 def write(folder: Path) -> None:
