@@ -20,6 +20,7 @@ import torch
 
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck, Shuffle
+from torso.engine.bench import wait
 from torso.learn.gradients import gradients
 from torso.learn.local import Classroom, Course, Habits, learn
 from torso.learn.phases import Lesson
@@ -64,26 +65,21 @@ def visit(body: str, counts: list[int], device: torch.device, precision: str) ->
 
 def rate(course: Course, device: torch.device) -> float:
     """Images a second that clients have; padding and clients that are through are not counted."""
-    whole = build_tensors(course, device)
+    models = some_models(course, device)
     began = 0.0
     for number in range(ROUNDS + 1):
         if number == 1:  # the first compiles and records
-            _wait(device)
+            wait(device)
             began = time.perf_counter()
-        learn(course, whole)
-    _wait(device)
+        learn(course, models)
+    wait(device)
     return ROUNDS * sum(course.deck.sizes) / (time.perf_counter() - began)
 
 
-def build_tensors(course: Course, device: torch.device) -> dict[str, torch.Tensor]:
+def some_models(course: Course, device: torch.device) -> dict[str, torch.Tensor]:
     state = course.room.net.state_dict()
     clients = len(course.deck.sizes)
     return {n: torch.randn(clients, *t.shape, device=device) * 0.05 for n, t in state.items()}
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def main() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from tests.foreign import Clipped
 from torch import Tensor
 
 from torso.data.augment import Lens, augmentations
-from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.batches import Deck, Shuffle
 from torso.learn import local
 from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
 from torso.learn.gradients import gradients
@@ -22,7 +23,7 @@ from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
 from torso.learn.recorded import Recorder, _Recording
-from torso.learn.steps import Envelope, LookAhead, Plain, Pupil, Step
+from torso.learn.steps import Envelope, LookAhead, Plain, Step
 from torso.nets import LinearHead, Network, Tensors, build, learnable, skeleton
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -127,17 +128,6 @@ def assert_same(together: Learned, alone: Learned, client: int) -> None:
         for name, tensor in its.items():
             torch.testing.assert_close(mine[name][client], tensor[0], rtol=1e-9, atol=1e-11, msg=f"{client} {name}")
     torch.testing.assert_close(together.loss[client], alone.loss[0], rtol=1e-9, atol=1e-11)
-
-
-@dataclass(frozen=True)
-class Clipped(Step):
-    """As somebody who has read docs/extending.md writes one: for any G, and nothing mixed along it."""
-
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
-        for batch in batches:
-            grads = pupil.gradients(pupil.tensors, batch)
-            for name, rate in pupil.rates.items():
-                pupil.tensors[name] -= rate * grads[name].clamp(-0.01, 0.01)
 
 
 ALL, TWO, REP = (Phase("all"),), (Phase("head", 3), Phase("all", 1)), (Phase("head"), Phase("body", 1))

@@ -5,24 +5,23 @@ from __future__ import annotations
 import io
 import signal
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from tests.foreign import Clipped
 from tests.near import assert_states_near, far
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
-from torso.data.batches import Batch
 from torso.engine import Desk
 from torso.learn import meeting
 from torso.learn.gradients import Gradients, leading_gradients
 from torso.learn.meeting import Ask
 from torso.learn.recorded import Recorder
-from torso.learn.steps import Pupil, Step, steps
+from torso.learn.steps import steps
 from torso.nets import Tensors
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
@@ -276,17 +275,6 @@ def test_a_sweep_of_rates_is_one_stack(method: str, tmp_path: Path, stacks: list
         beside = found[place]
         assert isinstance(beside, Result), beside
         assert_states_near(run(config), beside, model=1e-4, kept=1e-3)
-
-
-@dataclass(frozen=True)
-class Clipped(Step):
-    """As somebody who has read docs/extending.md writes one: rates are numbers."""
-
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
-        for batch in batches:
-            grads = pupil.gradients(pupil.tensors, batch)
-            for name, rate in pupil.rates.items():
-                pupil.tensors[name] -= rate * grads[name].clamp(-0.01, 0.01)
 
 
 def test_a_foreign_step_has_one_rate_in_a_stack(

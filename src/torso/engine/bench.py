@@ -87,7 +87,7 @@ def _row(
     step = steps(body, clients, batch, precision, device, recorded=recorded, plain=plain)
     for _ in range(2):
         step()
-    _wait(device)
+    wait(device)
     warm = time.perf_counter() - began
     found = [_per_second(step, device) * clients * batch for _ in range(3)]
     row = {"body": body, "what": what, "clients": clients, "batch": batch, "images_per_s": round(median(found))}
@@ -129,19 +129,20 @@ def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int
 def _per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:
     """How often a second: calls for a while, after a short trial that says how many."""
     work()
-    _wait(device)
+    wait(device)
     began = time.perf_counter()
     work()
-    _wait(device)
+    wait(device)
     count = max(2, int(seconds / max(time.perf_counter() - began, 1e-6)))
     began = time.perf_counter()
     for _ in range(count):
         work()
-    _wait(device)
+    wait(device)
     return count / (time.perf_counter() - began)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done all that it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
