@@ -3,13 +3,14 @@
 # others' kernels (under NVIDIA's MPS, where it can be started). What is finished when time is up stays finished: give the
 # same plan again to go on.
 #
-#   bench/tables.sh PLAN DATA OUT SECONDS
+#   bench/tables.sh PLAN DATA OUT SECONDS [AT_ONCE]
 #
+# AT_ONCE processes at a time (all, if not given), in the order of the plan.
 # A line of PLAN: a name, a colon, and commands of torso separated by semicolons, such as
 #   babu: reproduce fedbabu/13 --only method=fedbabu --seeds 3; reproduce fedbabu/12 --only method=fedbabu --seeds 3
 # Each process has a folder OUT/NAME. OUT/NAME.txt is what it printed, OUT/runs.tgz all runs without large checkpoints.
 set -u
-plan=$1 data=$2 out=$3 seconds=$4
+plan=$1 data=$2 out=$3 seconds=$4 at_once=${5:-1000}
 export TORSO_DATA=$data
 mkdir -p "$out"
 if command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d 2>/dev/null; then
@@ -21,6 +22,7 @@ if command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d 2
 fi
 while IFS=: read -r name commands; do
   case $name in '' | '#'*) continue ;; esac
+  while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
   (
     IFS=';' read -ra each <<<"$commands"
     for words in "${each[@]}"; do
