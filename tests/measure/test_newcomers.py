@@ -12,13 +12,14 @@ from torch.testing import assert_close
 from torso import Config, Result, run
 from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
+from torso.learn.local import Course, learn
 from torso.learn.objectives import BalancedSoftmax, CrossEntropy
 from torso.measure import Accuracy, evaluate
 from torso.measure.accuracy import generic_answer
 from torso.measure.mixes import percent_by_mix, right_by_class
-from torso.nets import apply
+from torso.nets import Tensors, apply
 from torso.nets.dual import DualHead, HyperLinear
-from torso.runs.run import prepare
+from torso.runs.run import Job, prepare
 from torso.runs.state import State
 
 from .test_accuracy import three
@@ -163,3 +164,27 @@ def test_newcomers_train_as_others_do_for_their_own_model(method: object, balanc
     job = prepare(Config(method=method, data={"new_clients": 2}))
     how = job.evaluation(job.plan[-1], State(job.model)).arrival_habits.objective
     assert type(how) is (BalancedSoftmax if balances else CrossEntropy)
+
+
+def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
+    """φ = H(a) is what it begins with (spec 9.7): as Fed-RoD with a linear personal head of these weights trains."""
+    sections = {"data": {"clients": 10, "new_clients": 2}, "model": {"head_bias": False}, "personalize": {"epochs": 2}}
+    hyper, linear = (prepare(Config(method=name, **sections)) for name in ("fedrod-hyper", "fedrod-linear"))
+    clients = hyper.federation.newcomers.tolist()
+    held = Desk.at(hyper.net, hyper.federation).models(hyper.model, {}, clients)
+    hidden = torch.relu(held["head.personal.first.weight"] @ held["head.personal.mix"][..., None])
+    made = (held["head.personal.second.weight"] @ hidden).view_as(held["head.generic.weight"])
+    shared = {n: t for n, t in held.items() if "personal" not in n}
+    ours = taught(hyper, clients, {**held, hyper.net.made_head: torch.zeros_like(made)})
+    theirs = taught(linear, clients, {**shared, "head.personal.weight": made})
+    assert torch.equal(ours["head.personal.second.weight"], held["head.personal.second.weight"])  # what made it stays
+    assert not torch.allclose(theirs["head.personal.weight"], made, atol=1e-3)
+    assert_close(made + ours[hyper.net.made_head], theirs["head.personal.weight"])
+    assert_close({n: ours[n] for n in shared}, {n: theirs[n] for n in shared})
+
+
+def taught(job: Job, clients: list[int], tensors: Tensors) -> Tensors:
+    desk, how = Desk.at(job.net, job.federation), job.evaluation(job.plan[-1], State(job.model))
+    return learn(
+        Course(desk.room, desk.train_deck(clients), how.arrival, how.arrival_habits, how.shuffle), tensors
+    ).tensors

@@ -127,15 +127,20 @@ def test_fedbabu_is_run_as_its_paper_says() -> None:
 
 def test_fed_rod_is_run_as_its_paper_says() -> None:
     """Spec 2: SGD 0.01 × 0.99 a round, momentum 0.9, decay 1e-5, batch 40; spec 6.3: 32 hidden units on CIFAR-10."""
-    config = _one("fedrod/8", "method=fedrod-hyper,alpha=0.1")
+    config = _one("fedrod/8", "method=fedrod-hyper,alpha=0.1,variant=none")
     train = config.train
     assert (train.lr, train.momentum, train.weight_decay, train.batch_size) == (0.01, 0.9, 1e-5, 40)
     assert (train.schedule, train.decay, train.rounds, train.local_epochs, train.fraction) == ("exp", 0.99, 100, 5, 0.4)
     assert (config.data.partition, config.data.alpha, config.data.augment) == ("dirichlet-class", 0.1, "crop-flip-2")
     assert (config.model.body, config.model.head_bias, config.method.head.hidden) == ("rod-cifar", False, 32)
     assert set(config.measure.names) == {"generic", "generic_as_personal", "personal"}
-    assert _one("fedrod/7", "method=fedrod-hyper,alpha=0.1,dataset=FMNIST").method.head.hidden == 16
+    assert _one("fedrod/7", "method=fedrod-hyper,alpha=0.1,dataset=FMNIST,variant=none").method.head.hidden == 16
     assert _one("fedrod/4", "method=fedavg,dataset=FMNIST").train.fraction == 0.4  # 20 of the 50 that train
+    for name in ("SCAFFOLD", "Fed-RoD (hyper)+SCAFFOLD"):  # what it would be without diverges with this momentum
+        drift = _one("fedrod/12" if "+" in name else "fedrod/8", f"method={name},alpha=0.3").method.drift
+        assert drift.divisor == "momentum"  # type: ignore[attr-defined]
+    assert _one("fedrod/8", "method=pfedme,alpha=0.1").method.step.inner_lr == 0.01  # type: ignore[attr-defined]
+    assert _one("fedrod/8", "method=per-fedavg,alpha=0.1").method.step.with_momentum  # type: ignore[attr-defined]
 
 
 def test_fedfn_is_run_as_its_paper_says() -> None:

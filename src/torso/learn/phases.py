@@ -79,5 +79,17 @@ def lessons(
     return tuple(plans)
 
 
+def own_head_learns(plan: Sequence[Lesson], net: Network) -> tuple[Lesson, ...]:
+    """The same lessons, in which a personal head that a network makes learns for itself, at the rate of that network,
+    whose weights stay (spec 9.7). The client's tensors must have `net.made_head`."""
+    makes = frozenset(part_names(net, "personal"))
+
+    def instead(lesson: Lesson) -> Lesson:
+        swapped = {net.made_head if n in makes else n: rate for n, rate in lesson.rates.items()}
+        return replace(lesson, rates=swapped, moving=lesson.moving - makes | swapped.keys())
+
+    return tuple(map(instead, plan)) if net.made_head else tuple(plan)
+
+
 def moved_by(plan: Sequence[Lesson]) -> frozenset[str]:
     return frozenset().union(*(lesson.moving for lesson in plan))

@@ -28,7 +28,11 @@ def new_before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalua
 
 @measure("new_after", of="newcomers")
 def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
-    """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7)."""
+    """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7).
+
+    Where a hypernetwork made the personal head, that head trains, as any other layer: "φ can be further updated"."""
+    if desk.room.net.made_head:
+        tensors = {**tensors, desk.room.net.made_head: torch.zeros_like(tensors["head.generic.weight"])}
     deck, held_out = desk.train_deck(clients).parted(_HELD_OUT, how.shuffle.seed)
     best, highest = tensors, torch.full((len(clients),), -1.0, device=deck.index.device)
     for learned in learn_by_epoch(Course(desk.room, deck, how.arrival, how.arrival_habits, how.shuffle), tensors):

@@ -13,22 +13,27 @@ from torso.nets.layers import Linear
 
 
 class HyperLinear(nn.Module):
-    """A linear layer whose weight is V₂·relu(V₁·a), a the client's class proportions; no biases."""
+    """A linear layer whose weight is V₂·relu(V₁·a), a the client's class proportions; no biases.
+
+    `own`, where it is given, is added to that: a layer of the client's own that begins where the made one stands."""
 
     mix: Tensor
+    own: Tensor | None
 
     def __init__(self, features: int, classes: int, hidden: int) -> None:
         super().__init__()
         self.features, self.classes = features, classes
         self.first = Linear(classes, hidden, bias=False)
         self.second = Linear(hidden, classes * features, bias=False)
-        # a fact about the client, not a weight: it is given with every call, and neither travels nor is saved
+        # facts about the client, not weights: they are given with every call, and neither travel nor are saved
         self.register_buffer("mix", torch.full((classes,), 1 / classes), persistent=False)
+        self.register_buffer("own", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         mix = self.mix if self.mix.ndim == 2 else self.mix.unsqueeze(0)  # [G, C]
         made: Tensor = self.second(F.relu(self.first(mix.unsqueeze(1))))  # [G, 1, C·d]
         weight = made.view(-1, self.classes, self.features)
+        weight = weight if self.own is None else weight + self.own
         return x @ (weight if x.ndim == 3 else weight[0]).mT
 
 

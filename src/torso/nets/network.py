@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
-from torso.nets.dual import DualHead
+from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 
 Tensors = dict[str, Tensor]
@@ -107,6 +107,12 @@ class Network(nn.Module):
         self.personal = True
         for name, fact in self.facts(counts.unsqueeze(0)).items():
             self.get_buffer(name).copy_(fact[0])
+
+    @property
+    def made_head(self) -> str:
+        """The tensor [G, C, d] that is added to a personal head which a network makes, or nothing."""
+        made = isinstance(self.head, DualHead) and isinstance(self.head.personal, HyperLinear)
+        return "head.personal.own" if made else ""
 
     def facts(self, counts: Tensor) -> Tensors:
         """What the head must know of G clients beside their weights, from their samples per class [G, C]."""

@@ -131,7 +131,7 @@ def settings_of(paper: str, label: str, setting: Mapping[str, Any] | None = None
         said.append(_KEPT)
     if paper == "Fed-RoD" and name == "local-only":  # rounds × epochs, and not one more visit (spec 5.1)
         said.append("method.personal=held")
-    if paper == "FedFN" and name == "scaffold":  # its code base counts the steps that momentum adds (spec 3.7)
+    if paper in ("FedFN", "Fed-RoD") and "scaffold" in name:  # else it diverges with their momentum (spec 3.7)
         said.append("method.drift.divisor=momentum")
     return (*said, *_variant(name, given))
 

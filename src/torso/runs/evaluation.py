@@ -11,7 +11,7 @@ from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.learn.drift import NoDrift
 from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch
-from torso.learn.phases import Phase, lessons
+from torso.learn.phases import Phase, lessons, own_head_learns
 from torso.learn.steps import Plain
 from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
@@ -52,7 +52,9 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         habits=for_itself,
         shuffle=Shuffle(config.run.seed, "personalize", state.round),
         weighting=config.train.weighting,
-        arrival=lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)),
+        arrival=own_head_learns(
+            lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
+        ),
         # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
         arrival_habits=for_itself if phases else replace(habits, objective=objective),
     )
