@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from torso import Config, run
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
 from torso.learn.drift import Local, MultiTask
-from torso.measure.evaluate import own_models
+from torso.measure.evaluate import evaluate, own_models
 from torso.nets import apply
 from torso.personal.models import generic_model
 from torso.runs.rounds import participants, play_round
-from torso.runs.run import Job
+from torso.runs.run import Job, prepare
 from torso.runs.state import State
 
 from .by_hand import (
@@ -217,6 +218,34 @@ def test_kept_last_visit_is_what_training_left_and_the_servers_model_before_that
         for client in (0, 1):
             same(begun(task, state, client), own.get(client, theta))
     assert set(own) == {0, 1}
+
+
+def test_the_refresh_begins_with_what_feddyn_broadcasts_not_with_what_it_reports() -> None:
+    """Spec 3.8 and 9.4: θ is broadcast, and the participants' mean reported. From θ one step goes along g − λ_k."""
+    task = job({"name": "feddyn", "personal": "kept"}, head="eye")
+    state = last(task, 2)
+    assert not torch.equal(state.reported.model[HEAD], state.model[HEAD])
+    for client in (0, 1):
+        theta, known = read(state.model), read(state.memory[client])
+        step = gradient(theta, DATA[client]).minus(known)
+        same(begun(task, state, client), theta.moved(step, -1.0))
+
+
+def test_a_run_measures_the_models_that_begin_with_what_was_broadcast() -> None:
+    config = Config(
+        method={"name": "feddyn", "personal": "kept"},
+        train={"rounds": 2, "local_epochs": 1, "fraction": 0.5},
+        measure={"names": ["personal"]},
+    )
+    result, task = run(config), prepare(config)
+    assert result.state is not None
+    found = {}
+    for name, state in (("broadcast", result.state), ("reported", result.state.reported)):
+        how = task.evaluation(task.stage(2), state)
+        with OneByOne(task.net, task.federation, workers=1) as engine:
+            taken = evaluate(engine, task.federation, ["personal"], state.reported, how, task.measured_clients)
+        found[name] = taken["personal"].clients
+    assert found["reported"] != found["broadcast"] == result.accuracy["personal"].clients
 
 
 @pytest.mark.parametrize("refresh", ["final", "last-visit"])

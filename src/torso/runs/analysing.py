@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def scene_of(job: Job, state: State, engine: Engine) -> Scene:
-    stage, shown = job.stage(max(state.round, 1)), state.reported
+    stage = job.stage(max(state.round, 1))
     trained = learnable(job.net, sorted(moved_by(stage.plan(stage.first))))
-    how, seed = job.evaluation(stage, shown), job.config.run.seed
-    return Scene(engine, job.federation, job.net, shown, how, job.measured_clients, trained, seed)
+    how, seed = job.evaluation(stage, state), job.config.run.seed
+    return Scene(engine, job.federation, job.net, state.reported, how, job.measured_clients, trained, seed)
 
 
 def watch_round(job: Job, engine: Engine, before: State, after: State, played: Round) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
     rate = personal.factor * rates[personal.rate]
-    visit = LastVisit(job, stage, state)
+    visit = LastVisit(
+        job, stage, state
+    )  # it begins with what is broadcast, whatever accuracy is reported on (spec 3.8)
     batch = config.personalize.batch_size or config.train.batch_size
     habits = replace(stage.habits(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
     objective = stage.method.objective
@@ -45,7 +47,7 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         visit=visit,
         alone=lambda desk, clients: _trained_alone(job, desk, clients),
         alone_by_epoch=lambda desk, clients: _alone_by_epoch(job, desk, clients),
-        own=Own(personal, stage.travels, state, visit),
+        own=Own(personal, stage.travels, state.reported, visit),
         finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,

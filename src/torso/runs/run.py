@@ -335,10 +335,9 @@ class _Run:
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
-        job, state = self.job, self.state.reported
-        stage = job.stage(max(state.round, 1))
-        how = job.evaluation(stage, state)
-        found = evaluate(engine, job.federation, names, state, how, job.measured_clients)
+        job, state = self.job, self.state
+        how = job.evaluation(job.stage(max(state.round, 1)), state)
+        found = evaluate(engine, job.federation, names, state.reported, how, job.measured_clients)
         self._took(began)
         return found
 
