@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torso.config import Config
-from torso.papers.estimate import Rate, image_flops, measured_on, seconds, trained_on
+from torso.papers.estimate import Rate, image_flops, longest, measured_on, seconds, trained_on
 from torso.papers.listing import said
 from torso.papers.plan import plan
 from torso.papers.published import recipe
@@ -77,3 +77,22 @@ def test_small_runs_beside_each_other_go_at_the_rate_of_many() -> None:
     runs = plan(recipe("fedbabu/13"), "method=fedavg,fraction=0.1,local_epochs=10", seeds=4).runs  # 12 of 10 clients
     together = replace(RATE, stacks=128)
     assert seconds(runs, RATE) / seconds(runs, together) == pytest.approx(4)
+
+
+def test_one_client_with_most_of_the_images_decides_where_clients_are_stacked() -> None:
+    """Fed-RoD's Dirichlet clients: as many steps as the largest has, whatever else is in them."""
+    (run,) = plan(recipe("fedrod/8"), "method=fedavg,alpha=0.1").runs
+    config = run.config
+    times = longest(config)
+    assert 2 < times < 10  # of 20 clients
+    steps = 100 * 5 * 2500 * times / 40  # rounds × epochs × images of the largest, in batches
+    assert seconds([run], replace(RATE, stacks=128)) == pytest.approx(
+        max(steps * 5 * 50 / 1000, (100 * 8 * 5 * 2500 + 5 * 50_000) / RATE.of(config, 8))
+    )
+    assert longest(_config("fedavg", *PART)) == 1.0
+
+
+def test_a_pack_goes_step_by_step_together() -> None:
+    runs = plan(recipe("fedrod/8"), "method=fedavg", seeds=2).runs
+    rate = Rate("a device", {"conv4": (1000.0, 1e9)}, known=True, stacks=128)
+    assert seconds(runs, rate) == pytest.approx(max(seconds([run], rate) for run in runs))

@@ -1,7 +1,8 @@
 """How long a table takes: images that its runs train on, by a rate of the device. An estimate, within a factor of two.
 
 On an H200 the rates are measured ones (bf16, batch 50); networks that were not measured go by their operations. On
-another device one second of steps of conv4 says how many operations it does.
+another device one second of steps of conv4 says how many operations it does. An accelerator also needs some time for
+every step, however few clients are in it: where one client has far more images than the others, that decides.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
 
 from torso.config import Config
@@ -34,6 +36,7 @@ _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large o
     "resnet18": (46_500, 46_500),
 }
 _BATCH, _PROBED = 50, "conv4"
+_LEAST = 5  # clients of a stack whose step takes as long as that of one: kernels so small do not fill the device
 _TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
 
 
@@ -53,6 +56,11 @@ class Rate:
         share = min(max(math.log10(max(clients, 1)) - 1, 0.0), 1.0)  # of the way from 10 to 100
         pace: float = low * (high / low) ** share
         return pace if body in self.measured else pace * image_flops(_PROBED) / image_flops(body)
+
+    def step(self, config: Config) -> float:
+        """Seconds of a step of one client, or of a few; 0 where clients are not stacked."""
+        pace = min(self.of(config, 10), self.measured[_PROBED][0])  # a lighter network has as many kernels
+        return _LEAST * _BATCH / pace if self.stacks else 0.0
 
 
 def rate_of(name: str) -> Rate:
@@ -81,20 +89,37 @@ def image_flops(body: str) -> float:
 
 
 def seconds(runs: Sequence[Planned], rate: Rate) -> float:
-    """Of a table: training that runs share counts once."""
-    trained: set[str] = {training_key(run.config) for run in runs}
+    """Of a table: training that runs share counts once, and runs that share a stack go step by step together."""
+    configs = [run.config for run in runs]
+    trained: set[str] = {training_key(config) for config in configs}
     met: set[str] = set()
     total = 0.0
-    beside: dict[int, int] = {}
-    for pack in packs([run.config for run in runs], rate.stacks):
-        beside |= dict.fromkeys(pack, sum(participants(runs[place].config) for place in pack))
-    for place, run in enumerate(runs):
-        key, images = training_key(run.config), measured_on(run.config)
-        if key not in met:
-            images += trained_on(run.config, begun=opening_key(run.config) in trained)
-        met.add(key)
-        total += images / rate.of(run.config, beside[place])
+    for pack in packs(configs, rate.stacks):
+        beside = sum(participants(configs[place]) for place in pack)
+        at_rate = at_least = 0.0
+        for config in (configs[place] for place in pack):
+            key, images, steps = training_key(config), measured_on(config), 0.0
+            if key not in met:
+                begun = opening_key(config) in trained
+                images += trained_on(config, begun)
+                steps = (
+                    trained_on(config, begun) / max(participants(config), 1) * longest(config) / config.train.batch_size
+                )
+            met.add(key)
+            at_rate += images / rate.of(config, beside)
+            at_least = max(at_least, steps * rate.step(config))
+        total += max(at_rate, at_least)
     return total
+
+
+def longest(config: Config) -> float:
+    """How many times as many images as the mean the largest of the clients has, where a Dirichlet draw deals them."""
+    data = config.data
+    if data.partition != "dirichlet-class" or data.balance:
+        return 1.0
+    classes = KINDS[data.source].classes if data.source in KINDS else 10
+    shares = np.random.default_rng(0).dirichlet([data.alpha] * data.clients, size=classes)
+    return float(shares.sum(axis=0).max() * data.clients / classes)
 
 
 def trained_on(config: Config, begun: bool = False) -> float:

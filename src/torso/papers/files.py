@@ -22,6 +22,7 @@ class _Kind:
     origin: str
     samples: int  # of the training set, for the estimate of time
     usual: str = ""
+    classes: int = 10
     caveats: Mapping[str, str] = field(default_factory=dict)  # of a file that is not the official one
 
 
@@ -36,6 +37,7 @@ KINDS = {
         ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100_jpeg.npz"),
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         50_000,
+        classes=100,
         caveats={
             "cifar100_jpeg.npz": "CIFAR-100 re-encoded as JPEG: pixels are close to the originals, not equal; the "
             "official split was lost, so that 500 images of a class, chosen anew, train and 100 test."
