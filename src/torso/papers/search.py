@@ -48,7 +48,8 @@ def combinations(arena: Arena) -> list[Combination]:
         except RequestError as error:
             found.append(Combination(entry, axes, refused=str(error)))
             continue
-        found.append(Combination(there.get(bare(config.method), entry), axes, known_as(config.method)))
+        same = there.get(bare(config.method))
+        found.append(Combination(same or entry, axes, same.name if same else known_as(config.method)))
     return found
 
 
