@@ -248,7 +248,7 @@ def test_combinations_that_a_preset_has_are_not_called_new() -> None:
     assert {"fn-all-balanced-dyn", "fn-body-ce-free", "dual-linear-dyn"} <= new
     named = {one.entry.name: one.known_as for one in found if one.known_as}
     assert named["fedavg-brm-ft"] == "fedavg-brm-ft"  # an entry of the board, so that its runs are the board's
-    assert known_as(methods["fedprox"].but(personal=methods["ditto"].personal)) == "fedprox"  # another own model, no more
+    assert known_as(methods["fedprox"].but(personal=methods["ditto"].personal)) == "fedprox"  # own models differ
     assert named["fedrod-hyper-scaffold"] == "fedrod-hyper-scaffold"  # with another divisor
     assert known_as(methods["fedprox"].but(server=methods["fedavgm"].server)) == ""
 
