@@ -122,6 +122,9 @@ def test_the_page_without_results_says_so() -> None:
     assert "No results yet" in said
     assert "The search has not been run yet" in said
     assert "fedavg-meta" in said  # who is left out, and why
+    intro = said.splitlines()[2]
+    assert "same rounds" in intro
+    assert "their own models is [not equal](#caveats)" in intro
 
 
 def _search(*entered: str) -> dict[str, Any]:
