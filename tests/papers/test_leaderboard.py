@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from torso.nets import build
 from torso.papers.board import Arena, Axis, Board, Entry, Space, load, presets
 from torso.papers.compete import Contestant, Ledger, compete, search
 from torso.papers.estimate import Rate
-from torso.papers.search import combinations, entries_of, known_as, read_found
+from torso.papers.search import bare, combinations, entries_of, known_as, read_found
 from torso.papers.sharing import training_key
+from torso.personal import FineTune
 from torso.runs.run import Stopped
 from torso.runs.stages import stages
 
@@ -72,6 +74,36 @@ def test_every_preset_is_on_the_board_or_left_out_with_a_reason() -> None:
         assert config.data.validation == 0
     divisors = {c.method.drift.divisor for c in configs if type(c.method.drift).__name__ == "Scaffold"}  # type: ignore[attr-defined]
     assert divisors == {"momentum"}
+
+
+def test_what_is_left_out_as_fine_tuned_otherwise_is_there_with_a_rate_of_the_grid() -> None:
+    """FedAvg (BRM) keeps its local model, so it does not stand for FedAvg (BRM, FT), the find's nearest rival."""
+    board = load()
+    arena = Arena(board)
+    tuned = {
+        bare(arena.config("cifar10-s2", entry, {}).method).but(personal=FineTune())
+        for entry in presets(board)
+        if "personalize.lr" in arena.points("cifar10-s2", entry)[0]
+    }
+    (names,) = (names for why, names in board.left_out.items() if "fine-tuned otherwise" in why)
+    for name in (*names, "fedavg-brm-ft"):
+        assert bare(methods[name]).but(personal=FineTune()) in tuned, name
+
+
+def test_the_caveats_say_whose_own_model_is_not_tuned_and_at_which_rate_newcomers_train() -> None:
+    board = load()
+    arena = Arena(board)
+    own, new = (next(text for text in board.caveats if said in text) for said in ("own model (personal", "new clients"))
+    words = set(re.split(r"[ ,.:]+", own))
+    for entry in presets(board):
+        tuned = "personalize.lr" in arena.points("cifar10-s2", entry)[0]
+        assert tuned != (entry.name in words), entry.name
+    config = arena.config("cifar10-s2", presets(board)[0], {"train.lr": 0.3})
+    stage = stages(config, build("conv4", 10, (3, 32, 32), config.method.head, seed=0))[-1]
+    assert stage.rate(stage.last) == pytest.approx(0.3 / 100)
+    assert (config.personalize.epochs, config.train.local_epochs) == (5, 2)
+    assert all("train.lr / 100" in text and "5 epochs" in text for text in (own, new))
+    assert "2 epochs" in own
 
 
 def test_a_budget_is_a_budget_and_every_method_learns_at_the_grids_rates() -> None:
@@ -215,7 +247,8 @@ def test_combinations_that_a_preset_has_are_not_called_new() -> None:
     assert len(new) == 22
     assert {"fn-all-balanced-dyn", "fn-body-ce-free", "dual-linear-dyn"} <= new
     named = {one.entry.name: one.known_as for one in found if one.known_as}
-    assert named["linear-all-balanced-free"] == "fedavg-brm"  # its clients keep another own model, no more
+    assert named["fedavg-brm-ft"] == "fedavg-brm-ft"  # an entry of the board, so that its runs are the board's
+    assert known_as(methods["fedprox"].but(personal=methods["ditto"].personal)) == "fedprox"  # own models differ
     assert named["fedrod-hyper-scaffold"] == "fedrod-hyper-scaffold"  # with another divisor
     assert known_as(methods["fedprox"].but(server=methods["fedavgm"].server)) == ""
 
@@ -247,7 +280,7 @@ def test_the_search_enters_what_is_new_once_all_has_been_tried(data: Path, tmp_p
     assert "there is no model for method.drift" in whole["refused"][0]["why"]
     new = [row["method"] for row in whole["ranked"] if not row["known_as"]]
     assert [row["name"] for row in whole["entered"]] == new[:1] == ["fn-balanced-mean"]
-    assert {row["known_as"] for row in whole["tried"]} == {"", "fedavg", "fedavg-brm", "fedfn"}
+    assert {row["known_as"] for row in whole["tried"]} == {"", "fedavg", "fedavg-brm-ft", "fedfn"}
     heard = Heard()
     (entry,) = entries_of(whole)
     (row,) = compete([Contestant(arena, "cifar10-s2", entry)], Ledger(tmp_path, heard), seeds=1)
@@ -260,13 +293,13 @@ def test_a_dry_run_counts_and_estimates(torso: Torso, monkeypatch: pytest.Monkey
     monkeypatch.setattr("torso.papers.estimate.rate_of", lambda _: Rate("a device", {"conv4": (1e5, 1e6)}, known=True))
     told = json.loads(torso("leaderboard", "--dry-run", "--json").out)
     counted = {key: told[key] for key in ("contestants", "choosing", "judged", "trainings", "measurements")}
-    fine_tuned = 4 * (43 - 11)  # eleven methods have nothing to fine-tune
+    fine_tuned = 4 * (44 - 11)  # eleven methods have nothing to fine-tune
     assert counted == {
-        "contestants": 4 * 43,
-        "choosing": 4 * 43 * 3 + fine_tuned * 3,
-        "judged": 4 * 43 * 3,
-        "trainings": 4 * 43 * 6,
-        "measurements": fine_tuned * 3,
+        "contestants": 4 * 44,
+        "choosing": 4 * 44 * 3 + fine_tuned * 3,
+        "judged": 4 * 44 * 3,
+        "trainings": 4 * 43 * 6,  # FedAvg (BRM, FT) is FedAvg (BRM), fine-tuned
+        "measurements": fine_tuned * 3 + 4 * 6,
     }
     assert told["seconds"] > 0
     said = torso("leaderboard", "--search", "--dry-run", "--only", "head=fn,drift=dyn", "--device", "cpu")

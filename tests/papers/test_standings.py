@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torso.papers.answers import over_seeds
+from torso.papers.board import load
 from torso.papers.board_page import page, read, take
 from torso.papers.search import best_of, entered, ranked
-from torso.papers.standings import apart, best_known, in_setting, overall, places, spoken_difference
+from torso.papers.standings import (
+    RANKED,
+    TITLES,
+    apart,
+    best_known,
+    clearly,
+    in_setting,
+    overall,
+    places,
+    spoken_difference,
+)
+from torso.papers.verdict import QUESTION, bouts, finds_in_order
+from torso.report.statistics import student_quantile
 
 S2, DIR = "cifar10-s2", "cifar10-dir0.3"
 
@@ -31,17 +45,24 @@ def row(method: str, *personal: float, setting: str = S2, new: bool = False, sta
 
 
 ROWS = [
-    row("a", 80.0, 82.0, 84.0),
-    row("b", 81.0, 82.5, 84.0),
-    row("c", 99.0, status="failed: non-finite loss"),
+    row("fedavg", 80.0, 82.0, 84.0),
+    row("fedbabu", 81.0, 82.5, 84.0),
+    row("fedper", 99.0, status="failed: non-finite loss"),
     row("n", 84.0, 85.5, 90.0, new=True),
 ]
+BOARD = load().model_copy(
+    update={"entries": {"fedavg": (), "fedbabu": (), "fedper": ()}, "settings": {S2: load().settings[S2]}}
+)
+
+
+def _page(rows: Sequence[Mapping[str, Any]], search: Mapping[str, Any] | None = None, **changes: Any) -> str:
+    return page({"board": rows, "search": search or {}}, BOARD.model_copy(update=changes))
 
 
 def test_places_go_by_the_mean_and_what_diverged_has_none() -> None:
-    assert places(ROWS, "personal") == {"n": 1, "b": 2, "a": 3}
+    assert places(ROWS, "personal") == {"n": 1, "fedbabu": 2, "fedavg": 3}
     assert places([row("a", 5.0), row("b", 5.0), row("d", 1.0)], "personal") == {"a": 1.5, "b": 1.5, "d": 3}
-    assert [found["method"] for found in in_setting(ROWS, S2)] == ["n", "b", "a", "c"]
+    assert [found["method"] for found in in_setting(ROWS, S2)] == ["n", "fedbabu", "fedavg", "fedper"]
 
 
 def test_differences_are_to_the_best_known_method_and_paired_by_seed() -> None:
@@ -58,8 +79,10 @@ def test_differences_are_to_the_best_known_method_and_paired_by_seed() -> None:
 
 
 def test_the_mean_place_is_of_those_that_have_one_everywhere() -> None:
-    rows = [*ROWS, row("a", 90.0, setting=DIR), row("b", 80.0, setting=DIR), row("c", 85.0, setting=DIR)]
-    assert [(one["method"], one["personal"]) for one in overall(rows, [S2, DIR])] == [("a", 2.0), ("b", 2.5)]
+    other = {"fedavg": 90.0, "fedbabu": 80.0, "fedper": 85.0}
+    rows = [*ROWS, *(row(name, value, setting=DIR) for name, value in other.items())]
+    found = [(one["method"], one["personal"]) for one in overall(rows, [S2, DIR])]
+    assert found == [("fedavg", 2.0), ("fedbabu", 2.5)]
     assert overall([], []) == []
 
 
@@ -70,7 +93,8 @@ def _tried(method: str, setting: str, *sums: float | None, known_as: str = "", u
     ]
     axes = {"head": method}
     return {
-        **{"setting": setting, "method": method, "axes": axes, "known_as": known_as, "sets": [f"x={method}"]},
+        **{"setting": setting, "method": method, "axes": axes, "known_as": known_as},
+        **{"sets": [f"method.name={known_as or 'fedprox'}"]},
         **{"tried": points, "unfinished": unfinished},
     }
 
@@ -87,7 +111,7 @@ TRIED = [
 def test_the_search_ranks_by_the_mean_over_settings_of_the_best_sums() -> None:
     order = ranked(TRIED, [S2, DIR])
     assert [(one["method"], one["score"]) for one in order] == [("old", 100), ("steady", 95), ("uneven", 90)]
-    assert entered(order, 1) == [{"name": "steady", "sets": ["x=steady"]}]
+    assert entered(order, 1) == [{"name": "steady", "sets": ["method.name=fedprox"]}]
     assert [one["name"] for one in entered(order, 3)] == ["steady", "uneven"]
     assert best_of(TRIED[0]["tried"])["train.lr"] == 0.1
     assert best_of(_tried("x", S2, 7.0, 7.0)["tried"])["train.lr"] == 0.03  # equals: the first of the grid
@@ -98,18 +122,28 @@ def test_the_page_without_results_says_so() -> None:
     assert "No results yet" in said
     assert "The search has not been run yet" in said
     assert "fedavg-meta" in said  # who is left out, and why
+    intro = said.splitlines()[2]
+    assert "same rounds" in intro
+    assert "their own models is [not equal](#caveats)" in intro
+
+
+def _search(*entered: str) -> dict[str, Any]:
+    order = ranked(TRIED, [S2, DIR])
+    refused = [{"method": "r", "why": "because"}]
+    names = [{"name": name, "sets": []} for name in entered]
+    return {
+        **{"settings": [S2, DIR], "complete": True, "left": 0},
+        **{"entered": names, "ranked": order, "tried": TRIED, "refused": refused},
+    }
 
 
 def test_the_page_has_the_tables_the_search_and_the_machine() -> None:
-    order = ranked(TRIED, [S2, DIR])
-    found = {"settings": [S2, DIR], "complete": True, "left": 0, "entered": entered(order, 1), "ranked": order}
-    said = page({"board": ROWS, "search": {**found, "tried": TRIED, "refused": [{"method": "r", "why": "because"}]}})
+    said = _page(ROWS, _search("steady"))
     assert "No results yet" not in said
-    assert "| cifar10-s2 | n 86.5 | n 43.2 |" in said
-    assert "| cifar10-s2 | personal | b 82.5 | n 86.5 | +4.0 (s.e. 1.0), clear |" in said
+    assert "| cifar10-s2 | n 86.5 (+1) | n 43.2 (+1) |" in said
     assert "| 1 | n (new) | 86.5 ± 3.1 | +4.0 (s.e. 1.0) | 43.2 ± 1.6 |" in said
-    assert "| ✗ | c | 99.0 |" in said
-    assert "Without a place in one of these settings: c." in said
+    assert "| ✗ | fedper | 99.0 |" in said
+    assert "Without a place in one of these settings: fedper." in said
     places = [line for line in said.splitlines() if "train.lr 0.1)" in line or "train.lr 0.03)" in line]
     assert [line.split(" | ")[1] for line in places] == ["old", "steady", "uneven", "half", "unfinished"]
     assert "new, entered" in places[1]
@@ -119,17 +153,98 @@ def test_the_page_has_the_tables_the_search_and_the_machine() -> None:
     assert "re-encoded as JPEG" in said
 
 
-def test_the_page_names_who_cannot_be_told_from_the_best_and_who_has_a_neighbour_to_try() -> None:
-    said = page({"board": ROWS[:3], "search": {}})  # a is behind b by 0.5, of which the standard error is 0.3
-    assert "| cifar10-s2 | b 82.5 (+1) | b 41.2 (+1) |" in said
-    assert "- train.lr 0.03 for a (1), b (1), c (1)" in said  # 0.1 was chosen, and nothing beside it tried
-    assert "Not settled" in page({"board": ROWS, "search": {}})
-    tried = [{"train.lr": rate, "validation": None} for rate in (0.03, 0.1, 0.3)]
-    other = {**ROWS[3], "machine": {"device": "a small one", "precision": "fp32"}}
-    said = page({"board": [{**one, "tried": tried} for one in (*ROWS[:3], other)], "search": {}})
-    assert "Not tried yet" not in said
-    assert "Not settled" not in said
-    assert "- Of a small one: n in cifar10-s2." in said
+def test_clear_is_told_by_students_interval_and_one_seed_tells_nothing() -> None:
+    """3, 3, 6: four standard errors from zero, of 4.303 that two degrees of freedom ask for."""
+    assert student_quantile(3) == pytest.approx(4.302653, abs=1e-6)
+    find, known = ROWS[3], ROWS[1]
+    assert clearly(find, known, "personal") == 0
+    above = row("n", 85.0, 86.5, 88.5, new=True)  # 4, 4, 4.5: 25 standard errors
+    assert (clearly(above, known, "personal"), clearly(known, above, "personal")) == (1, -1)
+    assert clearly(row("a", 99.0), row("b", 1.0), "personal") == 0
+    said = _page(ROWS)
+    assert "| n 86.5 | +4.00 [−0.30, +8.30], not clear | fedbabu |" in said  # 4, 3.5, 6 to fedavg is
+    assert "4.3 standard errors with 3 seeds" in said
+    once = _page([row("fedavg", 80.0), row("fedbabu", 60.0), row("n", 90.0, new=True)])
+    assert "| cifar10-s2 | n 90.0 (one seed) |" in once
+    assert "| +10.00, one seed | fedavg and fedbabu |" in once
+    some = _page([*ROWS[:2], row("fedper", 50.0)])  # far behind, but who knows
+    assert "| cifar10-s2 | fedbabu 82.5 (+2) |" in some
+
+
+def test_the_verdict_is_on_the_find_that_validation_data_put_first() -> None:
+    """The lucky one is better on test data, which have no say in which find is spoken of."""
+    first, lucky = (row(name, *values, new=True) for name, values in (("first", (84, 85, 87)), ("lucky", (91, 92, 93))))
+    rows = [*ROWS[:2], lucky, first]
+    for column in RANKED:
+        assert f"| {TITLES[column]} | fedbabu " in (said := _page(rows, _search("first", "lucky")))
+    assert said.count(" | first 8") == 2  # personal and new client
+    assert "**Not settled.** first" in said
+    assert " | lucky 92.0 | +" not in said
+    assert "lucky (new)" in said  # it is in the table all the same
+    missing = _page([*ROWS[:2], lucky], _search("first", "lucky"))
+    assert " | lucky 92.0 | +" in missing
+    assert "- first was ahead of it on validation data, and is not judged in cifar10-s2." in missing
+    assert [bout.find["method"] for bout in bouts(rows, ["first", "lucky"], [S2])] == ["first"] * 3
+    assert finds_in_order(rows, {}) == ["lucky", "first"]
+
+
+TRIED_ALL = [{"train.lr": rate, "validation": None} for rate in (0.03, 0.1, 0.3)]
+
+
+def _settled(*finds: float) -> list[dict[str, Any]]:
+    rows = [*ROWS[:2], row("fedper", 50.0, 50.1, 50.2), row("n", *finds, new=True)]
+    return [{**one, "tried": TRIED_ALL} for one in rows]
+
+
+@pytest.mark.parametrize(
+    ("finds", "said"),
+    [
+        ((91.0, 92.0, 94.0), "**Yes.** n"),
+        ((81.0, 82.6, 84.1), "**Not in everything.** n"),
+        ((71.0, 72.0, 74.0), "**No.** n"),
+    ],
+)
+def test_with_nothing_open_the_answer_is_a_word(finds: tuple[float, ...], said: str) -> None:
+    made = _page(_settled(*finds))
+    assert said in made
+    assert "What keeps it open" not in made
+    assert made.index(QUESTION) < made.index("## The best")
+
+
+def test_the_answer_says_what_keeps_it_open() -> None:
+    """A known method that was not judged, or is younger than the json; another machine; rates; other settings."""
+    rows = [one for one in _settled(91.0, 92.0, 94.0) if one["method"] != "fedper"]
+    rows[2]["machine"] = {"device": "a small one", "precision": "fp32"}
+    rows[0]["tried"] = TRIED_ALL[1:]
+    settings = {name: load().settings[name] for name in (S2, DIR)}
+    entries = {**BOARD.entries, "fedprox": ()}
+    said = _page(rows, _search("n", "uneven"), settings=settings, entries=entries)
+    assert "**Not settled.** n" in said
+    assert "- Known, but not judged in cifar10-s2: fedper, fedprox." in said
+    assert "| ✗ | fedprox | – |" in said
+    assert "- The find was judged on a small one (fp32), the best known methods on a device (bf16)" in said
+    assert "| cifar10-s2 | personal | fedbabu 82.5 | n † 92.3 |" in said
+    assert "| 1 | n (new) † | 92.3" in said
+    assert "†: not of a device (bf16), as the others are, but of a small one (fp32)." in said
+    assert "(#the-grid-and-what-was-chosen) in cifar10-s2: 1. The find has none." in said
+    assert "without fine-tuning" not in said
+    assert "- No find was judged in cifar10-dir0.3." in said
+    rows[2]["chosen"] = {"train.lr": 0.1, "personalize.lr": 0.01}
+    tuned = _page(rows)
+    assert "- In cifar10-s2 the best known by personal accuracy, fedbabu, is measured without fine-tuning" in tuned
+    steady = [{**one, "method": "steady"} if one["new"] else one for one in rows]
+    seen = _page(steady, _search("steady"), entries=entries)
+    assert "on validation data, at one seed: fedprox 95.0, against steady 95.0" in seen
+
+
+def test_without_a_find_the_answer_is_not_known() -> None:
+    assert "Not known: no find of the search has been judged" in _page(ROWS[:3])
+
+
+def test_the_page_names_who_has_a_neighbour_to_try() -> None:
+    said = _page(ROWS[:3])
+    assert "- train.lr 0.03 for fedavg (1), fedbabu (1), fedper (1)" in said  # 0.1 was chosen, nothing beside it tried
+    assert "Not tried yet" not in _page([{**one, "tried": TRIED_ALL} for one in ROWS])
 
 
 def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:

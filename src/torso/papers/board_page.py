@@ -8,34 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from torso.papers.answers import machines_and_versions
-from torso.papers.board import CHOOSES, NAME, Board, load
-from torso.papers.compete import BOARD, key_of
+from torso.papers.board import CHOOSES, NAME, Board, load, presets
+from torso.papers.compete import BOARD, key_of, no_row
 from torso.papers.files import caveats_of
 from torso.papers.search import read_found
 from torso.papers.standings import (
     RANKED,
     TITLES,
-    apart,
-    best_known,
     in_setting,
     judged,
     line,
     name_of,
     overall,
     searched,
-    spoken_difference,
     spoken_point,
+    untried,
 )
+from torso.papers.verdict import answer, mark, usual_machine, where, winners
 from torso.report.docs import table as markdown
 from torso.report.summary import listed
 
 JSON, PAGE = "leaderboard.json", "leaderboard.md"
 Rows = Sequence[Mapping[str, Any]]
-
+MEANS = "Places go by means, of which many cannot be told apart."
+NOTHING = "**No results yet.** Nothing of the board has been run."
 
 LEGEND = (
     "In the tables below: accuracy in %, mean ± standard deviation over seeds, best personal accuracy first. To best: "
-    "difference to the best method that is no find of the search, paired by seed, with its standard error. Personal: "
+    "difference to the best method that is no find of the search, paired by seed, with its standard error; of "
+    "three seeds, 4.3 standard errors are clear. Personal: "
     "the client's own model on its own test data. Generic: one model on the whole test set. New client: clients that "
     "never trained, after and before they train for themselves. Worst tenth: the mean of the worst tenth of the "
     "clients, with their own models. MB: both directions, the whole run. Passes: forward passes of one sample."
@@ -65,17 +66,18 @@ def read(folder: Path) -> dict[str, Any]:
 
 def page(data: Mapping[str, Any], board: Board | None = None) -> str:
     board = board or load()
-    rows, found = data["board"], data["search"]
+    found = data["search"]
+    rows = [*data["board"], *_not_run(data["board"], board)]
     run = [row for row in rows if row["seeds"]]
     return "\n".join(
         [
-            "# One fair leaderboard",
+            "# The leaderboard",
             "",
-            "Made by `python -m torso.papers.docs` from `leaderboard.json` and `src/torso/papers/leaderboard.toml`. "
-            f"{board.title}. Every method has the same rounds, participants, epochs, batches and grid of rates; its "
-            "rates are chosen on validation data, its numbers are of test data.",
+            f"{board.title}. Every method has the same rounds, participants, local epochs, batches and grid of "
+            "training rates; how clients come by their own models is [not equal](#caveats). Rates are chosen on "
+            "validation data, numbers are of test data.",
             "",
-            *(_results(rows, board) if run else ["**No results yet.** Nothing of the board has been run.", ""]),
+            *([*answer(rows, found, board), *_results(rows, board)] if run else [NOTHING, ""]),
             *_search(found, board),
             *_choices(rows, board),
             *_rules(board),
@@ -84,78 +86,42 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
     )
 
 
+def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
+    """Entries that are younger than the json: a reader shall see that they are missing."""
+    there = {key_of(row) for row in rows}
+    waiting = [(setting, entry) for entry in presets(board) for setting in board.settings]
+    return [no_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
+
+
 def _results(rows: Rows, board: Board) -> list[str]:
     settings = [name for name in board.settings if judged(in_setting(rows, name))]
-    said = [*_winners(rows, settings), *_verdict(rows, settings, board), "## Over all settings", ""]
+    usual = usual_machine(rows)
+    odd = {str(row["method"]) for row in rows if mark(row, usual)}
+    said = [*winners(rows, settings), "## Over all settings", ""]
     places = overall(rows, settings)
     if places:
-        said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three.", ""]
+        said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three. {MEANS}", ""]
         table: list[dict[str, object]] = [
-            {"method": name_of(row), **{TITLES[c]: f"{row[c]:g}" for c in RANKED}} for row in places
+            {"method": name_of(row) + " †" * (row["method"] in odd), **{TITLES[c]: f"{row[c]:g}" for c in RANKED}}
+            for row in places
         ]
         said += [markdown(table), ""]
     whole = {str(row["method"]) for row in places}
     missing = list(dict.fromkeys(str(row["method"]) for row in rows if row["method"] not in whole))
     if missing:
         said += [f"Without a place in one of these settings: {', '.join(missing)}.", ""]
-    said += [
-        LEGEND,
-        "",
-    ]
+    others = f" †: not of {usual}, as the others are, but of {listed(_elsewhere(rows, usual))}." if odd else ""
+    said += [LEGEND + others, ""]
     for setting in settings:
         there = in_setting(rows, setting)
-        said += [f"## {setting}", "", markdown([line(row, there) for row in there]), ""]
+        lines = [{**line(row, there), "method": name_of(row) + mark(row, usual)} for row in there]
+        said += [f"## {setting}", "", markdown(lines), ""]
     return said
 
 
-def _winners(rows: Rows, settings: Sequence[str]) -> list[str]:
-    """Who is first in what, and who cannot be told from it: a difference within two standard errors, paired by seed."""
-    table: list[dict[str, object]] = []
-    for setting in settings:
-        there = judged(in_setting(rows, setting))
-        row: dict[str, object] = {"setting": setting}
-        for column, title in TITLES.items():
-            best = max(there, key=lambda one: float(one[column]["mean"]))
-            ties = sum(one is not best and _within(one, best, column) for one in there)
-            row[title] = f"{best['method']} {best[column]['mean']:.1f}" + (f" (+{ties})" if ties else "")
-        table.append(row)
-    legend = "(+2): two others cannot be told from the best, being within two standard errors of it."
-    return ["## The best", "", legend, "", markdown(table), ""]
-
-
-def _within(one: Mapping[str, Any], best: Mapping[str, Any], column: str) -> bool:
-    mean, error = apart(one, best, column)
-    return abs(mean) <= 2 * error
-
-
-def _verdict(rows: Rows, settings: Sequence[str], board: Board) -> list[str]:
-    """Does a find of the search beat every known method? Setting by setting, by two standard errors or not."""
-    said: list[dict[str, object]] = []
-    for setting in settings:
-        there = in_setting(rows, setting)
-        for column in RANKED:
-            best, new = best_known(there, column), [row for row in judged(there) if row["new"]]
-            if best is None or not new:
-                continue
-            top = max(new, key=lambda row: float(row[column]["mean"]))
-            mean, error = apart(top, best, column)
-            clear = ", clear" if abs(mean) > 2 * error else ""  # no number is above NaN
-            said.append(
-                {
-                    "setting": setting,
-                    "accuracy": TITLES[column],
-                    "best known": f"{best['method']} {best[column]['mean']:.1f}",
-                    "best new": f"{top['method']} {top[column]['mean']:.1f}",
-                    "difference": spoken_difference(top, best, column) + clear,
-                }
-            )
-    if not said:
-        return []
-    legend = "The best find of the search beside the best known method. Clear: by more than two standard errors."
-    if _untried(rows, board):
-        where = "[were not tried yet](#the-grid-and-what-was-chosen)"
-        legend += f" Not settled: some methods have rates beside their best that {where}."
-    return ["## Does a new combination beat them all?", "", legend, "", markdown(said), ""]
+def _elsewhere(rows: Rows, usual: str) -> list[str]:
+    """The machines and precisions of the other rows."""
+    return list(dict.fromkeys(where(row) for row in rows if mark(row, usual)))
 
 
 def _search(found: Mapping[str, Any], board: Board) -> list[str]:
@@ -223,11 +189,8 @@ def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]
     """Whose best point has a neighbour that nobody has tried yet: key and value → method → in how many settings."""
     waiting: dict[tuple[str, float], dict[str, int]] = {}
     for row in rows:
-        tried = [{key: value for key, value in point.items() if key != "validation"} for point in row["tried"]]
-        best = row["chosen"] or {}
-        for point in board.untried(best, tried) if best else ():
-            (key,) = (key for key in point if point[key] != best[key])
-            there = waiting.setdefault((key, point[key]), {})
+        for one in untried(row, board):
+            there = waiting.setdefault(one, {})
             there[str(row["method"])] = there.get(str(row["method"]), 0) + 1
     return waiting
 
@@ -264,6 +227,8 @@ def _made(run: Rows) -> list[str]:
     said = [
         "## Again",
         "",
+        "This page is made from `leaderboard.json` and `src/torso/papers/leaderboard.toml`.",
+        "",
         "```console",
         "$ torso leaderboard --dry-run                                    # runs and time",
         "$ torso leaderboard --search --data-root DIR --out runs/papers   # combinations, on validation data",
@@ -274,21 +239,10 @@ def _made(run: Rows) -> list[str]:
     ]
     if not run:
         return said
-    known = [*machines_and_versions(run), *_elsewhere(run)]
+    known = machines_and_versions(run)
     seeds = sorted({len(row["seeds"]) for row in run})
     known += [f"Seeds: {' or '.join(map(str, seeds))}.", *caveats_of(row["data"] for row in run)]
     return [*said, *(f"- {text}" for text in known), ""]
-
-
-def _elsewhere(run: Rows) -> list[str]:
-    """Which rows are of another machine than most."""
-    where: dict[str, list[str]] = {}
-    for row in run:
-        where.setdefault(str(row["machine"].get("device", "an unknown machine")), []).append(
-            f"{row['method']} in {row['setting']}"
-        )
-    usual = max(where, key=lambda device: len(where[device]))
-    return [f"Of {device}: {listed(rows)}." for device, rows in where.items() if device != usual]
 
 
 def write(folder: Path) -> None:

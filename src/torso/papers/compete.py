@@ -229,19 +229,25 @@ def rows(contestants: Sequence[Contestant], ledger: Ledger) -> list[Row]:
     return [_row(one, ledger) for one in contestants]
 
 
-def _row(one: Contestant, ledger: Ledger) -> Row:
-    point = ledger.chosen(one)
-    row: Row = {
-        "setting": one.setting,
-        "method": one.entry.name,
-        "new": one.entry.new,
-        "sets": list(one.entry.sets),
-        "chosen": point,
-        "tried": ledger.tried(one),
+def no_row(setting: str, entry: Entry) -> Row:
+    """The row of an entry of which nothing is known."""
+    return {
+        "setting": setting,
+        "method": entry.name,
+        "new": entry.new,
+        "sets": list(entry.sets),
+        "chosen": None,
+        "tried": [],
         "seeds": [],
         **dict.fromkeys(MEASURED),
-        "status": _choosing(one, ledger),
+        "status": "not run",
     }
+
+
+def _row(one: Contestant, ledger: Ledger) -> Row:
+    point = ledger.chosen(one)
+    known = {"chosen": point, "tried": ledger.tried(one), "status": _choosing(one, ledger)}
+    row = no_row(one.setting, one.entry) | known
     finals = {seed: (t, ledger.results[t.name]) for seed, t in sorted(one.finals.items()) if t.name in ledger.results}
     if point is None or not finals:
         return row

@@ -38,7 +38,7 @@ class Combination:
 
 def combinations(arena: Arena) -> list[Combination]:
     """All of the space. One that is an entry of the board goes by its name, so that its runs are the board's."""
-    there = {_method(arena, entry): entry for entry in presets(arena.board)}
+    there = {_method(entry.sets): entry for entry in presets(arena.board)}
     found = []
     for axes, sets in _products(arena.board):
         entry = Entry("-".join(axes.values()), ("method.name=custom", *sets), new=True)
@@ -48,7 +48,8 @@ def combinations(arena: Arena) -> list[Combination]:
         except RequestError as error:
             found.append(Combination(entry, axes, refused=str(error)))
             continue
-        found.append(Combination(there.get(bare(config.method), entry), axes, known_as(config.method)))
+        same = there.get(bare(config.method))
+        found.append(Combination(same or entry, axes, same.name if same else known_as(config.method)))
     return found
 
 
@@ -59,8 +60,8 @@ def _products(board: Board) -> Iterator[tuple[dict[str, str], tuple[str, ...]]]:
             yield axes, (*space.common, *(text for _, sets in choices for text in sets))
 
 
-def _method(arena: Arena, entry: Entry) -> Method:
-    return bare(Config.load(None, entry.sets).method)
+def _method(sets: Sequence[str]) -> Method:
+    return bare(Config.load(None, sets).method)
 
 
 def bare(method: Method) -> Method:
@@ -122,6 +123,12 @@ def entered(order: Sequence[Mapping[str, Any]], best: int) -> list[dict[str, Any
     """The best of those that no preset has."""
     new = [row for row in order if not row["known_as"]]
     return [{"name": row["method"], "sets": list(row["sets"])} for row in new[:best]]
+
+
+def score_of(found: Mapping[str, Any], entry: Entry) -> float | None:
+    """What the search has reached with this method, whatever it was called there."""
+    wanted = _method(entry.sets)
+    return next((float(row["score"]) for row in found.get("ranked", ()) if _method(row["sets"]) == wanted), None)
 
 
 def read_found(folder: Path) -> dict[str, Any]:
