@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import sys
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
+from torso.plugins import Plugins, load_plugins
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -29,9 +29,6 @@ app = typer.Typer(
 )
 
 Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. train.lr=0.05.")]
-Plugins = Annotated[
-    list[str], typer.Option("--plugin", metavar="MODULE", help="Import a module that registers things.")
-]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
 Baseline = Annotated[
@@ -54,7 +51,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one experiment and print its result."""
-    _load(plugin)
+    load_plugins(plugin)
     from torso.config import Config
     from torso.report.printing import print_results
     from torso.runs import run as runs
@@ -101,7 +98,7 @@ def compare(
     """Run several methods on the same clients, initial weights and participants, and print one table.
 
     Given folders instead of methods (runs/compare-1, ./mine), read the runs in them and run nothing."""
-    _load(plugin)
+    load_plugins(plugin)
     from torso.methods import methods as known
     from torso.report.comparison import compare_folders
     from torso.report.printing import print_comparison, print_differences, print_results
@@ -194,7 +191,7 @@ app.add_typer(_methods, name="methods")
 @_methods.callback(invoke_without_command=True)
 def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     """List the methods: where each comes from, how it differs from FedAvg, what travels, what a client keeps."""
-    _load(plugin)
+    load_plugins(plugin)
     if context.invoked_subcommand is not None:
         return
     from torso.report.lists import list_methods
@@ -217,7 +214,7 @@ def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False)
 @_methods.command("show")
 def methods_show(name: str, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     """Show the rules of one method in words, axis by axis."""
-    _load(plugin)
+    load_plugins(plugin)
     from rich.table import Table
 
     from torso.report.anatomy import explain
@@ -235,7 +232,7 @@ def methods_show(name: str, plugin: Plugins = [], as_json: Json = False) -> None
 @app.command()
 def models(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     """List the networks."""
-    _load(plugin)
+    load_plugins(plugin)
     from torso.report.lists import list_models
     from torso.report.printing import print_list
 
@@ -245,7 +242,7 @@ def models(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
 @app.command()
 def datasets(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     """List the data sources."""
-    _load(plugin)
+    load_plugins(plugin)
     from torso.data import sources
     from torso.report.lists import list_registry
     from torso.report.printing import print_list
@@ -256,7 +253,7 @@ def datasets(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
 @app.command()
 def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     """List the ways to deal data to clients."""
-    _load(plugin)
+    load_plugins(plugin)
     from torso.data import partitions as known
     from torso.report.lists import list_registry
     from torso.report.printing import print_list
@@ -323,19 +320,6 @@ def main() -> None:
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _load(plugins: list[str]) -> None:
-    if plugins and "" not in sys.path:
-        sys.path.append("")  # a plugin may lie in the current folder
-    for name in plugins:
-        try:
-            importlib.import_module(name)
-        except TorsoError:
-            raise
-        except Exception as error:  # whatever the user's module raises, say it in one line
-            what = f"{type(error).__name__}: {error}"
-            raise RequestError(f"--plugin {name!r}: {what}. Give a module (not a file) that can be imported.") from None
 
 
 def _free_folder(name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,30 @@ def test_the_search_enters_what_is_new_once_all_has_been_tried(data: Path, tmp_p
     assert row["new"]
     assert row["personal"]["mean"] > 0
     assert [name.rpartition("-")[2] for name, _ in heard.begun] == ["seed0"]  # it was tuned in the search
+
+
+OWN = """
+from torso.learn.drift import Proximal
+from torso.methods import Method, methods
+from torso.methods.catalogue import fedper
+
+@methods.register("mine")
+def mine() -> Method:
+    return fedper.but(drift=Proximal(0.1))
+"""
+
+
+def test_a_method_of_the_users_own_competes(torso: Torso, data: Path) -> None:
+    Path("contender.py").write_text(OWN)
+    part = "setting=cifar10-s2,method=mine"
+    words = ("leaderboard", "--plugin", "contender", "--only", part, "--seeds", "1", "--data-root", str(data))
+    try:
+        said = torso(*words, "--out", "out", sets=SETS)
+    finally:
+        methods.pop("mine", None)
+        sys.modules.pop("contender", None)
+    assert said.status == 0, said.err
+    assert list(_rows()) == ["mine"]
 
 
 def test_a_dry_run_counts_and_estimates(torso: Torso, monkeypatch: pytest.MonkeyPatch) -> None:

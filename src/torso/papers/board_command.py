@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, end, make_room, said_sets
+from torso.plugins import Plugins, load_plugins
 
 if TYPE_CHECKING:
     from torso.papers.board import Arena, Entry
@@ -35,21 +36,25 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         sets: Sets = [],  # noqa: B006  typer copies it
         device: Device = "",
         precision: Precision = "",
+        plugin: Plugins = [],  # noqa: B006
         search: Find = False,
         dry_run: Dry = False,
         quiet: Quiet = False,
         as_json: Json = False,
     ) -> None:
-        """Run every method at one budget, its rates chosen on validation data; run by run, resumed where it stopped."""
+        """Run every method at one budget, its rates chosen on validation data; run by run, resumed where it stopped.
+
+        Methods that a plugin registers compete with the others."""
         from torso.papers.board import Arena, load
         from torso.papers.compete import Ledger, compete
         from torso.papers.compete import search as run_search
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.search import combinations
 
+        brought = _brought_by(plugin)
         arena = Arena(load(), tuple(said_sets(sets, device, precision)))
         space = combinations(arena) if search else []
-        whole = _search_pairs(arena, space) if search else _board_pairs(arena, out)
+        whole = _search_pairs(arena, space) if search else _board_pairs(arena, out, brought)
         chosen = _contestants(arena, _selected(whole, only), data_root, dry_run)
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
@@ -69,12 +74,22 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         end(ledger.broken)
 
 
-def _board_pairs(arena: Arena, out: Path) -> list[Pair]:
-    """The presets, and what an earlier search below `out` has entered."""
-    from torso.papers.board import NAME, presets
+def _brought_by(plugins: Sequence[str]) -> list[str]:
+    """Names of the methods that these modules register."""
+    from torso.methods import methods
+
+    before = set(methods)
+    load_plugins(plugins)
+    return [name for name in methods if name not in before]
+
+
+def _board_pairs(arena: Arena, out: Path, brought: Sequence[str]) -> list[Pair]:
+    """The presets, the user's own methods, and what an earlier search below `out` has entered."""
+    from torso.papers.board import NAME, Entry, presets
     from torso.papers.search import entries_of, read_found
 
-    entries = [*presets(arena.board), *entries_of(read_found(out / NAME))]
+    own = [Entry(name, (f"method.name={name}",)) for name in brought]
+    entries = [*presets(arena.board), *own, *entries_of(read_found(out / NAME))]
     return [(setting, entry, None) for entry in entries for setting in arena.board.settings]
 
 
