@@ -43,13 +43,18 @@ class Refused:
     reason: str
 
 
+def student_quantile(freedom: float) -> float:
+    """By how many standard errors a mean's 95% interval reaches to either side."""
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
+
+
 def student_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     """Mean and its 95% interval; a single value has none."""
     found = np.asarray(values, dtype=np.float64)
     mean = float(found.mean())
     if len(found) < 2:
         return mean, None, None
-    half = float(stdtrit(len(found) - 1, (1 + LEVEL) / 2) * found.std(ddof=1) / math.sqrt(len(found)))
+    half = student_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return mean, mean - half, mean + half
 
 
