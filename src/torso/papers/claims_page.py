@@ -18,7 +18,8 @@ method came from a mistake, ours is of the method as it was meant.
 
 - **Holds**: in as large a share of the pairs as the claim wants, which is half at least and otherwise never more than \
 the paper's own numbers reach in the same pairs, and no more pairs are clearly against it than the paper itself has \
-exceptions there. **Holds in part**: in half of them or more, and no more are clearly against it than clearly for it. **Does not hold**: else.
+exceptions there. **Holds in part**: in half of them or more, and no more are clearly against it than clearly for it. \
+**Does not hold**: otherwise.
 - **So far**: less than half of the paper's pairs have been run with two or more seeds (one seed: none has). A verdict \
 from one seed says which way a difference points, not that it is more than chance. Few pairs: less than half have been \
 run at all.
