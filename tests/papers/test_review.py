@@ -10,37 +10,12 @@ from typing import Any
 import pytest
 
 from torso.papers.answers import Answer
-from torso.papers.claims import Claim, claims, judge
 from torso.papers.docs import blank, claims_page, overview, read, take, write
-from torso.papers.published import names, recipe
-from torso.papers.review import pairs, rank_correlations, review, spearman, within_errors, within_points
-from torso.papers.show import notes
+from torso.papers.published import recipe
+from torso.papers.review import Second, rank_correlations, review, spearman, within_error, within_points
+from torso.papers.show import cell, notes
 
-
-def answer(method: str, ours: tuple[float, ...], published: float | None, **setting: Any) -> Answer:
-    """A record as table.json has it; `ours`: a value a seed."""
-    found = {"mean": sum(ours) / len(ours), "std": None, "seeds": {str(i): v for i, v in enumerate(ours)}}
-    return {
-        "paper": "FedBABU",
-        "table": "13",
-        "dataset": "CIFAR10",
-        "model": "4convNet",
-        "setting": {"partition": "shards", "shards": 2, **setting},
-        "method": method,
-        "variant": "",
-        "metric": "personalized",
-        "published": {"mean": published, "std": None, "std_over": "clients", "note": ""},
-        "ours": found if ours else None,
-        "status": "ok",
-        "config": {},
-        "machine": {"device": "a machine", "precision": "bf16"},
-        "versions": {"torch": "2"},
-        "data": "cifar10_jpeg.npz",
-    }
-
-
-def nothing(method: str, published: float, **setting: Any) -> Answer:
-    return {**answer(method, (0.0,), published, **setting), "ours": None, "status": "not run"}
+from .lines import answer, failed, nothing, second
 
 
 def test_numbers_within_three_points_are_counted() -> None:
@@ -51,10 +26,58 @@ def test_numbers_within_three_points_are_counted() -> None:
     assert within_points([*answers, bug, cost]) == (1, 2)
 
 
-def test_standard_errors_are_over_seeds() -> None:
-    """Seeds 79, 80, 81: standard deviation 1, standard error 1/√3 = 0.577; two of them are 1.155."""
-    seeds = (79.0, 80.0, 81.0)
-    assert within_errors([answer("A", seeds, 81.15), answer("B", seeds, 81.16), answer("C", (80.0,), 80.0)]) == (1, 2)
+def published_over(line: Answer, over: str, std: float | None) -> Answer:
+    return {**line, "published": {**line["published"], "std_over": over, "std": std}}
+
+
+SEEDS = (79.0, 80.0, 81.0)  # mean 80, standard deviation 1
+
+
+@pytest.mark.parametrize(
+    ("over", "std", "reach"),
+    [
+        # one run: Student's 4.3027 at 2 degrees of freedom, times the root of 1 + 1/3
+        ("clients", 7.0, 4.9683),
+        ("", None, 4.9683),
+        # a mean of five seeds of unknown spread: times the root of 1/3 + 1/5
+        ("5 seeds", None, 3.1422),
+        # of standard deviation 2: root of 1/3 + 4/5, Student at 1.1333² / (1/9/2 + 16/25/4) = 5.959 degrees
+        ("5 seeds", 2.0, 2.6093),
+    ],
+)
+def test_the_error_is_of_the_difference_to_a_number_that_varies_too(over: str, std: float | None, reach: float) -> None:
+    lines = [published_over(answer("A", SEEDS, 80.0 + apart), over, std) for apart in (reach - 0.001, reach + 0.001)]
+    assert within_error([*lines, answer("one seed", (80.0,), 80.0)]) == (1, 2)
+
+
+def test_what_diverged_is_not_near_and_has_no_difference() -> None:
+    lines = [
+        answer("A", (80.0,), 81.0),
+        failed(nothing("B", 80.0)),
+        failed(answer("C", (80.0, 80.0), 80.0)),  # the seeds that are left would flatter
+        failed(nothing("D", 80.0), why="the disk is full"),
+    ]
+    found = review(lines)
+    assert (found.near, found.within, found.offset) == ((1, 3), (0, 0), -1.0)
+    assert (found.numbers, found.measured, found.diverged) == (4, 3, 2)
+
+
+def test_second_lines_count_for_themselves_alone() -> None:
+    firsts = [answer(m, (70.0 + i,), 60.0 + i, local_epochs=1) for i, m in enumerate("ABC")]
+    firsts[2]["not_comparable"] = "a mistake"
+    seconds = [second(answer(m, (60.0 + i,), 60.0 + i, local_epochs=1)) for i, m in enumerate("ABC")]
+    other = second(answer("A", (70.0,), 60.0, local_epochs=1), "before fine-tuning")
+    alone, together = review(firsts), review([*firsts, *seconds, other])
+    assert (together.near, together.offset, together.settings) == ((0, 2), 10.0, 0)
+    assert (alone.numbers, alone.near, alone.offset) == (together.numbers, together.near, together.offset)
+    assert together.second == [Second("as the paper's code", 3, 3, 0), Second("before fine-tuning", 0, 1, 0)]
+    assert "as the paper's code: 3 of 3 (first lines: 0)" in overview({"fedbabu/13": [*firsts, *seconds]})
+
+
+def test_each_ratio_of_a_long_tail_is_ranked_by_itself() -> None:
+    found = [answer(m, (float(i),), float(i), imbalance_ratio=10) for i, m in enumerate("ABC")]
+    found += [answer(m, (-float(i),), float(i), imbalance_ratio=100) for i, m in enumerate("ABC")]
+    assert sorted(rank_correlations(found).values()) == pytest.approx([-1.0, 1.0])
 
 
 def test_spearman_by_hand() -> None:
@@ -76,68 +99,6 @@ def test_order_is_judged_within_a_setting() -> None:
     assert summary.order == pytest.approx(0.0)
 
 
-def test_a_claimed_difference_is_paired_within_settings() -> None:
-    answers = [
-        answer("A", (80.0,), 80.0, fraction=0.1),
-        answer("B", (70.0,), 81.0, fraction=0.1),
-        answer("A", (60.0,), 80.0, fraction=1.0),
-        answer("B", (70.0,), 79.0, fraction=1.0),
-        answer("Alone", (50.0,), 50.0),  # has no fraction: stands beside both
-    ]
-    ours = pairs(answers, {"method": "A"}, {"method": "B"}, ours=True)
-    assert (ours.held, ours.there, ours.mean) == (1, 2, 0.0)
-    assert pairs(answers, {"method": "A"}, {"method": "B"}, ours=True, margin=-10.5).held == 2
-    assert pairs(answers, {"fraction": 0.1}, {"fraction": 1.0}, ours=True).there == 2  # A with A, B with B
-    alone = pairs(answers, {"method": "A"}, {"method": "Alone"}, ours=True)
-    assert (alone.held, alone.there, alone.mean) == (2, 2, 20.0)
-
-
-def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
-    """Seeds 79, 80, 81 twice: 0.577 each, 0.816 of the difference; two of them are 1.63."""
-    seeds = (79.0, 80.0, 81.0)
-    above = [answer("A", (80.7, 81.7, 82.7), 1.0), answer("B", seeds, 2.0)]
-    found = pairs(above, {"method": "A"}, {"method": "B"}, ours=True)
-    assert (found.held, found.clear, found.against) == (1, 1, 0)
-    assert pairs(above, {"method": "A"}, {"method": "B"}, ours=True, margin=0.1).clear == 0
-    turned = pairs(above, {"method": "B"}, {"method": "A"}, ours=True)
-    assert (turned.held, turned.clear, turned.against) == (0, 0, 1)
-    assert pairs(above, {"method": "A"}, {"method": "B"}, ours=False).against == 0
-    once = [answer("A", (90.0,), 1.0), answer("B", (80.0,), 2.0)]
-    assert pairs(once, {"method": "A"}, {"method": "B"}, ours=True).clear == 0
-
-
-def test_a_claim_has_a_verdict_or_no_evidence() -> None:
-    claim = Claim("FedBABU", "A is better", ("fedbabu/13",), {"method": "A"}, {"method": "B"})
-    better = [answer("A", (80.0,), 80.0), answer("B", (70.0,), 70.0)]
-    mixed = [*better, answer("A", (1.0,), 2.0, shards=5), answer("B", (3.0,), 1.0, shards=5)]
-    assert judge(claim, {"fedbabu/13": better}).word == "holds"
-    assert judge(claim, {"fedbabu/13": mixed}).word == "holds in part"
-    assert judge(claim, {"fedbabu/13": mixed[2:]}).word == "does not hold"
-    verdict = judge(claim, {"fedbabu/13": [nothing("A", 80.0), nothing("B", 70.0)]})
-    assert (verdict.word, verdict.published.held, verdict.published.there) == ("no evidence yet", 1, 1)
-
-
-def test_methods_are_compared_one_to_one_where_a_claim_says_so() -> None:
-    methods = ("FedAvg", "SCAFFOLD", "FedAvg+FN", "SCAFFOLD+FN")
-    answers = [answer(m, (v,), v) for m, v in zip(methods, (10.0, 50.0, 20.0, 60.0), strict=True)]
-    claim = Claim(
-        "FedFN", "FN helps", ("x",), {"method": list(methods[2:])}, {"method": list(methods[:2])}, same="base"
-    )
-    assert judge(claim, {"x": answers}).ours.there == 2
-    assert judge(claim, {"x": answers}).word == "holds"
-
-
-def test_every_claim_meets_numbers_in_every_table_that_it_names() -> None:
-    tables = {name: blank(name) for name in names()}
-    found = claims()
-    assert len(found) >= 30
-    for claim in found:
-        for name in claim.tables:
-            published = judge(claim, {name: tables[name]}).published
-            assert published.there, f"{claim.says}: nothing in {name}"
-        assert judge(claim, tables).published.share >= 0.5, f"{claim.says}: against the paper's own numbers"
-
-
 def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:
     out, folder = tmp_path / "out", tmp_path / "docs"
     (out / "fedbabu-13").mkdir(parents=True)
@@ -150,9 +111,17 @@ def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) 
     assert command(answer("A", (1.0,), 1.0), nothing("B", 1.0)) == {"A": 1.0, "B": None}
     assert command(nothing("A", 1.0), answer("B", (2.0,), 1.0)) == {"A": 1.0, "B": 2.0}
     assert command(answer("A", (3.0,), 1.0), nothing("B", 1.0)) == {"A": 3.0, "B": 2.0}
+    assert command(failed(nothing("A", 1.0)), nothing("B", 1.0)) == {"A": None, "B": 2.0}  # no success of old
     write(folder)
     assert "fedbabu/13" in (folder / "README.md").read_text()
     assert "no evidence yet" in (folder / "claims.md").read_text()
+
+
+def test_a_cell_says_how_many_seeds_failed() -> None:
+    assert cell(failed(answer("A", (80.0,), 79.0), 2)) == "80.0 ✗ 2 of 3 failed (79.0, +1.0)"
+    assert cell(failed(nothing("A", 79.0), 3)) == "✗ (79.0)"
+    assert cell(answer("A", (80.0,), None)) == "80.0 (✗)"
+    assert cell(nothing("A", 79.0)) == "– (79.0)"
 
 
 def test_doubts_about_published_numbers_are_told() -> None:
@@ -167,6 +136,6 @@ def test_the_pages_say_what_ran_where_and_what_did_not() -> None:
     assert "89.0 (88.5, +0.5)" in page
     assert "a machine (bf16)" in page
     assert "re-encoded as JPEG" in page
-    assert "| 1 of 1 | 1 of 1 | 1 of 1 | +0.5 |" in page
+    assert "| 1 of 1 | 1 of 1 | 1 of 1 | +0.5 | – | – |" in page
     assert "no evidence yet" in claims_page({})
     assert "(spec" not in claims_page({})

@@ -155,7 +155,7 @@ def test_the_page_has_the_tables_the_search_and_the_machine() -> None:
 
 def test_clear_is_told_by_students_interval_and_one_seed_tells_nothing() -> None:
     """3, 3, 6: four standard errors from zero, of 4.303 that two degrees of freedom ask for."""
-    assert student_quantile(3) == pytest.approx(4.302653, abs=1e-6)
+    assert student_quantile(2) == pytest.approx(4.302653, abs=1e-6)
     find, known = ROWS[3], ROWS[1]
     assert clearly(find, known, "personal") == 0
     above = row("n", 85.0, 86.5, 88.5, new=True)  # 4, 4, 4.5: 25 standard errors

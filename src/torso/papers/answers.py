@@ -135,10 +135,20 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
         "data": first.data,
     }
     values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
-    bad = [found.status for found in by_seed.values() if place not in found.values]
-    if not values:
-        return {**answer, "status": bad[0], **known}
-    return {**answer, "ours": _ours(record.std_over, values), "status": bad[0] if bad else "ok", **known}
+    bad = {str(seed): found.status for seed, found in by_seed.items() if place not in found.values}
+    seen = {**answer, "status": next(iter(bad.values()), "ok"), **known, **({"failed": bad} if bad else {})}
+    return {**seen, "ours": _ours(record.std_over, values)} if values else seen
+
+
+def failures(answer: Answer) -> list[str]:
+    """Why seeds of a line failed, one text a seed."""
+    status = str(answer["status"])
+    return list(answer.get("failed", {}).values()) or [status] * status.startswith("failed")
+
+
+def diverged(answer: Answer) -> bool:
+    """Whether training came to nothing at a seed; not where it was the machine that failed."""
+    return any("non-finite" in why for why in failures(answer))
 
 
 def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:

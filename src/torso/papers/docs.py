@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torso.papers import board_page
-from torso.papers.answers import Answer, machines_and_versions, records
-from torso.papers.claims import Verdict, claims, judge
+from torso.papers.answers import Answer, failures, machines_and_versions, records
+from torso.papers.claims_page import page as page_of_claims
 from torso.papers.files import caveats_of
 from torso.papers.plan import plan
 from torso.papers.published import names, recipe
-from torso.papers.review import Pairs, review
+from torso.papers.review import review
 from torso.papers.settings import REASONS
-from torso.papers.show import cell, layout, notes, place
+from torso.papers.show import cell, counted, layout, notes, place
 from torso.registry import plain
 from torso.report.docs import table as markdown
 
@@ -39,7 +39,7 @@ def read(folder: Path) -> dict[str, list[Answer]]:
 
 
 def take(out: Path, folder: Path) -> list[str]:
-    """Bring the results of runs into the folder: what has been run replaces what was there."""
+    """Bring the results of runs into the folder: what has been run, or has failed, replaces what was there."""
     taken = []
     for name in names():
         path = out / name.replace("/", "-") / "table.json"
@@ -49,7 +49,7 @@ def take(out: Path, folder: Path) -> list[str]:
         before = json.loads(target.read_text("utf-8")) if target.is_file() else []
         known = {_key(answer): answer for answer in before}
         found = json.loads(path.read_text("utf-8"))
-        merged = [answer if answer["ours"] else known.get(_key(answer), answer) for answer in found]
+        merged = [answer if answer["ours"] or failures(answer) else known.get(_key(answer), answer) for answer in found]
         folder.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(merged, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         taken.append(name)
@@ -116,21 +116,36 @@ def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
 
 def _legend() -> list[str]:
     return [
-        "Near: of the numbers that can be compared, how many lie within 3 points of the paper. Within 2 s.e.: how many "
-        "lie within two standard errors of our mean over seeds. Difference: mean of ours minus published. Order: rank "
-        "correlation of the methods (or options) with the paper's, averaged over settings that have three or more.",
+        "Near: of the numbers that can be compared, how many lie within 3 points of the paper; training that diverged "
+        "is not near. Within the error: of those with several seeds, how many lie within Student's 95 % interval of "
+        "ours minus published. It counts the spread of both over seeds; where the paper gives none (FedBABU's and "
+        "FedFN's is over the clients of one run), the published number is taken to vary as ours does. With three seeds "
+        "against one run it reaches five standard deviations to either side: to lie within it says little, to lie "
+        "outside it much. Difference: mean of ours minus published. Order: rank correlation of the methods (or "
+        "options) with the paper's, averaged over settings that have three or more. Difference and order leave out "
+        "what diverged at any seed.",
+        "",
+        "Second lines are the same numbers run in another way, which is named after the method: mostly as the paper's "
+        "code does it, where that is not what the paper says. They count in no other column. Where they are near and "
+        "the first lines of the same numbers are not, the published numbers probably came from that way.",
+        "",
+        "In the tables: ours (published, difference). ✗: training diverged or broke, at all seeds or at as many as it "
+        "says; the mean is then over the others.",
     ]
 
 
 def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
     found = review(answers)
+    failed = f" ({found.diverged} diverged)" if found.diverged else ""
+    seconds = [f"{it.name}: {it.near} of {it.there} (first lines: {it.first})" for it in found.second]
     return {
         "table": f"[{name}](#{_anchor(name)})",
-        "numbers run": f"{found.measured} of {found.numbers}",
+        "numbers run": f"{found.measured} of {found.numbers}{failed}",
         "near": f"{found.near[0]} of {found.near[1]}" if found.near[1] else "–",
-        "within 2 s.e.": f"{found.within[0]} of {found.within[1]}" if found.within[1] else "–",
+        "within the error": f"{found.within[0]} of {found.within[1]}" if found.within[1] else "–",
         "difference": "–" if math.isnan(found.offset) else f"{found.offset:+.1f}",
-        "order": "–" if math.isnan(found.order) else f"{found.order:.2f} ({found.settings} settings)",
+        "order": "–" if math.isnan(found.order) else f"{found.order:.2f} ({counted(found.settings, 'setting')})",
+        "second lines near": "; ".join(seconds) or "–",
     }
 
 
@@ -163,42 +178,8 @@ def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
 
 
 def claims_page(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """claims.md: claim by claim, with the evidence."""
-    known = {name: tables.get(name) or blank(name) for name in names()}
-    verdicts = [judge(claim, known) for claim in claims()]
-    lines = [
-        "# Do the papers' claims hold?",
-        "",
-        "Made by `python -m torso.papers.docs`. A claim is a comparison within each setting of some tables, in our "
-        "words (`src/torso/papers/claims.toml`). Beside our verdict stands how often the comparison holds in the "
-        "paper's own numbers. Clearly: by more than two standard errors over seeds. Where the paper's number of a "
-        "method came from a mistake, ours is of the method as it was meant.",
-        "",
-    ]
-    for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):
-        rows = [_verdict(verdict) for verdict in verdicts if verdict.claim.paper == paper]
-        lines += [f"## {paper}", "", markdown(rows), ""]
-    return "\n".join(lines)
-
-
-def _verdict(verdict: Verdict) -> dict[str, object]:
-    claim = verdict.claim
-    return {
-        "claim": claim.says,
-        "verdict": f"**{verdict.word}**",
-        "ours": _pairs(verdict.ours) + _clearly(verdict.ours),
-        "the paper's numbers": _pairs(verdict.published),
-        "tables": ", ".join(name if name in verdict.tables else f"{name} (not run)" for name in claim.tables),
-    }
-
-
-def _pairs(found: Pairs) -> str:
-    return f"{found.held} of {found.there}, mean {found.mean:+.1f}" if found.there else "–"
-
-
-def _clearly(found: Pairs) -> str:
-    said = [f"{found.clear} clearly"] * bool(found.clear) + [f"{found.against} clearly against"] * bool(found.against)
-    return f" ({', '.join(said)})" if said else ""
+    """claims.md, with the published numbers of the tables that have not been run."""
+    return page_of_claims({name: tables.get(name) or blank(name) for name in names()})
 
 
 def write(folder: Path = FOLDER) -> None:

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from torso.papers.answers import Answer
+from torso.papers.answers import Answer, failures
 from torso.papers.published import Recipe
 from torso.registry import plain
 
@@ -66,15 +66,20 @@ def view(recipe: Recipe, answers: Sequence[Answer]) -> Table:
 
 
 def cell(answer: Answer) -> str:
-    """88.2 (85.1, +3.1); a dash for what is not known, ✗ for training that failed."""
-    ours, published = answer["ours"], answer["published"]["mean"]
+    """88.2 (85.1, +3.1); a dash for what is not known, ✗ for training that failed: beside the mean of the seeds at
+    which it did not."""
+    ours, published, failed = answer["ours"], answer["published"]["mean"], len(failures(answer))
     theirs = "✗" if published is None else number(published)
     if ours is None:
-        mine = "✗" if str(answer["status"]).startswith("failed") else "–"
-        return f"{mine} ({theirs})"
-    if published is None:
-        return f"{number(ours['mean'])} (✗)"
-    return f"{number(ours['mean'])} ({theirs}, {difference(ours['mean'], published)})"
+        return f"{'✗' if failed else '–'} ({theirs})"
+    mark = f" ✗ {failed} of {failed + len(ours['seeds'])} failed" if failed else ""
+    apart = "" if published is None else f", {difference(ours['mean'], published)}"
+    return f"{number(ours['mean'])}{mark} ({theirs}{apart})"
+
+
+def counted(count: int, noun: str) -> str:
+    """1 setting, 2 settings."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def number(value: float) -> str:
@@ -98,9 +103,9 @@ def notes(recipe: Recipe, answers: Sequence[Answer]) -> list[str]:
     reasons: Mapping[str, str] = {str(a["status"]): str(a["why"]) for a in answers if "why" in a}
     for status, why in reasons.items():
         count = sum(a["status"] == status for a in answers)
-        said.append(f"{count} number{'' if count == 1 else 's'} {status}: {why}.")
+        said.append(f"{counted(count, 'number')} {status}: {why}.")
     doubts = [str(a["published"]["note"]) for a in answers if a["published"]["note"] and not a["variant"]]
     for doubt in dict.fromkeys(doubts):
         count = doubts.count(doubt)
-        said.append(f"{count} published number{'' if count == 1 else 's'}: {doubt}.")
+        said.append(f"{counted(count, 'published number')}: {doubt}.")
     return [plain(text) for text in said]

@@ -185,7 +185,7 @@ def mark(row: Row, usual: str) -> str:
 
 def _legend(held: Sequence[Bout]) -> str:
     pairs = [len(paired(bout.find, bout.best, bout.column)) for bout in held]
-    wide = ", ".join(f"{student_quantile(n):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
+    wide = ", ".join(f"{student_quantile(n - 1):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
     return (
         "In brackets: Student's 95 % interval of the difference, paired by seed. Clear: it leaves zero out"
         + (f" ({wide}), each comparison taken by itself. " if wide else ". ")

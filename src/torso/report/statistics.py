@@ -43,9 +43,9 @@ class Refused:
     reason: str
 
 
-def student_quantile(pairs: int) -> float:
-    """How many standard errors the 95% interval reaches to either side."""
-    return float(stdtrit(pairs - 1, (1 + LEVEL) / 2))
+def student_quantile(freedom: float) -> float:
+    """By how many standard errors a mean's 95% interval reaches to either side."""
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -54,7 +54,7 @@ def student_interval(values: Sequence[float]) -> tuple[float, float | None, floa
     mean = float(found.mean())
     if len(found) < 2:
         return mean, None, None
-    half = student_quantile(len(found)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    half = student_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return mean, mean - half, mean + half
 
 
