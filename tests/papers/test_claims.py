@@ -7,11 +7,11 @@ import pytest
 from torso.papers.answers import Answer, Found, records
 from torso.papers.claims import Claim, Comparison, claims, judge
 from torso.papers.claims_page import page
-from torso.papers.docs import blank
 from torso.papers.pairs import matched, tally
 from torso.papers.plan import plan
 from torso.papers.published import names, recipe
 from torso.papers.review import value
+from torso.papers.taking import blank
 
 from .lines import answer, failed, nothing, second
 

@@ -16,12 +16,12 @@ from torso.errors import RequestError
 from torso.measure import measures
 from torso.methods.starts import Finished, Fresh
 from torso.nets import Network, build
-from torso.papers.docs import blank
 from torso.papers.plan import lines_of, plan
 from torso.papers.published import PAPERS, names, recipe
 from torso.papers.settings import REASONS, Refusal, Wanted
 from torso.papers.sharing import training_key
 from torso.papers.show import place
+from torso.papers.taking import blank
 from torso.personal import Personal
 from torso.runs.stages import stages
 

@@ -58,6 +58,7 @@ def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso,
     assert "FedPer (as the paper's code)" in said.out
     assert "(85.1, " in said.out  # FedAvg, s = 2, f = 0.1, τ = 10: 85.14
     assert "not comparable" in said.out
+    assert f"changed here: {QUICK[0]}" in said.out  # so nobody takes them for the paper's
     assert "4/4  lg-fedavg" in said.err  # after FedAvg, at whose end it begins
     table = json.loads(Path("out/fedbabu-13/table.json").read_text())
     assert len(table) == 129 + 18 + 18 + 3  # second lines of FedPer, LG-FedAvg and Local-only

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from torso.papers.answers import Answer
-from torso.papers.docs import blank, claims_page, overview, read, take, write
+from torso.papers.answers import Answer, changed
+from torso.papers.docs import claims_page, overview
+from torso.papers.plan import plan
 from torso.papers.published import recipe
 from torso.papers.review import Second, rank_correlations, review, spearman, within_error, within_points
 from torso.papers.show import cell, notes
+from torso.papers.taking import blank, read, take, tidy
 
 from .lines import answer, failed, nothing, second
 
@@ -99,22 +101,42 @@ def test_order_is_judged_within_a_setting() -> None:
     assert summary.order == pytest.approx(0.0)
 
 
+def _lines(config: dict[str, Any] | None = None, **ours: float | None) -> list[Answer]:
+    """Records of fedbabu/13 in one setting, by method: run by the recipe, or by `config`; None: diverged."""
+    setting = {"shards": 2, "fraction": 0.1, "local_epochs": 10}
+    runs = {
+        run.config.method.name: run for run in plan(recipe("fedbabu/13"), "shards=2,fraction=0.1,local_epochs=10").runs
+    }
+    lines = [line for line in blank("fedbabu/13") if not line["variant"] and setting.items() <= line["setting"].items()]
+    for line in lines:
+        name = line["method"].lower()
+        if name in ours:
+            known = {"config": changed(runs[name].config) | (config or {}), "machine": {}, "versions": {}, "data": ""}
+            found = ours[name]
+            line.update(known | ({"status": "failed: non-finite"} if found is None else {"ours": {"mean": found}}))
+    return lines
+
+
 def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:
     out, folder = tmp_path / "out", tmp_path / "docs"
     (out / "fedbabu-13").mkdir(parents=True)
 
-    def command(*answers: Answer) -> dict[str, Any]:
+    def command(answers: list[Answer], left: list[str]) -> dict[str, Any]:
         (out / "fedbabu-13" / "table.json").write_text(json.dumps(answers))
-        assert take(out, folder) == ["fedbabu/13"]
-        return {a["method"]: a["ours"] and a["ours"]["mean"] for a in read(folder)["fedbabu/13"]}
+        assert take(out, folder) == {"fedbabu/13": left}
+        return {
+            a["method"].lower(): a["ours"] and a["ours"]["mean"] for a in read(folder)["fedbabu/13"] if "config" in a
+        }
 
-    assert command(answer("A", (1.0,), 1.0), nothing("B", 1.0)) == {"A": 1.0, "B": None}
-    assert command(nothing("A", 1.0), answer("B", (2.0,), 1.0)) == {"A": 1.0, "B": 2.0}
-    assert command(answer("A", (3.0,), 1.0), nothing("B", 1.0)) == {"A": 3.0, "B": 2.0}
-    assert command(failed(nothing("A", 1.0)), nothing("B", 1.0)) == {"A": None, "B": 2.0}  # no success of old
-    write(folder)
-    assert "fedbabu/13" in (folder / "README.md").read_text()
-    assert "no evidence yet" in (folder / "claims.md").read_text()
+    assert command(_lines(fedavg=1.0), []) == {"fedavg": 1.0}
+    assert command(_lines(fedbabu=2.0), []) == {"fedavg": 1.0, "fedbabu": 2.0}
+    assert command(_lines(fedavg=3.0), []) == {"fedavg": 3.0, "fedbabu": 2.0}
+    assert command(_lines(fedavg=None), []) == {"fedavg": None, "fedbabu": 2.0}  # no success of old
+    short = _lines({"train.rounds": 1, "run.precision": "bf16"}, fedbabu=9.0)  # of `--set train.rounds=1`
+    assert command(short, ["FedBABU: train.rounds = 1, not 32"]) == {"fedavg": None, "fedbabu": 2.0}
+    (folder / "fedbabu-13.json").write_text(json.dumps([*_lines(fedavg=3.0)[:1], *short]))
+    assert tidy(folder) == {"fedbabu/13": ["FedBABU: train.rounds = 1, not 32"]}  # the recipe was another then
+    assert tidy(folder) == {}
 
 
 def test_a_cell_says_how_many_seeds_failed() -> None:

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, end, make_room, said_sets
+from torso.papers.options import (
+    Device,
+    Json,
+    Out,
+    Precision,
+    Quiet,
+    Root,
+    Sets,
+    Watching,
+    departure,
+    end,
+    make_room,
+    said_sets,
+)
 from torso.plugins import Plugins, load_plugins
 
 if TYPE_CHECKING:
@@ -70,7 +83,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         elif search:
             _print_search(found)
         else:
-            _print_board(rows)
+            _print_board(rows, sets)
         end(ledger.broken)
 
 
@@ -156,7 +169,7 @@ def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) 
     )
 
 
-def _print_board(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_board(rows: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None:
     from torso.papers.standings import in_setting, line, overall, spoken_point, view
 
     console = Console()
@@ -175,6 +188,8 @@ def _print_board(rows: Sequence[Mapping[str, Any]]) -> None:
     console.print(
         f"{said}best of these methods that is no find of the search, paired by seed", highlight=False, soft_wrap=True
     )
+    if told := departure(sets):
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_search(found: Mapping[str, Any]) -> None:

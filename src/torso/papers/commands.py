@@ -11,7 +11,20 @@ from rich.console import Console
 
 from torso.errors import RequestError
 from torso.papers import board_command
-from torso.papers.options import Device, Json, Out, Precision, Quiet, Root, Sets, Watching, end, make_room, said_sets
+from torso.papers.options import (
+    Device,
+    Json,
+    Out,
+    Precision,
+    Quiet,
+    Root,
+    Sets,
+    Watching,
+    departure,
+    end,
+    make_room,
+    said_sets,
+)
 
 if TYPE_CHECKING:
     from torso.papers.plan import Plan
@@ -68,9 +81,9 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         if as_json:
             print(json.dumps(done.answers))
         else:
-            _print_table(Console(), made, done.answers)
+            _print_table(Console(), made, done.answers, sets)
         if report:
-            _write_pages(made, done.folder, done.answers)
+            _write_pages(made, done.folder, done.answers, sets)
         end(done.broken)
 
     board_command.add_to(app, watching)
@@ -104,14 +117,14 @@ def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
     return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
 
 
-def _write_pages(made: Plan, folder: Path, answers: list[dict[str, object]]) -> None:
+def _write_pages(made: Plan, folder: Path, answers: list[dict[str, object]], sets: list[str]) -> None:
     """table.html is the printed table, report.html the comparison of its runs."""
     from io import StringIO
 
     from torso.report.write import report
 
     recorded = Console(record=True, file=StringIO())
-    _print_table(recorded, made, answers)
+    _print_table(recorded, made, answers, sets)
     recorded.save_html(str(folder / "table.html"))
     report([folder], folder / "report.html", None, f"torso reproduce {made.recipe.name}")
     said = f"{folder / 'table.html'} and {folder / 'report.html'}: open them in a browser"
@@ -127,7 +140,7 @@ def _show_configs(made: Plan, as_json: bool) -> None:
     print(f"# {len(made.runs)} runs of {made.recipe.name}: {made.recipe.title}")
 
 
-def _print_table(console: Console, made: Plan, answers: list[dict[str, object]]) -> None:
+def _print_table(console: Console, made: Plan, answers: list[dict[str, object]], sets: list[str]) -> None:
     from torso.papers.show import notes, view
 
     recipe = made.recipe
@@ -136,5 +149,5 @@ def _print_table(console: Console, made: Plan, answers: list[dict[str, object]])
     title = f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)"
     console.print(title, highlight=False, soft_wrap=True)
     console.print(table, highlight=False)
-    for note in notes(recipe, answers):
+    for note in [*filter(None, [departure(sets)]), *notes(recipe, answers)]:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)

@@ -5,14 +5,13 @@ With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results f
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torso.papers import board_page
-from torso.papers.answers import Answer, failures, machines_and_versions, records
+from torso.papers.answers import Answer, machines_and_versions
 from torso.papers.claims_page import page as page_of_claims
 from torso.papers.files import caveats_of
 from torso.papers.plan import plan
@@ -20,44 +19,11 @@ from torso.papers.published import names, recipe
 from torso.papers.review import review
 from torso.papers.settings import REASONS
 from torso.papers.show import cell, counted, layout, notes, place
+from torso.papers.taking import blank, read, take, tidy
 from torso.registry import plain
 from torso.report.docs import table as markdown
 
 FOLDER = Path("docs") / "reproduction"
-
-
-def blank(name: str) -> list[Answer]:
-    """The records of a table of which nothing has been run."""
-    made = plan(recipe(name))
-    return records(made, [{} for _ in made.lines])
-
-
-def read(folder: Path) -> dict[str, list[Answer]]:
-    """Table → its records, for the tables that have a file."""
-    there = {name: folder / f"{name.replace('/', '-')}.json" for name in names()}
-    return {name: json.loads(path.read_text("utf-8")) for name, path in there.items() if path.is_file()}
-
-
-def take(out: Path, folder: Path) -> list[str]:
-    """Bring the results of runs into the folder: what has been run, or has failed, replaces what was there."""
-    taken = []
-    for name in names():
-        path = out / name.replace("/", "-") / "table.json"
-        if not path.is_file():
-            continue
-        target = folder / f"{name.replace('/', '-')}.json"
-        before = json.loads(target.read_text("utf-8")) if target.is_file() else []
-        known = {_key(answer): answer for answer in before}
-        found = json.loads(path.read_text("utf-8"))
-        merged = [answer if answer["ours"] or failures(answer) else known.get(_key(answer), answer) for answer in found]
-        folder.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(merged, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        taken.append(name)
-    return taken
-
-
-def _key(answer: Answer) -> str:
-    return json.dumps([answer[key] for key in ("setting", "dataset", "model", "method", "variant", "metric")])
 
 
 def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
@@ -196,12 +162,20 @@ def plain_lines(text: str) -> str:
 
 def main(words: Sequence[str]) -> None:
     for out in words:
-        for name in take(Path(out), FOLDER):
+        for name, left in take(Path(out), FOLDER).items():
             print(f"{name}: taken from {out}")
+            _tell(left, "not taken, since the recipe says otherwise")
         if board_page.take(Path(out), FOLDER.parent):
             print(f"leaderboard: taken from {out}")
+    for name, left in tidy(FOLDER).items():
+        _tell([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")
     write()
     board_page.write(FOLDER.parent)
+
+
+def _tell(left: Sequence[str], why: str) -> None:
+    for text in left:
+        print(f"{why}: {text}")
 
 
 if __name__ == "__main__":

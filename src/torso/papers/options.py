@@ -30,6 +30,12 @@ def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:
     return [*sets, *(f"{key}={value}" for key, value in own.items() if value)]
 
 
+def departure(sets: Sequence[str]) -> str:
+    """What --set changes of the runs themselves, in words; nothing where it only says where and how they run."""
+    keys = [said for said in sets if not said.strip().startswith(("run.", "data.root"))]
+    return f"changed here: {', '.join(keys)}; these are not the numbers of the recipe" if keys else ""
+
+
 def end(broken: Mapping[str, Exception]) -> NoReturn:
     """Name the runs that broke, and exit: 1 where there are any."""
     for name, error in broken.items():
