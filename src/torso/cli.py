@@ -16,6 +16,7 @@ from rich.console import Console
 
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
+from torso.runs import export_command
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -388,4 +389,5 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
+export_command.add_to(app, _load)
 papers.add_to(app, _watching)
