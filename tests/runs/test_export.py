@@ -240,4 +240,4 @@ def test_requests_that_are_wrong_write_nothing(torso: Torso, folder: Path) -> No
     said = torso("export", str(folder), "--out", "full")
     assert (said.status, names("full")) == (2, ["mine"])
     assert "--out 'full' is not empty" in said.err
-    assert "holds no run" in torso("export", "full", "--out", "models").err
+    assert "is not the folder of one run" in torso("export", "full", "--out", "models").err

@@ -114,6 +114,28 @@ def test_clients_that_never_train_get_what_newcomers_are_measured_with(method: s
         )
 
 
+def test_clients_that_were_stacked_or_not_measured_have_networks_too() -> None:
+    """The same models up to rounding, whoever stands beside them; `measure.clients` limits measures, not models."""
+    alone = ended("fedrod-linear")
+    other = ended("fedrod-linear", "run.engine=batched", "run.clients_at_once=4", "measure.clients=3")
+    assert len(trained(other)) == 3
+    for (client, net), (same_client, its) in zip(alone.networks(), other.networks(), strict=True):
+        assert client == same_client
+        for name, tensor in net.contents().items():
+            assert torch.allclose(tensor, its.contents()[name], atol=1e-4), (client, name)
+
+
+def test_torch_has_its_threads_while_networks_are_taken() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    one, other = ended("fedavg").networks(), ended("fedper").networks()
+    next(one), next(other)
+    assert torch.get_num_threads() == 2
+    one.close(), other.close()  # type: ignore[attr-defined]
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
 def test_networks_are_those_of_network_newcomers_last() -> None:
     result = ended("fedper")
     assert result.federation is not None
@@ -251,8 +273,10 @@ def test_folders_without_models_are_refused_with_the_reason(folder: Path, tmp_pa
         with pytest.raises(RequestError, match=message):
             torso.load(folder)
 
-    with pytest.raises(RequestError, match="holds no run"):
+    with pytest.raises(RequestError, match="Give that of a finished run"):
         torso.load(tmp_path / "nowhere")
+    with pytest.raises(RequestError, match=r"is not the folder of one run .* Give one of .*/run\."):
+        torso.load(tmp_path)
     newest = max((folder / "checkpoints").glob("*.safetensors"))
     whole = newest.read_bytes()
     newest.write_bytes(whole[:-1] + b"x")

@@ -27,7 +27,9 @@ def load(
     have moved, `device` for its run.device, and `federation` for all of it where the data are loaded already."""
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
-        raise RequestError(f"{str(folder)!r} holds no run (no config.toml). Give the folder of a finished run.")
+        below = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
+        which = f"one of {', '.join(below[:5])}{' …' if len(below) > 5 else ''}" if below else "that of a finished run"
+        raise RequestError(f"{str(folder)!r} is not the folder of one run (no config.toml). Give {which}.")
     config = Config.load(folder / "config.toml")
     if not (folder / "result.json").is_file():
         raise RequestError(

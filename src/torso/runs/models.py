@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Made = Literal["held", "personal", "newcomer"]
 """Which measures take these models: `initial`; `personalized`, `personal` and the others "of own"; `new_after`."""
+_AT_ONCE = 64  # clients whose models wait in memory for whoever asks for them
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,13 @@ def networks(job: Job, state: State, clients: Sequence[int], personal: bool) -> 
         ("personal" if personal else "held", [k for k in clients if k not in late]),
         ("newcomer" if personal else "held", [k for k in clients if k in late]),
     )
-    with _engine(job, job.federation) as engine:
-        for kind, who in groups:
-            work = Models(kind, state.reported, _evaluation(job, state))
-            made = (tensors for group in engine.map(work, who) for tensors in group)
-            for client, tensors in zip(who, made, strict=True):
+    for kind, who in groups:
+        work = Models(kind, state.reported, _evaluation(job, state))
+        for start in range(0, len(who), _AT_ONCE):
+            some = who[start : start + _AT_ONCE]
+            with _engine(job, job.federation) as engine:  # closed before a yield: it holds torch's threads back
+                made = [tensors for group in engine.map(work, some) for tensors in group]
+            for client, tensors in zip(some, made, strict=True):
                 yield client, _network(job, tensors, kind, client)
 
 
