@@ -50,9 +50,12 @@ class Models:
         return [{name: tensor[place].clone() for name, tensor in every.items()} for place in range(len(clients))]
 
 
+def generic_tensors(job: Job, state: State) -> Tensors:
+    return generic_model(state.reported.model, state.private, job.federation, job.config.train.weighting)
+
+
 def generic_network(job: Job, state: State) -> Network:
-    tensors = generic_model(state.reported.model, state.private, job.federation, job.config.train.weighting)
-    return _network(job, tensors, "generic", None)
+    return _network(job, generic_tensors(job, state), "generic", None)
 
 
 def networks(job: Job, state: State, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torso.data import Federation
 from torso.errors import RequestError
 from torso.measure import Accuracy
-from torso.nets import Network
-from torso.runs.models import card_of, generic_network, networks, newcomer_network
+from torso.nets import Network, Tensors
+from torso.runs.models import card_of, generic_network, generic_tensors, networks, newcomer_network
 from torso.runs.state import Cost, State
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class Result:
     def initial(self) -> Network | None:
         """The network with the weights it started from."""
         return None if self.job is None else self.job.net
+
+    @property
+    def generic(self) -> Tensors:
+        """The tensors of the generic model."""
+        return generic_tensors(*self._ended())
 
     def network(self, client: int | None = None, *, personal: bool = True) -> Network:
         """The generic model, or a client's personal one: an nn.Module in evaluation mode, on the CPU, that gives logits
