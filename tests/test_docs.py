@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from tests.conftest import Torso
 
 from torso.papers import board_page
 from torso.papers import docs as reproduction
@@ -87,3 +90,22 @@ def test_the_tables_of_scale_are_those_that_the_bench_makes() -> None:
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     assert scale.fill(page) == page
     assert all(scale.BEGIN.format(name) in page for name in scale.sections())
+
+
+def test_the_page_on_models_works_as_written(torso: Torso) -> None:
+    """Its blocks in their order, then its commands."""
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    new, test = names["new_images"], names["new_labels"]
+    right = [
+        (net(net.prepare(new)).argmax(dim=1).numpy() == test).mean() for net in (names["at_once"], names["trained"])
+    ]
+    assert right[1] > max(0.9, right[0])
+    assert len(names["everybody"]) == 20
+    np.savez("data.npz", images=new, labels=test)
+    commands = re.findall(r"^\$ torso (.*)$", page, re.MULTILINE)
+    for command in commands:
+        assert torso(*command.split()).status == 0, command
+    assert [len(list(Path("out", name).iterdir())) for name in ("all", "third", "new")] == [22, 2, 2]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torso.config import Config
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.nets.split import split as split
+    from torso.runs.files import load_model, save_model
+    from torso.runs.load import load
     from torso.runs.result import Result
     from torso.runs.run import run
 
@@ -24,10 +26,24 @@ _WHERE = {
     "Result": "torso.runs.result",
     "RunFailed": "torso.errors",
     "TorsoError": "torso.errors",
+    "load": "torso.runs.load",
+    "load_model": "torso.runs.files",
     "run": "torso.runs.run",
+    "save_model": "torso.runs.files",
     "split": "torso.nets",
 }
-__all__ = ["Config", "RequestError", "Result", "RunFailed", "TorsoError", "run", "split"]
+__all__ = [
+    "Config",
+    "RequestError",
+    "Result",
+    "RunFailed",
+    "TorsoError",
+    "load",
+    "load_model",
+    "run",
+    "save_model",
+    "split",
+]
 
 
 def __getattr__(name: str) -> Any:

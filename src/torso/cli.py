@@ -16,6 +16,7 @@ from rich.console import Console
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
+from torso.runs import export_command
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -372,4 +373,5 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
+export_command.add_to(app)
 papers.add_to(app, _watching)

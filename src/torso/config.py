@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -250,6 +250,18 @@ class Config(_Section):
         """Read a TOML file (or nothing) and apply `KEY=VALUE` overrides in order."""
         tree = read_toml(Path(path)) if path is not None else {}
         return cls(**assign_all(tree, sets))
+
+    @classmethod
+    def of(cls, found: Any) -> Config:
+        """A Config as it is, or one from a mapping of the same words."""
+        if isinstance(found, Config):
+            return found
+        if isinstance(found, Mapping) and all(isinstance(section, str) for section in found):
+            return cls(**found)
+        raise RequestError(
+            f"the config is {type(found).__name__} {found!r}. Expected: a torso.Config, such as "
+            'Config(method="fedbabu") or Config.load("my.toml"), or a dict of the same words'
+        )
 
     def but(self, *sets: str) -> Config:
         """The same experiment with some keys changed: `config.but("method.name=fedbabu", "run.seed=1")`."""

@@ -98,7 +98,7 @@ def test_a_newcomer_gets_a_head_made_from_its_class_proportions_alone(rod: Resul
     assert rod.state is not None
     newcomer = int(rod.federation.newcomers[0])
     assert newcomer not in rod.state.met
-    net = rod.network(newcomer)
+    net = rod.network(newcomer, personal=False)
     model, counts = rod.state.model, rod.federation.class_counts[newcomer].double()
     mix = counts / counts.sum()
     hidden = torch.relu(model["head.personal.first.weight"].double() @ mix)
@@ -124,11 +124,11 @@ def test_a_clients_network_answers_as_the_evaluator_sees_it(rod: Result) -> None
     client, images = 1, torch.rand(5, 1, 8, 8)
     desk = Desk.at(rod.initial, rod.federation)
     said = apply(desk.room.net.eval(), desk.models(rod.state.model, rod.state.private, [client]), images[None])
-    net = rod.network(client).eval()
+    net = rod.network(client, personal=False)
     assert_close(net(images), said.own[0])
     assert isinstance(net.head, DualHead)
     assert isinstance(net.head.personal, HyperLinear)
-    assert_close(rod.network().eval()(images), said.logits[0])  # the generic model speaks for nobody
+    assert_close(rod.network()(images), said.logits[0])  # the generic model speaks for nobody
 
 
 def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> None:

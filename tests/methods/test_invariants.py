@@ -144,5 +144,5 @@ def test_the_trained_networks_come_out_as_modules() -> None:
     assert right.float().mean().item() * 100 == pytest.approx(result.accuracy["generic"].mean, abs=1e-3)
     for client in (0, 3):
         rows = federation.test.rows(client)
-        hits = result.network(client)(images[rows]).argmax(dim=1) == federation.test.labels[rows]
+        hits = result.network(client, personal=False)(images[rows]).argmax(dim=1) == federation.test.labels[rows]
         assert hits.float().mean().item() * 100 == pytest.approx(result.accuracy["initial"].clients[client], abs=1e-3)

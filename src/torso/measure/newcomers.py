@@ -31,6 +31,11 @@ def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluat
     """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7).
 
     Where a hypernetwork made the personal head, that head trains, as any other layer: "φ can be further updated"."""
+    return {"new_after": percent_by_mix(desk, clients, settled(desk, clients, tensors, how), how.batch_size)}
+
+
+def settled(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
+    """The models [G, *] of clients that came later, after they trained those that they were given."""
     if desk.room.net.made_head:
         tensors = {**tensors, desk.room.net.made_head: torch.zeros_like(tensors["head.generic.weight"])}
     deck, held_out = desk.train_deck(clients).parted(_HELD_OUT, how.shuffle.seed)
@@ -40,4 +45,4 @@ def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluat
         better = score > highest if learned.epochs else torch.zeros_like(score, dtype=torch.bool)
         best = {n: torch.where(per_client(better, t), t, best[n]) for n, t in learned.tensors.items()}
         highest = torch.where(better, score, highest)
-    return {"new_after": percent_by_mix(desk, clients, best, how.batch_size)}
+    return best

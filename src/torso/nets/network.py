@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
+from torso.nets.card import Card
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 
@@ -66,6 +67,7 @@ class Network(nn.Module):
         super().__init__()
         self.body = body
         self.head = head
+        self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
@@ -102,11 +104,34 @@ class Network(nn.Module):
         every = body + both
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": ()}
 
-    def speak_for(self, counts: Tensor) -> None:
-        """Answer for the client that has these samples per class [C], where the head is dual; else no change."""
-        self.personal = True
-        for name, fact in self.facts(counts.unsqueeze(0)).items():
-            self.get_buffer(name).copy_(fact[0])
+    @cached_property
+    def told(self) -> Mapping[str, tuple[int, ...]]:
+        """What a head may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
+        own = self.head.personal if isinstance(self.head, DualHead) else None
+        if not isinstance(own, HyperLinear):
+            return {}
+        return {"head.personal.mix": (own.classes,), self.made_head: (own.classes, own.features)}
+
+    def fill(self, tensors: Tensors, personal: bool) -> None:
+        """Take all weights, and what the head is told of the client that the network speaks for from now on."""
+        self.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in self.told})
+        self.personal = personal
+        for name in self.told.keys() & tensors.keys() if personal else ():
+            where, _, leaf = name.rpartition(".")
+            setattr(self.get_submodule(where), leaf, tensors[name])
+
+    def contents(self) -> Tensors:
+        """What `fill` takes to make the same network."""
+        told = dict(self.named_buffers()) if self.personal else {}
+        return {**self.state_dict(), **{name: told[name] for name in self.told if name in told}}
+
+    def prepare(self, images: Any) -> Tensor:
+        """uint8 images [n, H, W, C] or [n, H, W] (NumPy, or a tensor) as what the network takes: [n, C, H, W].
+
+        For networks that came out of a run, which know how they were trained."""
+        if self.card is None:
+            raise RequestError("this network has no card, so nobody knows its mean and std. Take one from a Result.")
+        return self.card.prepare(images, next(self.parameters()).device)
 
     @property
     def made_head(self) -> str:

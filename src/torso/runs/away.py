@@ -83,7 +83,7 @@ class Away(Listener):
 
 def light(result: Result) -> Result:
     """What can be said of a run that took place elsewhere: its models stay in its folder."""
-    return replace(result, initial=None, generic={}, state=None, federation=None)
+    return replace(result, job=None, state=None)
 
 
 def portable(error: Exception) -> Exception:

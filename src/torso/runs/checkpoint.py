@@ -44,7 +44,7 @@ def save(folder: Path, state: State, fingerprint: str) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"round-{state.round:06d}.json"
     tensors = path.with_suffix(".safetensors")
-    _replace(tensors, lambda temporary: save_file(_flatten(state), temporary))
+    replace_file(tensors, lambda temporary: save_file(_flatten(state), temporary))
     note = {
         "format": _FORMAT,
         "round": state.round,
@@ -54,7 +54,7 @@ def save(folder: Path, state: State, fingerprint: str) -> Path:
         "cost": asdict(state.cost),
     }
     text = json.dumps({**note, "sha256": _seal(note)})
-    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     tidy(folder)
     return path
 
@@ -95,10 +95,10 @@ def adopt(source: Path, target: Path, fingerprint: str) -> bool:
             continue
         target.mkdir(parents=True, exist_ok=True)
         tensors, place = path.with_suffix(".safetensors"), target / path.name
-        _replace(place.with_suffix(".safetensors"), lambda temporary: shutil.copyfile(tensors, temporary))  # noqa: B023
+        replace_file(place.with_suffix(".safetensors"), lambda temporary: shutil.copyfile(tensors, temporary))  # noqa: B023
         note["config"] = fingerprint
         text = json.dumps({**note, "sha256": _seal(note)})
-        _replace(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))  # noqa: B023
+        replace_file(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))  # noqa: B023
         return True
     return False
 
@@ -207,7 +207,7 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"), reverse=True) if folder.is_dir() else []
 
 
-def _replace(path: Path, write: Any) -> None:
+def replace_file(path: Path, write: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     write(temporary)
     with temporary.open("rb+") as file:
@@ -217,7 +217,7 @@ def _replace(path: Path, write: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A whole text file or the old one, never half of it."""
-    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _sha256(path: Path) -> str:

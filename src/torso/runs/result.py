@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import operator
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torso.data import Federation
 from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets import Network, Tensors
+from torso.runs.models import card_of, generic_network, generic_tensors, networks, newcomer_network
 from torso.runs.state import Cost, State
+
+if TYPE_CHECKING:
+    from torso.runs.run import Job
 
 ANALYSES = "analyses.json"
 
@@ -24,8 +28,8 @@ ANALYSES = "analyses.json"
 class Result:
     """Accuracies are percentages over clients.
 
-    When the run took place in this process, `network()` gives the trained models; `initial`, `generic` and `state` are
-    what they are made of."""
+    `network()`, `networks()` and `newcomer()` give the trained models, where the run took place in this process or
+    `torso.load` has read its folder; `job` and `state` are what they are made from."""
 
     method: str
     dataset: str
@@ -41,33 +45,78 @@ class Result:
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
-    initial: Network | None = field(default=None, compare=False, repr=False)  # with the weights it started from
-    generic: Tensors = field(default_factory=dict, compare=False, repr=False)
+    job: Job | None = field(default=None, compare=False, repr=False)
     state: State | None = field(default=None, compare=False, repr=False)
-    federation: Federation | None = field(default=None, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
         return self.status == "ok"
 
-    def network(self, client: int | None = None) -> Network:
-        """The generic model, or a client's before fine-tuning, as an ordinary nn.Module that gives logits.
+    @property
+    def federation(self) -> Federation | None:
+        return None if self.job is None else self.job.federation
 
-        A client's is the model of its own that its visits left it (Ditto, pFedMe), or the one that it holds: the
-        server's, with the parts that it keeps. A client that has never taken part has one too."""
-        if self.initial is None or self.state is None or self.federation is None:
-            raise RequestError("this result was read from a folder; only a run in this process holds its models.")
-        net = copy.deepcopy(self.initial)
+    @property
+    def initial(self) -> Network | None:
+        """The network with the weights it started from."""
+        return None if self.job is None else self.job.net
+
+    @property
+    def generic(self) -> Tensors:
+        """The tensors of the generic model."""
+        return generic_tensors(*self._ended())
+
+    def network(self, client: int | None = None, *, personal: bool = True) -> Network:
+        """The generic model, or a client's personal one: an nn.Module in evaluation mode, on the CPU, that gives logits
+        of what its `prepare` makes of images.
+
+        A client's is the very model that `personalized` (or `personal`) measures, made anew: fine-tuned, or as the
+        method says; of a client that never trains (data.new_clients) that of `new_after`. `personal=False`: the model
+        that it holds before, which `initial` (or `new_before`) measures. Who has never taken part has one too."""
         if client is None:
-            net.load_state_dict(self.generic)
-            return net
-        if not 0 <= client < self.federation.clients:
-            raise RequestError(f"client = {client} does not exist. Accepted: 0 to {self.federation.clients - 1}")
-        state = self.state.reported
-        own = {name: tensor[0] for name, tensor in state.own_models([client]).items()}
-        net.load_state_dict({**state.model, **state.private.get(client, {}), **own})
-        net.speak_for(self.federation.class_counts[client])
+            return generic_network(*self._ended())
+        ((_, net),) = self.networks([client], personal=personal)
         return net
+
+    def networks(self, clients: Iterable[int] | None = None, *, personal: bool = True) -> Iterator[tuple[int, Network]]:
+        """The clients (None: all of them) with the networks that `network` gives, made as they are asked for, several
+        side by side; those that never train come last."""
+        job, state = self._ended()
+        chosen = range(job.federation.clients) if clients is None else [self._known(client) for client in clients]
+        return networks(job, state, chosen, personal)
+
+    def newcomer(self, images: Any, labels: Any, *, epochs: int | None = None) -> Network:
+        """The network of a client that comes now, with these samples: uint8 images [n, H, W, C] or [n, H, W], and
+        their classes [n].
+
+        It is given what a new client gets (`new_before`) and trains that for itself (`new_after`), for `epochs`, or as
+        many as personalize.epochs says; the best epoch on a tenth of the samples is kept. With `epochs=0` it is given
+        the network as it is; where a hypernetwork makes heads, the labels tell which."""
+        job, state = self._ended()
+        if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
+            raise RequestError(f"epochs = {epochs!r} is not accepted. Expected: 0 or more, or None")
+        samples = card_of(job, "newcomer").samples("newcomer", images, labels)
+        return newcomer_network(job, state, samples, epochs, job.federation.clients)
+
+    def _ended(self) -> tuple[Job, State]:
+        if self.job is not None and self.state is not None:
+            return self.job, self.state
+        raise RequestError(
+            f"this result holds numbers and no models: it was read from {str(self.folder)!r}. "
+            f"torso.load({str(self.folder)!r}) gives it with its models."
+            if self.folder
+            else "this result holds numbers and no models: its run had no folder, and took place in another process."
+        )
+
+    def _known(self, client: Any) -> int:
+        clients = self.job.federation.clients if self.job else 0
+        try:
+            number = operator.index(client)
+        except TypeError:
+            number = -1
+        if not 0 <= number < clients or isinstance(client, bool):
+            raise RequestError(f"client = {client!r} does not exist. Accepted: 0 to {clients - 1}")
+        return number
 
     def as_json(self) -> dict[str, Any]:
         known = {"peak_memory_bytes": self.peak_memory_bytes, "malicious": list(self.malicious)}
@@ -86,8 +135,9 @@ class Result:
         }
 
     @classmethod
-    def read(cls, folder: Path) -> Result:
-        """A finished run's result, from its folder."""
+    def read(cls, folder: str | Path) -> Result:
+        """A finished run's result, from its folder: the numbers. `torso.load` gives the models too."""
+        folder = Path(folder)
         path = folder / "result.json"
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
@@ -104,7 +154,7 @@ class Result:
             raise RequestError(f"{str(path)!r} is not the result of a run: {error}. Give another folder.") from None
 
 
-_IN_JSON = {f.name for f in fields(Result)} - {"folder", "initial", "generic", "state", "federation"}
+_IN_JSON = {f.name for f in fields(Result)} - {"folder", "job", "state"}
 
 
 def versions() -> dict[str, str]:

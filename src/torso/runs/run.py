@@ -25,7 +25,6 @@ from torso.measure import Accuracy, Evaluation, evaluate, measures
 from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
-from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
 from torso.runs.analysing import scene_of, watch_round
 from torso.runs.checkpoint import load_body, load_newest
@@ -47,7 +46,7 @@ class Stopped(TorsoError):
 
 
 def run(
-    config: Config,
+    config: Config | Mapping[str, Any],
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -56,12 +55,13 @@ def run(
     federation: Federation | None = None,
     engine: EngineFactory | None = None,
 ) -> Result:
-    """Train, measure and record one experiment.
+    """Train, measure and record one experiment; `config` may be a mapping with the words of a `Config`.
 
     With `out` the run has a folder and can be resumed from it; without, it lives in memory. `federation` shares data
     that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in for what `run.engine`
     names.
     """
+    config = Config.of(config)
     folder = RunFolder.check(Path(out), config, resume) if out is not None else None
     if resume and folder is None:
         raise RequestError("resume needs the folder of the run: out is None.")
@@ -106,8 +106,10 @@ class Job:
         return tuple(known.tolist())
 
 
-def prepare(config: Config, federation: Federation | None = None) -> Job:
-    """Read the data, build the network, work the method out; raises RequestError and writes nothing."""
+def prepare(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Job:
+    """Read the data, build the network, work the method out; raises RequestError and writes nothing.
+
+    `begins`: whether the weights are wanted that the run begins with, where they come from files."""
     federation = federation or data.build(config.data, config.run.seed, device_of(config.run))
     device = _where(federation, config.run)
     federation = attacked(federation, config.attack, config.run.seed)
@@ -135,10 +137,10 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
             f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
-    if config.model.weights:
+    if begins and config.model.weights:
         model |= load_body(Path(config.model.weights), model)
     start = config.method.start
-    if isinstance(start, Finished) and start.run:
+    if begins and isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
     return Job(config, federation, net, plan, model)
 
@@ -375,12 +377,8 @@ class _Run:
             malicious=tuple(sorted(self.job.federation.malicious)),
             analyses={**class_counts(self.job.federation), **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
-            initial=self.job.net,
-            generic=generic_model(
-                self.state.reported.model, self.state.private, self.job.federation, config.train.weighting
-            ),
+            job=self.job,
             state=self.state,
-            federation=self.job.federation,
         )
         if self.folder:
             self.folder.finish(result)

@@ -1,0 +1,68 @@
+"""`torso export`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torso.errors import RequestError
+from torso.plugins import Plugins, load_plugins
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its command."""
+
+    @app.command()
+    def export(
+        folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+        out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
+        clients: Annotated[
+            str, typer.Option("--clients", "--client", help="Whose personal models: all, or numbers such as 0,3.")
+        ] = "",
+        generic: Annotated[
+            bool, typer.Option("--generic", help="The generic model; alone where nothing is said.")
+        ] = False,
+        held: Annotated[
+            bool, typer.Option("--held", help="Of clients the models that they hold, before personalisation.")
+        ] = False,
+        new: Annotated[
+            Path | None, typer.Option(metavar="DATA.npz", help="A client that comes now: its images and labels.")
+        ] = None,
+        epochs: Annotated[
+            int | None, typer.Option(min=0, help="How long the new client trains; 0: not; default: as the run says.")
+        ] = None,
+        data_root: Annotated[
+            Path | None,
+            typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run."),
+        ] = None,
+        device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
+        plugin: Plugins = [],  # noqa: B006  typer copies it
+        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of a line.")] = False,
+    ) -> None:
+        """Write models of a finished run as safetensors files, and a page that says how to use them."""
+        load_plugins(plugin)
+        from torso.runs.export import PAGE, check_empty, chosen_clients, read_samples
+        from torso.runs.export import export as write
+        from torso.runs.load import load
+
+        check_empty(out)  # before data are read
+        if epochs is not None and new is None:
+            raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
+        samples = read_samples(new) if new else None
+        result = load(folder, data_root=data_root, device=device)
+        written = write(
+            result,
+            out,
+            generic=generic or not (clients or new),
+            clients=chosen_clients(clients, result.job.federation.clients if result.job else 0),
+            personal=not held,
+            newcomer=result.newcomer(*samples, epochs=epochs) if samples else None,
+        )
+        if as_json:
+            print(json.dumps({"page": str(out / PAGE), "models": [str(path) for path in written]}))
+            return
+        size = sum(path.stat().st_size for path in written) / 1e6
+        print(f"{out}: {len(written)} model{'' if len(written) == 1 else 's'}, {size:.2f} MB. Use: {out / PAGE}")

@@ -1,0 +1,110 @@
+"""Trained networks as files: safetensors with a card in the metadata, one network in each, never pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from torso import nets
+from torso.errors import RequestError, TorsoError
+from torso.methods import method_from_config
+from torso.nets import Network, Tensors
+from torso.nets.card import Card
+from torso.runs.checkpoint import check_fits, replace_file
+
+SUFFIX = ".safetensors"
+_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso"}  # words as they are; everything else as JSON
+
+
+def save_model(net: Network, path: str | Path) -> Path:
+    """Write a network that came out of a run: `load_model` reads it again; other programs find plain tensors."""
+    path = Path(path)
+    card = getattr(net, "card", None)
+    if card is None:
+        raise RequestError(
+            f"{type(net).__name__} has no card that says how it was trained. Save what result.network() gives."
+        )
+    if path.suffix != SUFFIX:
+        raise RequestError(f"{str(path)!r} does not end in {SUFFIX}. Example: {path.with_suffix(SUFFIX)}")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, lambda temporary: save_file(tensors, temporary, _metadata(card)))
+    except OSError as error:
+        raise RequestError(f"{str(path)!r} cannot be written: {error}") from None
+    return path
+
+
+def load_model(path: str | Path) -> Network:
+    """The network that `save_model` or `torso export` wrote: an nn.Module in evaluation mode, on the CPU.
+
+    A body or head that a plugin registers needs the plugin imported first."""
+    path = Path(path)
+    card, tensors = _read(path)
+    try:
+        head = method_from_config({"head": card.head}).head
+        net = nets.build(card.body, card.classes, card.image, head, head_bias=card.head_bias, norm=card.norm)
+    except TorsoError as error:
+        raise RequestError(f"{str(path)!r}: {error} (A plugin's network: import the plugin first.)") from None
+    personal = card.kind != "generic"
+    _check(path, tensors, net, personal)
+    net.fill(tensors, personal)
+    net.card = card
+    return net.eval()
+
+
+def _metadata(card: Card) -> dict[str, str]:
+    return {key: value if key in _TEXTS else json.dumps(value) for key, value in asdict(card).items()}
+
+
+def _read(path: Path) -> tuple[Card, Tensors]:
+    if path.is_dir():
+        raise RequestError(f"{str(path)!r} is a folder. Give a {SUFFIX} file; torso.load reads the folder of a run.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            return _card(path, file.metadata() or {}), {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise RequestError(f"{str(path)!r} cannot be read as safetensors: {error}") from None
+
+
+def _card(path: Path, metadata: dict[str, str]) -> Card:
+    known = {field.name for field in fields(Card)}
+    missing = sorted(known - metadata.keys())
+    if missing:
+        raise RequestError(
+            f"{str(path)!r} is no model that torso export wrote: its metadata lack {', '.join(missing)}."
+        )
+    tree: dict[str, Any] = {}
+    for key in known:
+        try:
+            tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
+        except ValueError:
+            raise RequestError(f"{str(path)!r}: {key} = {metadata[key]!r} in its metadata is no JSON.") from None
+    try:
+        return TypeAdapter(Card).validate_json(json.dumps(tree), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise RequestError(f"{str(path)!r}: {where} = {first['input']!r} in its metadata: {first['msg']}.") from None
+    except RequestError as error:
+        raise RequestError(f"{str(path)!r}: {error}") from None
+
+
+def _check(path: Path, tensors: Tensors, net: Network, personal: bool) -> None:
+    """Every tensor of the network must be there and fit, and nothing else."""
+    weights = net.state_dict()
+    told = {name: torch.empty(shape, device="meta") for name, shape in net.told.items() if personal}
+    for name, tensor in tensors.items():
+        check_fits(name, tensor, {**weights, **told}, path)
+    needed = [*weights, *(name for name in told if name != net.made_head)]  # a made head need not have been trained
+    missing = [name for name in needed if name not in tensors]
+    if missing:
+        raise RequestError(f"{str(path)!r} lacks {', '.join(missing[:5])}, which this network has.")

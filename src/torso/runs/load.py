@@ -1,0 +1,61 @@
+"""A finished run's folder as a result whose models work: its config, its last checkpoint, and its data once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from torso.config import Config
+from torso.data import Federation
+from torso.errors import RequestError
+from torso.runs.checkpoint import load_newest
+from torso.runs.folder import fingerprint
+from torso.runs.result import Result
+from torso.runs.run import prepare
+
+
+def load(
+    folder: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    device: str = "",
+    federation: Federation | None = None,
+) -> Result:
+    """What `torso.run` returned when it ended, from the run's folder.
+
+    The clients' data are read and dealt again as config.toml says: `data_root` stands in for its data.root where they
+    have moved, `device` for its run.device, and `federation` for all of it where the data are loaded already."""
+    folder = Path(folder)
+    if not (folder / "config.toml").is_file():
+        below = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
+        which = f"one of {', '.join(below[:5])}{' …' if len(below) > 5 else ''}" if below else "that of a finished run"
+        raise RequestError(f"{str(folder)!r} is not the folder of one run (no config.toml). Give {which}.")
+    config = Config.load(folder / "config.toml")
+    if not (folder / "result.json").is_file():
+        raise RequestError(
+            f"the run in {str(folder)!r} has not finished (no result.json). "
+            f"Finish it with: torso run --out {folder} --resume"
+        )
+    result = Result.read(folder)
+    if not result.ok:
+        raise RequestError(f"the run in {str(folder)!r} {result.status}. Only a run that ended well has models.")
+    here = _elsewhere(config, data_root, device)
+    job = prepare(here, federation, begins=False)
+    found = load_newest(folder / "checkpoints", job.model, fingerprint(config))
+    if found is None or found.state.round != result.rounds:
+        reasons = "; ".join(found.skipped) if found else "there is none"
+        raise RequestError(
+            f"{str(folder / 'checkpoints')!r} holds no whole checkpoint of the last round, {result.rounds}: {reasons}. "
+            "The models of a run come from it; run it again."
+        )
+    return replace(result, job=job, state=found.state)
+
+
+def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Config:
+    """The same run where its data or its device are others."""
+    tree = config.as_tree()
+    if data_root is not None:
+        tree["data"]["root"] = str(data_root)
+    if device:
+        tree["run"]["device"] = device
+    return Config(**tree)

@@ -1,0 +1,148 @@
+"""The models that come out of a run. What measures them makes them: there is no second way to a client's model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from torso.data import Federation, Split
+from torso.data.images import Images
+from torso.engine import Desk, Engine, engines
+from torso.measure.base import Evaluation
+from torso.measure.evaluate import own_models
+from torso.measure.newcomers import settled
+from torso.methods.parse import axis_to_config
+from torso.nets import Network, Tensors, heads
+from torso.nets.card import Card
+from torso.personal.models import generic_model
+from torso.runs.state import State
+
+if TYPE_CHECKING:
+    from torso.runs.run import Job
+
+Made = Literal["held", "personal", "newcomer"]
+"""Which measures take these models: `initial`; `personalized`, `personal` and the others "of own"; `new_after`."""
+_AT_ONCE = 64  # clients whose models wait in memory for whoever asks for them
+
+
+@dataclass(frozen=True)
+class Models:
+    """Work: the models of a group of clients, each as tensors of its own on the CPU."""
+
+    kind: Made
+    state: State  # as accuracy is reported on it
+    how: Evaluation
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> list[Tensors]:
+        made = desk.models(self.state.model, self.state.private, clients)
+        if self.kind == "personal":
+            start = self.how.own(desk, clients, made)
+            _, made = next(own_models(desk, clients, start, self.how, [self.how.epochs]))
+        elif self.kind == "newcomer":
+            made = settled(desk, clients, made, self.how)
+        every = {name: tensor.detach().cpu() for name, tensor in made.items()}
+        return [{name: tensor[place].clone() for name, tensor in every.items()} for place in range(len(clients))]
+
+
+def generic_tensors(job: Job, state: State) -> Tensors:
+    return generic_model(state.reported.model, state.private, job.federation, job.config.train.weighting)
+
+
+def generic_network(job: Job, state: State) -> Network:
+    return _network(job, generic_tensors(job, state), "generic", None)
+
+
+def networks(job: Job, state: State, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]:
+    """Each client with its network; those that have never trained come last."""
+    late = set(job.federation.newcomers.tolist())
+    groups: tuple[tuple[Made, list[int]], ...] = (
+        ("personal" if personal else "held", [k for k in clients if k not in late]),
+        ("newcomer" if personal else "held", [k for k in clients if k in late]),
+    )
+    for kind, who in groups:
+        work = Models(kind, state.reported, _evaluation(job, state))
+        for start in range(0, len(who), _AT_ONCE):
+            some = who[start : start + _AT_ONCE]
+            with _engine(job, job.federation) as engine:  # closed before a yield: it holds torch's threads back
+                made = [tensors for group in engine.map(work, some) for tensors in group]
+            for client, tensors in zip(some, made, strict=True):
+                yield client, _network(job, tensors, kind, client)
+
+
+def newcomer_network(job: Job, state: State, samples: Images, epochs: int | None, number: int) -> Network:
+    """The network of a client that the run has never heard of; `number` is what its randomness is keyed by.
+
+    `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
+    how = _evaluation(job, state)
+    if epochs is not None:
+        how = replace(how, arrival=tuple(replace(lesson, epochs=epochs) for lesson in how.arrival))
+    work = Models("newcomer" if any(lesson.epochs for lesson in how.arrival) else "held", state.reported, how)
+    with _engine(job, _with(job.federation, samples, number)) as engine:
+        ((tensors,),) = engine.map(work, [number])
+    return _network(job, tensors, "newcomer", None)
+
+
+def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None) -> Card:
+    from torso import __version__
+
+    config, federation = job.config, job.federation
+    by_batch = any(isinstance(module, _BatchNorm) and module.running_mean is None for module in job.net.modules())
+    return Card(
+        method=config.method.name,
+        dataset=federation.name,
+        body=config.model.body,
+        head=axis_to_config(heads, config.method.head),
+        head_bias=config.model.head_bias,
+        norm=config.model.norm,
+        classes=federation.classes,
+        image=federation.image,
+        mean=federation.mean,
+        std=federation.std,
+        batch_statistics=by_batch,
+        kind=kind,
+        torso=__version__,
+        client=client,
+    )
+
+
+def _network(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
+    """Ready to answer: in evaluation mode, on the CPU."""
+    net = copy.deepcopy(job.net)
+    net.fill(tensors, personal=kind != "generic")
+    net.card = card_of(job, kind, client)
+    return net.eval()
+
+
+def _evaluation(job: Job, state: State) -> Evaluation:
+    return job.evaluation(job.stage(max(state.round, 1)), state)
+
+
+def _engine(job: Job, federation: Federation) -> Engine:
+    """Where the run's clients were measured; a cluster is not started for a few of them."""
+    run = job.config.run
+    return engines["auto" if run.engine == "ray" else run.engine](job.net, federation, run)
+
+
+def _with(federation: Federation, samples: Images, number: int) -> Federation:
+    """The federation in which one client, `number`, has these samples, and nobody else has any."""
+    device = federation.device
+    images, labels = (torch.from_numpy(array).to(device) for array in (samples.images, samples.labels))
+    offsets = np.zeros(number + 2, dtype=np.int64)
+    offsets[-1] = len(samples)
+    train = Split(images, labels, torch.arange(len(samples), device=device), offsets)
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
+    return replace(
+        federation,
+        train=train,
+        clients=number + 1,
+        newcomers=np.array([number]),
+        server_rows=nothing,  # rows of images that are not here
+        meta_rows=nothing,
+        malicious=frozenset(),
+    )
