@@ -19,6 +19,7 @@ from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.runs.checkpoint import check_fits, replace_file
 
+_SIDE = 4096  # pixels: a small network may look at large images
 SUFFIX = ".safetensors"
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso"}  # words as they are; everything else as JSON
 
@@ -48,6 +49,7 @@ def load_model(path: str | Path) -> Network:
     A body or head that a plugin registers needs the plugin imported first."""
     path = Path(path)
     card, tensors = _read(path)
+    _check_sizes(path, card, tensors)
     try:
         head = method_from_config({"head": card.head}).head
         net = nets.build(card.body, card.classes, card.image, head, head_bias=card.head_bias, norm=card.norm)
@@ -96,6 +98,16 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
         raise RequestError(f"{str(path)!r}: {where} = {first['input']!r} in its metadata: {first['msg']}.") from None
     except RequestError as error:
         raise RequestError(f"{str(path)!r}: {error}") from None
+
+
+def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
+    """Before anything of that size is made: no dimension of a network is larger than the number of its weights."""
+    values = sum(tensor.numel() for tensor in tensors.values())
+    options = {f"head.{key}": value for key, value in card.head.items() if isinstance(value, int)}
+    sizes = {"classes": card.classes, **options, **{f"image.{i}": side for i, side in enumerate(card.image)}}
+    for name, size in sizes.items():
+        if size > max(values, _SIDE):
+            raise RequestError(f"{str(path)!r}: {name} = {size} in its metadata, but the file has {values} weights.")
 
 
 def _check(path: Path, tensors: Tensors, net: Network, personal: bool) -> None:
