@@ -58,6 +58,7 @@ def run(
     from torso.config import Config
     from torso.report.printing import print_results
     from torso.runs import run as runs
+    from torso.runs.folder import own_folder
 
     if resume and out is None:
         raise RequestError("--resume needs --out, the folder of the run to continue.")
@@ -68,8 +69,8 @@ def run(
                 f"--resume: {str(out)!r} holds no run (no config.toml). Leave --resume out to start one."
             )
     experiment = Config.load(config, sets)
-    folder = out or _free_folder(f"{experiment.method.name}-{experiment.data.source}")
-    with _watching(quiet, tensorboard) as (listener, stop):
+    name = f"{experiment.method.name}-{experiment.data.source}"
+    with own_folder(out, name) as folder, _watching(quiet, tensorboard) as (listener, stop):
         try:
             result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
         except runs.Stopped as stopped:
@@ -106,6 +107,7 @@ def compare(
     from torso.report.comparison import compare_folders
     from torso.report.printing import print_comparison, print_differences, print_results
     from torso.runs.compare import compare as run_all
+    from torso.runs.folder import own_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
         print_comparison(compare_folders(methods, baseline), as_json)
@@ -116,8 +118,7 @@ def compare(
         raise RequestError(f"compare takes methods and at most one CONFIG.toml, found {methods}.")
     if baseline is not None and baseline not in names:
         raise RequestError(f"--baseline {baseline!r} is not among the methods. Accepted: {', '.join(names)}")
-    folder = out or _free_folder("compare")
-    with _watching(quiet, tensorboard) as (listener, stop):
+    with own_folder(out, "compare") as folder, _watching(quiet, tensorboard) as (listener, stop):
         results = run_all(
             names,
             files[0] if files else None,
@@ -336,13 +337,6 @@ def _load(plugins: list[str]) -> None:
         except Exception as error:  # whatever the user's module raises, say it in one line
             what = f"{type(error).__name__}: {error}"
             raise RequestError(f"--plugin {name!r}: {what}. Give a module (not a file) that can be imported.") from None
-
-
-def _free_folder(name: str) -> Path:
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 import torso
 from torso import Config, RequestError, Result, run
 from torso.methods import Finished, methods
+from torso.runs.folder import RunFolder, own_folder
 
 from .samples import bits, files, history_of, last_tensors, result_of, same_tensors, tiny
 
@@ -122,6 +123,24 @@ def test_somebody_elses_folder_is_refused_and_left_as_it_is(tmp_path: Path) -> N
     with pytest.raises(RequestError, match="is not empty"):
         run(tiny(), tmp_path)
     assert files(tmp_path) == {"thesis.tex": b"precious"}
+
+
+def test_of_two_runs_that_found_the_folder_empty_the_second_is_refused(tmp_path: Path) -> None:
+    first, second = (RunFolder.check(tmp_path / "one", tiny("fedavg", f"run.seed={seed}"), False) for seed in (1, 2))
+    first.create()
+    first.append({"round": 1})
+    before = files(tmp_path)
+    with pytest.raises(RequestError, match=r"one': another run has begun there in the meantime. Give each run its own"):
+        second.create()
+    assert files(tmp_path) == before
+
+
+def test_runs_beside_each_other_take_different_free_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with own_folder(None, "a") as one, own_folder(None, "a") as other, own_folder(Path("mine"), "a") as named:
+        assert [str(path) for path in (one, other, named)] == ["runs/a-1", "runs/a-2", "mine"]
+        (other / "config.toml").touch()
+    assert [str(path) for path in Path("runs").iterdir()] == ["runs/a-2"]  # what holds nothing is given back
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:

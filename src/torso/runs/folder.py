@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,13 @@ class RunFolder:
     def create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text(self.path / "config.toml", self.config.as_toml())  # first: it says that a run is here
+            with (self.path / "config.toml").open("x", encoding="utf-8") as file:  # first: it says that a run is here
+                file.write(self.config.as_toml())
             write_text(self.path / "history.jsonl", "")
+        except FileExistsError:  # since `check` looked
+            raise RequestError(
+                f"--out {str(self.path)!r}: another run has begun there in the meantime. Give each run its own folder."
+            ) from None
         except OSError as error:
             raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
 
@@ -103,6 +110,33 @@ class RunFolder:
         if result.analyses:
             write_text(self.path / ANALYSES, json.dumps(result.analyses) + "\n")
         write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
+
+
+@contextmanager
+def own_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """`out`, or the next free folder under runs/. That one is made at once, so that a run beside this one takes
+    another, and goes again if nothing was put into it: the request was refused."""
+    if out is not None:
+        yield out
+        return
+    number = 1
+    while not _made(folder := Path("runs") / f"{name}-{number}"):
+        number += 1
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # refuses where there is something in it
+
+
+def _made(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise RequestError(f"{str(folder)!r} cannot be made: {error}. Give a folder with --out.") from None
+    return True
 
 
 def _differences(before: Config, now: Config) -> str:
