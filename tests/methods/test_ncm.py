@@ -105,8 +105,16 @@ def test_a_body_trained_elsewhere_comes_from_a_run_or_a_file(tmp_path: Path) -> 
 
 def test_a_body_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"body.blocks.0.linear.weight": torch.zeros(2, 2)}, tmp_path / "small.safetensors")
-    with pytest.raises(RequestError, match=r"body\.blocks\.0\.linear\.weight is torch\.float32 \[2, 2\]"):
+    fits = r"^model\.weights = '.*small.safetensors': body\.blocks\.0\.linear\.weight is torch\.float32 \[2, 2\], .* "
+    with pytest.raises(RequestError, match=fits + r"Give weights of model\.body = 'mlp', or change model\.body\.$"):
         prepare(Config(model={"weights": str(tmp_path / "small.safetensors")}))
+    save_file({"body.stem": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
+    with pytest.raises(RequestError, match=r"^model\.weights = .* holds body\.stem, which .* model\.body = 'mlp'"):
+        prepare(Config(model={"weights": str(tmp_path / "other.safetensors")}))
+    lost = {n: t.detach() * torch.nan for n, t in prepare(Config()).net.body.state_dict(prefix="body.").items()}
+    save_file(lost, tmp_path / "lost.safetensors")
+    with pytest.raises(RequestError, match=r"^model\.weights = .*lost.* body\..* holds NaN or infinite values"):
+        prepare(Config(model={"weights": str(tmp_path / "lost.safetensors")}))
     save_file({"head.weight": torch.zeros(2, 2)}, tmp_path / "head.safetensors")
     with pytest.raises(RequestError, match=r"lacks body\.blocks\.0\.linear\.weight"):
         prepare(Config(model={"weights": str(tmp_path / "head.safetensors")}))

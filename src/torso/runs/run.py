@@ -136,7 +136,7 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if config.model.weights:
-        model |= load_body(Path(config.model.weights), model)
+        model |= load_body(Path(config.model.weights), model, config.model.body)
     start = config.method.start
     if isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
