@@ -343,7 +343,7 @@ def _load(plugins: list[str]) -> None:
 def _watching(
     quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
 ) -> Iterator[tuple[Listener, Stop]]:
-    """Progress on the error stream, and Ctrl-C that stops after the current round; a second one stops at once.
+    """Progress on the error stream, and Ctrl-C that stops after the round or the measure; a second one stops at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""
     from torso.report.progress import LiveBars, PlainLines
@@ -356,7 +356,7 @@ def _watching(
         if stop.asked:
             raise KeyboardInterrupt
         stop.ask()
-        console.print("stopping after this round (Ctrl-C again: at once, without a checkpoint)")
+        console.print(f"stopping {stop.when}", soft_wrap=True)
 
     def with_events(listener: Listener) -> Listener:
         if not tensorboard:

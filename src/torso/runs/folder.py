@@ -64,8 +64,8 @@ class RunFolder:
     def create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / "config.toml").open("x", encoding="utf-8") as file:  # first: it says that a run is here
-                file.write(self.config.as_toml())
+            (self.path / "config.toml").touch(exist_ok=False)  # of those who come at the same time, one is let in
+            write_text(self.path / "config.toml", self.config.as_toml())  # first: it says that a run is here
             write_text(self.path / "history.jsonl", "")
         except FileExistsError:  # since `check` looked
             raise RequestError(

@@ -32,6 +32,7 @@ from torso.runs.checkpoint import load_body, load_newest
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.folder import RunFolder
+from torso.runs.heeding import Heeding
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
 from torso.runs.rounds import Round, play_round
@@ -242,15 +243,16 @@ class _Run:
                 note,
             )
         )
-        status, accuracy, found = "ok", {}, {}
+        status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
             if not self.opened:
                 self._open(engine)
             while self.state.round < job.rounds:
                 self._round(engine)
+            self.stop.when, heeding = Stop.MEASURE, Heeding(engine, self._heed)
             self.listener.measuring(len(job.measured_clients))
-            accuracy = self._measure(engine, config.measure.names)
-            found = self._analyse(engine)
+            accuracy = self._measure(heeding, config.measure.names)
+            found = self._analyse(heeding)
         except RunFailed as failure:
             status = f"failed: {failure}"
         except PlaceLost as lost:
@@ -295,7 +297,11 @@ class _Run:
         self._watch(engine, before, played)
         self._record(played, seconds, accuracy, last, self._note(engine))
         self.listener.round(played, seconds, accuracy)
-        if self.stop.asked and not last:
+        self._heed()
+
+    def _heed(self) -> None:
+        """End here if somebody wants that; after the last round, what is left is to measure."""
+        if self.stop.asked:
             raise Stopped(self._interrupted())
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
@@ -325,7 +331,8 @@ class _Run:
 
     def _interrupted(self) -> str:
         """Where the run stands when it ends early, with a checkpoint if there is a folder for one."""
-        where = f"stopped after round {self.state.round} of {self.job.rounds}"
+        measuring = ", before all was measured" if self.state.round == self.job.rounds else ""
+        where = f"stopped after round {self.state.round} of {self.job.rounds}{measuring}"
         if self.folder is None:
             return f"{where}; without a folder there is nothing to resume"
         if self.opened or self.state.round:
