@@ -324,3 +324,9 @@ def test_a_wrong_keyword_is_a_request_error_too() -> None:
         Config(trian={})
     with pytest.raises(RequestError, match="method = 3 is neither a name nor a table"):
         Config(method=3)
+
+
+@pytest.mark.parametrize("text", ["0,1", "0, 1", "[0, 1]"])
+def test_a_list_of_numbers_may_be_given_with_commas(text: str) -> None:
+    assert Config.load(None, [f"personalize.sweep={text}"]).personalize.sweep == (0, 1)
+    assert Config.load(None, ["personalize.sweep=3"]).personalize.sweep == (3,)

@@ -39,7 +39,11 @@ def deal(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     dealt = partitions[options.partition](dataset, options, seed)
     if options.test_shards:
         rng = numpy_generator(seed, "partition", "test-shards")
-        clients, per = len(dealt.train), options.test_shards
+        clients, per, samples = len(dealt.train), options.test_shards, len(dataset.test)
+        if per > samples:
+            raise RequestError(
+                f"data.test_shards = {per}: the test set has {samples} samples. Accepted: 0 to {samples}"
+            )
         slots = shard_slots(clients, dataset.classes, per, rng, balance=options.balance, key="data.test_shards")
         dealt = replace(dealt, test=deal_shards(dataset.test.labels, slots, clients, dataset.classes, rng))
     empty = np.flatnonzero(dealt.train.sizes == 0)
