@@ -264,6 +264,21 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(
     assert_same_run(folder, whole["fedper"])
 
 
+@pytest.mark.parametrize("line", ['{"round": 2}', "[1, 2]", '"2"', '{"round": "2", "seconds": 1}', "{", "\\xff"])
+def test_a_line_of_the_history_that_is_no_round_is_passed_over_aloud(
+    line: str, stopped: Path, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    (folder / "history.jsonl").write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
+    seen = StopAfter(99)
+    run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
+    assert seen.note.endswith(f"; {folder / 'history.jsonl'}, line 2 is not a round, passed over")
+    assert result_of(folder) == result_of(whole["fedper"])
+    assert history_of(folder) == [told for told in history_of(whole["fedper"]) if told["round"] != 2]
+
+
 def test_tensors_without_a_note_are_no_checkpoint(stopped: Path, whole: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)

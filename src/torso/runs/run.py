@@ -262,14 +262,14 @@ class _Run:
 
     def _resume(self) -> str:
         assert self.folder is not None
-        for line in self.folder.history():
-            self.seconds["train"] += line["seconds"]
+        self.seconds["train"] = sum((line["seconds"] for line in self.folder.history()), 0.0)
+        broken = self.folder.broken()  # before the history is written anew
         found = self.folder.resume(self.job.model)
         self.analysed = {line["round"]: line["analyses"] for line in self.folder.history() if "analyses" in line}
         if found is None:
             return "no checkpoint yet: from the first round"
         self.state, self.opened = found.state, True
-        skipped = "".join(f"; {reason}, passed over" for reason in found.skipped)
+        skipped = "".join(f"; {reason}, passed over" for reason in (*found.skipped, *broken))
         return f"continuing after round {found.state.round}, from {found.path}{skipped}"
 
     def _open(self, engine: Engine) -> None:
