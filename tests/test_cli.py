@@ -302,7 +302,10 @@ def test_a_truncated_data_file(tiny: Torso) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"test_labels": np.full(40, 9)}, ["data: test label 9 (image 0) is not a class. Expected: 0 to 3"]),
+        (
+            {"test_labels": np.full(40, 9)},
+            ["(data.root = 'data.npz'): test label 9 (image 0) is not a class. Expected: 0 to 3"],
+        ),
         ({"test_images": np.zeros((40, 9, 9), np.uint8)}, ["train images are 8×8", "but test images 9×9"]),
         (
             {"train_labels": np.array([0] * 37 + [1, 2, 3])},
