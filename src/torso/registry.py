@@ -41,7 +41,10 @@ class Registry(dict[str, T], Generic[T]):
         if name in self:
             return self[name]
         hint = did_you_mean(name, self)
-        raise RequestError(f"{key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}")
+        raise RequestError(
+            f"{key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}, or what a module registers that "
+            "--plugin MODULE names"
+        )
 
     def __missing__(self, name: str) -> T:
         return self.look_up(name, self.key)

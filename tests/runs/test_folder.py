@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import torso
 from torso import Config, RequestError, Result, run
@@ -192,6 +193,7 @@ def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
         ("method.start={name='finished', run='/nowhere'}", "'/nowhere' is not the folder of a finished run"),
         ("model.body=conv4", "model.body = 'conv4' needs images of at least 16×16, found 8×8"),
         ("run.device=cudda", "run.device = 'cudda' cannot be used here"),
+        ("run.device=meta", "run.device = 'meta' cannot be used here: it holds no data. Accepted: auto, cpu"),
     ],
 )
 def test_what_only_the_network_or_the_machine_can_tell_is_refused_before_a_folder_is_made(
@@ -201,6 +203,12 @@ def test_what_only_the_network_or_the_machine_can_tell_is_refused_before_a_folde
     with pytest.raises(RequestError, match=words):
         run(tiny("fedavg", *head_only, override), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without an accelerator")
+def test_a_device_that_is_not_there_is_not_offered(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"run.device = 'cuda' cannot be used here: [^.]*\. Accepted: auto, cpu$"):
+        run(tiny("fedavg", "run.device=cuda"), tmp_path / "out")
 
 
 def test_a_method_that_begins_at_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

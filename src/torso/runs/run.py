@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +21,14 @@ from torso.data.batches import Shuffle
 from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
-from torso.measure import Accuracy, Evaluation, evaluate, measures
-from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
+from torso.measure import Accuracy, Evaluation, evaluate
+from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.personal.models import generic_model
 from torso.randomness import numpy_generator
 from torso.runs.analysing import scene_of, watch_round
+from torso.runs.checking import check_attack, check_measures, remarks
 from torso.runs.checkpoint import load_body, load_newest
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
@@ -38,7 +39,6 @@ from torso.runs.result import Result, versions
 from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
-from torso.runs.tamper import TAMPERS
 
 
 class Stopped(TorsoError):
@@ -144,37 +144,6 @@ def prepare(config: Config, federation: Federation | None = None) -> Job:
     return Job(config, federation, net, plan, model)
 
 
-def check_attack(config: Config, plan: Sequence[Stage]) -> None:
-    """Refuse an attack on what never happens."""
-    if config.attack.kind in TAMPERS and not any(stage.rounds for stage in plan):
-        raise RequestError(
-            f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
-            f"{config.method.name!r} has no rounds. Accepted: none, label-poisoning"
-        )
-
-
-def check_measures(config: Config, federation: Federation) -> None:
-    """Refuse to measure what there is not."""
-    for name in (*config.measure.names, *config.measure.during):
-        if measures[name].of == "newcomers" and not len(federation.newcomers):
-            raise RequestError(
-                f"measure.names = {name!r} is of clients that never train, and data.new_clients is 0. "
-                "Example: --set data.new_clients=10"
-            )
-    tuned = config.personalize.part != "method" or config.method.personal.phases
-    for name in config.measure.analyses:
-        if analyses[name].of_tuning and not tuned:
-            raise RequestError(
-                f"measure.analyses = {name!r} looks at fine-tuning; method.personal of {config.method.name!r} "
-                "has none. Example: --set personalize.part=full"
-            )
-    if config.personalize.sweep and not tuned:
-        raise RequestError(
-            f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
-            f"{config.method.name!r} has none. Example: --set personalize.part=full"
-        )
-
-
 def _finished_model(folder: Path, model: Tensors) -> Tensors:
     finished = (folder / "result.json").is_file() and Result.read(folder).ok
     found = load_newest(folder / "checkpoints", model, fingerprint=None) if finished else None
@@ -197,12 +166,13 @@ def device_named(name: str) -> torch.device:
     try:
         device = torch.device(name)
         if device.type == "meta":
-            raise RuntimeError("it holds no data.")
+            raise RuntimeError("it holds no data")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason, there = str(error).splitlines()[0].rstrip("."), torch.cuda.device_count()
+        usable = ["auto", "cpu", *(["cuda"] if there else []), *(f"cuda:{number}" for number in range(there))]
         raise RequestError(
-            f"run.device = {name!r} cannot be used here: {reason} Accepted: auto, cpu, cuda, cuda:N"
+            f"run.device = {name!r} cannot be used here: {reason}. Accepted: {', '.join(usable)}"
         ) from None
     return device
 
@@ -243,6 +213,8 @@ class _Run:
                 note,
             )
         )
+        for remark in remarks(config):
+            self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
             if not self.opened:
