@@ -156,6 +156,13 @@ def test_an_empty_folder_is_welcome(tmp_path: Path) -> None:
     assert run(tiny("fedavg", "train.rounds=1"), tmp_path).ok
 
 
+def test_a_config_that_was_never_written_is_no_run(tmp_path: Path) -> None:
+    """Empty, it would be read as the defaults."""
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(RequestError, match=r"holds no run \(no config.toml\)"):
+        run(Config(), tmp_path, resume=True)
+
+
 def test_resume_needs_a_run(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"holds no run \(no config.toml\)"):
         run(tiny(), tmp_path / "nowhere", resume=True)

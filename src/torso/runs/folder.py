@@ -53,7 +53,7 @@ class RunFolder:
             raise RequestError(
                 f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there."
             )
-        if resume and not found.exists():
+        if resume and not (found.exists() and found.stat().st_size):  # empty: killed before it was written
             raise RequestError(
                 f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one."
             )
