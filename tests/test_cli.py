@@ -257,6 +257,10 @@ def assert_refused(said: Said, *words: str) -> None:
         ("data.clients=7", ["data.shards = 2: 7 × 2 shards do not divide among 10 classes. Accepted: 10"]),
         ("data.clients=5000", ["data.clients = 5000", "1 to 1"]),
         ("data.new_clients=10", ["data.new_clients = 10", "0 to 9"]),
+        ("train.batch_size=99999999999999999999", ["train.batch_size = 99999999999999999999", "equal to 1000000000"]),
+        ("run.seed=99999999999999999999", ["run.seed = 99999999999999999999", "less than 9223372036854775808"]),
+        ("personalize.sweep=0,x", ["personalize.sweep.1 = 'x'", "valid integer"]),
+        ("data.validation=0.001", ["data.validation = 0.001 holds nothing out", "Accepted: 0.0069 or more"]),
         ("train.lr", ["--set 'train.lr' is not KEY=VALUE"]),
     ],
 )
@@ -298,7 +302,10 @@ def test_a_truncated_data_file(tiny: Torso) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"test_labels": np.full(40, 9)}, ["data: test label 9 (image 0) is not a class. Expected: 0 to 3"]),
+        (
+            {"test_labels": np.full(40, 9)},
+            ["(data.root = 'data.npz'): test label 9 (image 0) is not a class. Expected: 0 to 3"],
+        ),
         ({"test_images": np.zeros((40, 9, 9), np.uint8)}, ["train images are 8×8", "but test images 9×9"]),
         (
             {"train_labels": np.array([0] * 37 + [1, 2, 3])},

@@ -252,7 +252,14 @@ def test_an_axis_can_be_switched_off() -> None:
         ("method.name=fedbabble", ["method.name = 'fedbabble' is unknown; did you mean 'fedbabu'?", "local-only"]),
         ("method.drift=proximate", ["method.drift = 'proximate' is unknown; did you mean 'proximal'?"]),
         ("method.drift.name=proximate", ["method.drift = 'proximate' is unknown; did you mean 'proximal'?"]),
-        ("model.body=conv5", ["model.body = 'conv5' is unknown; did you mean 'conv", "Accepted: conv3, conv4"]),
+        (
+            "model.body=conv5",
+            [
+                "model.body = 'conv5' is unknown; did you mean 'conv",
+                "Accepted: conv3, conv4",
+                "or what a module registers that --plugin MODULE",
+            ],
+        ),
         ("model.head_init=default2", ["model.head_init = 'default2' is unknown; did you mean 'default'?"]),
         ("data.source=digit", ["data.source = 'digit' is unknown; did you mean 'digits'?", "cifar10"]),
         ("data.partition=shard", ["data.partition = 'shard' is unknown; did you mean 'shards'?", "iid"]),
@@ -324,3 +331,9 @@ def test_a_wrong_keyword_is_a_request_error_too() -> None:
         Config(trian={})
     with pytest.raises(RequestError, match="method = 3 is neither a name nor a table"):
         Config(method=3)
+
+
+@pytest.mark.parametrize("text", ["0,1", "0, 1", "[0, 1]"])
+def test_a_list_of_numbers_may_be_given_with_commas(text: str) -> None:
+    assert Config.load(None, [f"personalize.sweep={text}"]).personalize.sweep == (0, 1)
+    assert Config.load(None, ["personalize.sweep=3"]).personalize.sweep == (3,)

@@ -24,11 +24,14 @@ from typer.testing import CliRunner
 
 from torso import Config, RequestError, Result, run
 from torso.cli import app
+from torso.data import build, partitions, sources
 from torso.data.batches import Batch
 from torso.engine import OneByOne
 from torso.learn.gradients import gradients
+from torso.measure import measures
 from torso.methods import AXES, methods
-from torso.nets import Network, Tensors
+from torso.nets import Network, Tensors, bodies
+from torso.registry import Registry
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
 from torso.runs.state import State
@@ -41,13 +44,14 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 @pytest.fixture(autouse=True, scope="module")
 def _examples() -> Iterator[None]:
     """The examples can be imported, and what they register is forgotten afterwards: other tests list what there is."""
-    kept = [(registry, dict(registry)) for registry in (methods, *AXES.values())]
+    registries: tuple[Registry[Any], ...] = (methods, *AXES.values(), sources, partitions, bodies, measures)
+    kept = [(registry, dict(registry)) for registry in registries]
     sys.path.insert(0, str(EXAMPLES))
-    for name in ("fedala", "own_methods"):
+    for name in ("fedala", "own_methods", "own_parts"):
         importlib.import_module(name)
     yield
     sys.path.remove(str(EXAMPLES))
-    for name in ("fedala", "own_methods"):
+    for name in ("fedala", "own_methods", "own_parts"):
         del sys.modules[name]
     for registry, before in kept:
         registry.clear()
@@ -289,3 +293,30 @@ def test_the_command_line_knows_it_by_name(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["method"] == "fedala"
     assert 'lower = "blocks:1"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
     assert "did you mean" in torso("run", "--set", "method.name=fedala", "--quiet").stderr  # nobody has imported it
+
+
+# data, a partition, a network and a measure
+
+PARTS = ("data.source=stripes", "data.partition=in-turn", "data.clients=4", "model.body=small-cnn")
+
+
+def test_the_source_and_the_partition_give_what_the_page_says() -> None:
+    """1000 and 200 images, two classes in turn: with four clients, each has 250 of one class and is measured on 50."""
+    federation = build(Config.load(None, PARTS).data, 0, torch.device("cpu"))
+    assert (federation.name, federation.classes, federation.image) == ("stripes", 2, (1, 8, 8))
+    assert federation.class_counts.tolist() == [[250, 0], [0, 250], [250, 0], [0, 250]]
+    assert federation.test.sizes.tolist() == [50, 50, 50, 50]
+    image, label = federation.train.images[0, ..., 0].int(), federation.train.labels[0]
+    assert label == 0
+    assert (image[1::2] >= 200).all()  # lying: whole rows are bright
+    assert (image[::2] < 56).all()
+
+
+def test_the_network_and_the_measure_give_what_the_page_says() -> None:
+    """Clients of one class: after fine-tuning at a high rate each is sure of everything, at first of nothing."""
+    sets = (*PARTS, "train.rounds=1", "train.lr=1e-6", "measure.names=initial,sure")
+    assert run(Config.load(None, sets)).accuracy["sure"].clients == (0.0, 0.0, 0.0, 0.0)
+    alone = run(Config.load(None, [*sets, "method.name=local-only", "train.lr=0.1", "train.rounds=3"]))
+    assert alone.accuracy["sure"].clients == alone.accuracy["initial"].clients == (100.0, 100.0, 100.0, 100.0)
+    assert alone.initial is not None
+    assert alone.initial.body.features == 32

@@ -56,6 +56,7 @@ def run(
     from torso.config import Config
     from torso.report.printing import print_results
     from torso.runs import run as runs
+    from torso.runs.folder import own_folder
 
     if resume and out is None:
         raise RequestError("--resume needs --out, the folder of the run to continue.")
@@ -66,8 +67,8 @@ def run(
                 f"--resume: {str(out)!r} holds no run (no config.toml). Leave --resume out to start one."
             )
     experiment = Config.load(config, sets)
-    folder = out or _free_folder(f"{experiment.method.name}-{experiment.data.source}")
-    with _watching(quiet, tensorboard) as (listener, stop):
+    name = f"{experiment.method.name}-{experiment.data.source}"
+    with own_folder(out, name) as folder, _watching(quiet, tensorboard) as (listener, stop):
         try:
             result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
         except runs.Stopped as stopped:
@@ -104,6 +105,7 @@ def compare(
     from torso.report.comparison import compare_folders
     from torso.report.printing import print_comparison, print_differences, print_results
     from torso.runs.compare import compare as run_all
+    from torso.runs.folder import own_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
         print_comparison(compare_folders(methods, baseline), as_json)
@@ -114,8 +116,7 @@ def compare(
         raise RequestError(f"compare takes methods and at most one CONFIG.toml, found {methods}.")
     if baseline is not None and baseline not in names:
         raise RequestError(f"--baseline {baseline!r} is not among the methods. Accepted: {', '.join(names)}")
-    folder = out or _free_folder("compare")
-    with _watching(quiet, tensorboard) as (listener, stop):
+    with own_folder(out, "compare") as folder, _watching(quiet, tensorboard) as (listener, stop):
         results = run_all(
             names,
             files[0] if files else None,
@@ -323,18 +324,11 @@ def main() -> None:
         sys.exit(130)
 
 
-def _free_folder(name: str) -> Path:
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
-
-
 @contextmanager
 def _watching(
     quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
 ) -> Iterator[tuple[Listener, Stop]]:
-    """Progress on the error stream, and Ctrl-C that stops after the current round; a second one stops at once.
+    """Progress on the error stream, and Ctrl-C that stops after the round or the measure; a second one stops at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""
     from torso.report.progress import LiveBars, PlainLines
@@ -347,7 +341,7 @@ def _watching(
         if stop.asked:
             raise KeyboardInterrupt
         stop.ask()
-        console.print("stopping after this round (Ctrl-C again: at once, without a checkpoint)")
+        console.print(f"stopping {stop.when}", soft_wrap=True)
 
     def with_events(listener: Listener) -> Listener:
         if not tensorboard:

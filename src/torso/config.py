@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from torso.errors import RequestError, did_you_mean
-from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive
+from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, Seed
 from torso.methods import Method, method_from_config, method_to_config
 from torso.registry import Registry
 
@@ -34,7 +34,13 @@ def _split(value: Any) -> Any:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
+def _split_numbers(value: Any) -> Any:
+    pieces = _split(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
+    return [int(piece) if isinstance(piece, str) and piece.isdecimal() else piece for piece in pieces]
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
+Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
 
 
 class _Section(BaseModel):
@@ -47,7 +53,7 @@ class SyntheticConfig(_Section):
     classes: Count = 10
     samples: Count = 5000
     test_samples: Count = 1000
-    size: Count = 8
+    size: Annotated[int, Field(ge=1, le=10_000)] = 8
     channels: Count = 1
     noise: NotNegative = 0.25
 
@@ -122,9 +128,7 @@ class PersonalizeConfig(_Section):
     epochs: CountOrZero = Field(5, description="epochs of fine-tuning")
     lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum is the run's")
     batch_size: CountOrZero = Field(0, description="batch of fine-tuning; 0: the run's")
-    sweep: tuple[CountOrZero, ...] = Field(
-        (), strict=False, description="further numbers of epochs, measured in the same pass"
-    )
+    sweep: Counts = Field((), strict=False, description="further numbers of epochs, measured in the same pass")
 
 
 class AttackConfig(_Section):
@@ -171,7 +175,7 @@ class RayConfig(_Section):
 class RunConfig(_Section):
     """Seed, device and bookkeeping."""
 
-    seed: CountOrZero = Field(0, description="of everything random: partition, weights, participants, batches")
+    seed: Seed = Field(0, description="of everything random: partition, weights, participants, batches")
     device: str = Field("auto", description="auto: cuda where there is one, else cpu")
     engine: str = Field(
         "auto",

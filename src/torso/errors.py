@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class TorsoError(Exception):
@@ -30,3 +33,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` when something close is known, else a full stop."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else "."
+
+
+@contextmanager
+def from_outside(what: str, expected: str) -> Iterator[None]:
+    """Somebody's own source, partition or network: whatever it raises is said in one sentence, with where."""
+    try:
+        yield
+    except (TorsoError, MemoryError):
+        raise
+    except Exception as error:  # nobody knows what it may raise; Python shows the cause, the command line this line
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+        raise RequestError(f"{what} fails: {said} ({where}). Expected: {expected}") from error

@@ -41,7 +41,10 @@ class Registry(dict[str, T], Generic[T]):
         if name in self:
             return self[name]
         hint = did_you_mean(name, self)
-        raise RequestError(f"{key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}")
+        raise RequestError(
+            f"{key} = {name!r} is unknown{hint} Accepted: {', '.join(sorted(self))}, or what a module registers that "
+            "--plugin MODULE names"
+        )
 
     def __missing__(self, name: str) -> T:
         return self.look_up(name, self.key)
@@ -52,7 +55,9 @@ Guests = dict[str, dict[str, Any]]
 
 def guests() -> Guests:
     """What others than Torso have registered, by key and name: a process elsewhere has to be told of it."""
-    found = {key: {n: thing for n, thing in known.items() if _foreign(thing)} for key, known in Registry.every.items()}
+    found = {
+        key: {n: thing for n, thing in known.items() if is_foreign(thing)} for key, known in Registry.every.items()
+    }
     return {key: things for key, things in found.items() if things}
 
 
@@ -61,7 +66,7 @@ def welcome(things: Guests) -> None:
         Registry.every[key].update(named)
 
 
-def _foreign(thing: object) -> bool:
+def is_foreign(thing: object) -> bool:
     """Whether it, or what it is made of, comes from a module outside."""
     parts = (thing, *(vars(thing).values() if is_dataclass(thing) and not isinstance(thing, type) else ()))
     modules = (getattr(part, "__module__", None) or "builtins" for part in parts)

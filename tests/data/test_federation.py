@@ -109,6 +109,24 @@ def test_validation_is_held_out_of_what_clients_learn_from() -> None:
     assert held.labels.tolist() != build(config, 3, CPU).test.labels.tolist()
 
 
+@pytest.mark.parametrize(("clients", "most", "least"), [(50, 28, 0.0358), (10, 144, 0.007)])
+def test_a_share_that_holds_nothing_out_is_refused_with_the_least_that_does(
+    clients: int, most: int, least: float
+) -> None:
+    """1442 digits, an equal number each: 1/28 = 0.03571…, 1/144 = 0.00694…, rounded up."""
+    wanted = rf"data\.validation = 0\.005 holds nothing out: .* {most} training samples\. Accepted: {least} or more"
+    with pytest.raises(RequestError, match=wanted):
+        build(options(partition="iid", clients=clients, validation=0.005), 0, CPU)
+    assert len(build(options(partition="iid", clients=clients, validation=least), 0, CPU).test.labels) > 0
+    with pytest.raises(RequestError, match=r"more than 1 training sample\. Accepted: 0, or fewer data\.clients"):
+        build(options(partition="iid", clients=1442, validation=0.9), 0, CPU)
+
+
+def test_more_test_shards_than_test_samples_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"data\.test_shards = 1000000000: the test set has 355 .* 0 to 355"):
+        build(options(test_shards=10**9), 0, CPU)
+
+
 def test_validation_and_test_data_dealt_anew_exclude_each_other() -> None:
     with pytest.raises(RequestError, match=r"data.validation = 0.2 .* data.test_shards = 3"):
         build(options(validation=0.2, test_shards=3), 0, CPU)

@@ -33,10 +33,13 @@ def three() -> Federation:
     return replace(tiny.federation(), train=split(TRAIN), test=split(TEST), classes=4, clients=3)
 
 
-def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) -> dict[str, Accuracy]:
-    """Head rows (1, 0), (0, 1), 0, 0: class 0 where the first pixel is larger, else class 1."""
+def measured(
+    names: list[str], at_once: int = 1, scale: float = 1.0, **sections: dict[str, object]
+) -> dict[str, Accuracy]:
+    """Head rows (1, 0), (0, 1), 0, 0: class 0 where the first pixel is larger, else class 1. The body times `scale`."""
     config = Config(model={"body": "scale", "head_init": "eye", "head_bias": False}, **sections)
     job: Job = prepare(config, three())
+    job.model["body.blocks.0.weight"] *= scale
     how = job.evaluation(job.plan[0], State(job.model))
     with OneByOne(job.net, job.federation, workers=2, at_once=at_once) as engine:
         return evaluate(engine, job.federation, names, State(job.model), how, job.measured_clients)
@@ -48,6 +51,15 @@ def test_initial_is_per_client_and_leaves_out_clients_without_test_data(at_once:
     found = measured(["initial"], at_once)["initial"]
     assert found.clients == (50.0, 50.0, None)
     assert (found.mean, found.std, found.n) == (50.0, 0.0, 2)
+
+
+@pytest.mark.parametrize("templates", ["cosine", "l2"])
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_a_model_that_diverged_is_right_about_nothing(scale: float, templates: str) -> None:
+    """Not about class 0 either, which argmax finds among NaN; (0, x) and (x, 0) times infinity hold NaN, too."""
+    names = ["initial", "personalized", "without_head", "generic", "generic_as_personal", "personal", "local"]
+    found = measured([*names, "id_before", "ood_after"], scale=scale, measure={"templates": templates})
+    assert {name: accuracy.mean for name, accuracy in found.items()} == dict.fromkeys(found, 0.0)
 
 
 def test_generic_counts_every_test_sample_once() -> None:

@@ -64,8 +64,9 @@ def test_after_training_for_itself(at_once: int) -> None:
 
 
 def test_measuring_newcomers_needs_some() -> None:
-    with pytest.raises(RequestError, match=r"data\.new_clients is 0"):
-        prepare(Config(measure={"names": ["new_before"]}))
+    for key in ("names", "during"):
+        with pytest.raises(RequestError, match=rf"^measure\.{key} = 'new_before' .* data\.new_clients is 0"):
+            prepare(Config(measure={key: ["new_before"]}))
 
 
 def test_equal_shares_of_every_class_are_the_plain_accuracy() -> None:

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from torso import Config, RequestError, run
 from torso.methods import methods
+from torso.runs.events import Listener
 from torso.runs.run import prepare
 
 SMALL = {"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 10, "lr": 0.01}
@@ -105,8 +106,16 @@ def test_a_body_trained_elsewhere_comes_from_a_run_or_a_file(tmp_path: Path) -> 
 
 def test_a_body_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"body.blocks.0.linear.weight": torch.zeros(2, 2)}, tmp_path / "small.safetensors")
-    with pytest.raises(RequestError, match=r"body\.blocks\.0\.linear\.weight is torch\.float32 \[2, 2\]"):
+    fits = r"^model\.weights = '.*small.safetensors': body\.blocks\.0\.linear\.weight is torch\.float32 \[2, 2\], .* "
+    with pytest.raises(RequestError, match=fits + r"Give weights of model\.body = 'mlp', or change model\.body\.$"):
         prepare(Config(model={"weights": str(tmp_path / "small.safetensors")}))
+    save_file({"body.stem": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
+    with pytest.raises(RequestError, match=r"^model\.weights = .* holds body\.stem, which .* model\.body = 'mlp'"):
+        prepare(Config(model={"weights": str(tmp_path / "other.safetensors")}))
+    lost = {n: t.detach() * torch.nan for n, t in prepare(Config()).net.body.state_dict(prefix="body.").items()}
+    save_file(lost, tmp_path / "lost.safetensors")
+    with pytest.raises(RequestError, match=r"^model\.weights = .*lost.* body\..* holds NaN or infinite values"):
+        prepare(Config(model={"weights": str(tmp_path / "lost.safetensors")}))
     save_file({"head.weight": torch.zeros(2, 2)}, tmp_path / "head.safetensors")
     with pytest.raises(RequestError, match=r"lacks body\.blocks\.0\.linear\.weight"):
         prepare(Config(model={"weights": str(tmp_path / "head.safetensors")}))
@@ -120,3 +129,28 @@ def test_a_body_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
 def test_class_means_need_a_head_of_one_layer() -> None:
     with pytest.raises(RequestError, match="needs a head of one linear layer, found Layers"):
         prepare(Config(method=methods["fedncm"].but(head=methods["mlp-head"].head)))
+
+
+class Hears(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("ft", True), ("lp", True), ("fedncm", True), ("random", False), ("fedavg", False)]
+)
+def test_methods_for_a_trained_body_say_so_when_there_is_none(method: str, said: bool, tmp_path: Path) -> None:
+    """Under the name ft a run from random weights would be taken for one from trained weights; that one is random."""
+    base = {"data": {"clients": 10}, "train": {**SMALL, "rounds": 1}, "measure": {"names": ["generic"]}}
+    told = Hears()
+    run(Config(method=method, **base), tmp_path / "run", listener=told)
+    wanted = (
+        f"method.name = {method!r} is meant for a body trained elsewhere, and model.weights is empty: it begins at "
+    )
+    assert told.notes == ([wanted + "random weights"] if said else [])
+    quiet = Hears()
+    run(Config(method=method, model={"weights": str(tmp_path / "run")}, **base), listener=quiet)
+    assert quiet.notes == []

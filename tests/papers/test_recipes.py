@@ -293,3 +293,12 @@ def test_an_unknown_table_is_refused_with_what_there_is(table: str, said: str) -
 def test_a_filter_that_matches_nothing_is_refused_with_what_would(only: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         plan(recipe("fedbabu/13"), only)
+
+
+def test_the_readme_counts_the_tables_that_can_be_run() -> None:
+    every = [plan(recipe(name)) for name in names()]
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    runnable = sum(bool(made.runs) for made in every)
+    assert (
+        f"numbers of {len(every)} tables of the four papers. Each of the {runnable} that can be run is a recipe" in page
+    )

@@ -79,6 +79,13 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def assert_same_run(folder: Path, other: Path) -> None:
+    assert result_of(folder) == result_of(other)
+    assert history_of(folder) == history_of(other)
+    assert same_tensors(last_tensors(folder), last_tensors(other))
+    assert set(files(folder)) == set(files(other))  # and so no temporary files
+
+
 class StopAfter(Listener):
     """Asks for a stop in the middle of round 1 (0) or right after another round."""
 

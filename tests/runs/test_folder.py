@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import torso
 from torso import Config, RequestError, Result, run
 from torso.methods import Finished, methods
+from torso.runs.folder import RunFolder, own_folder
 
 from .samples import bits, files, history_of, last_tensors, result_of, same_tensors, tiny
 
@@ -124,6 +126,24 @@ def test_somebody_elses_folder_is_refused_and_left_as_it_is(tmp_path: Path) -> N
     assert files(tmp_path) == {"thesis.tex": b"precious"}
 
 
+def test_of_two_runs_that_found_the_folder_empty_the_second_is_refused(tmp_path: Path) -> None:
+    first, second = (RunFolder.check(tmp_path / "one", tiny("fedavg", f"run.seed={seed}"), False) for seed in (1, 2))
+    first.create()
+    first.append({"round": 1})
+    before = files(tmp_path)
+    with pytest.raises(RequestError, match=r"one': another run has begun there in the meantime. Give each run its own"):
+        second.create()
+    assert files(tmp_path) == before
+
+
+def test_runs_beside_each_other_take_different_free_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with own_folder(None, "a") as one, own_folder(None, "a") as other, own_folder(Path("mine"), "a") as named:
+        assert [str(path) for path in (one, other, named)] == ["runs/a-1", "runs/a-2", "mine"]
+        (other / "config.toml").touch()
+    assert [str(path) for path in Path("runs").iterdir()] == ["runs/a-2"]  # what holds nothing is given back
+
+
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RequestError, match="is a file"):
@@ -134,6 +154,13 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_welcome(tmp_path: Path) -> None:
     assert run(tiny("fedavg", "train.rounds=1"), tmp_path).ok
+
+
+def test_a_config_that_was_never_written_is_no_run(tmp_path: Path) -> None:
+    """Empty, it would be read as the defaults."""
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(RequestError, match=r"holds no run \(no config.toml\)"):
+        run(Config(), tmp_path, resume=True)
 
 
 def test_resume_needs_a_run(tmp_path: Path) -> None:
@@ -173,6 +200,7 @@ def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
         ("method.start={name='finished', run='/nowhere'}", "'/nowhere' is not the folder of a finished run"),
         ("model.body=conv4", "model.body = 'conv4' needs images of at least 16×16, found 8×8"),
         ("run.device=cudda", "run.device = 'cudda' cannot be used here"),
+        ("run.device=meta", "run.device = 'meta' cannot be used here: it holds no data. Accepted: auto, cpu"),
     ],
 )
 def test_what_only_the_network_or_the_machine_can_tell_is_refused_before_a_folder_is_made(
@@ -182,6 +210,12 @@ def test_what_only_the_network_or_the_machine_can_tell_is_refused_before_a_folde
     with pytest.raises(RequestError, match=words):
         run(tiny("fedavg", *head_only, override), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without an accelerator")
+def test_a_device_that_is_not_there_is_not_offered(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"run.device = 'cuda' cannot be used here: [^.]*\. Accepted: auto, cpu$"):
+        run(tiny("fedavg", "run.device=cuda"), tmp_path / "out")
 
 
 def test_a_method_that_begins_at_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,18 @@ from torso import RequestError, run
 from torso.runs.folder import RunFolder
 from torso.runs.run import Stopped
 
-from .samples import TINY, StopAfter, digits, files, history_of, last_tensors, result_of, same_tensors, tiny
+from .samples import (
+    TINY,
+    StopAfter,
+    assert_same_run,
+    digits,
+    files,
+    history_of,
+    last_tensors,
+    result_of,
+    same_tensors,
+    tiny,
+)
 
 METHODS = ("fedper", "lg-fedavg")  # one keeps heads with clients; the other has two stages and keeps bodies
 
@@ -33,13 +44,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for method, folder in folders.items():
         assert run(tiny(method), folder).ok
     return folders
-
-
-def assert_same_run(folder: Path, other: Path) -> None:
-    assert result_of(folder) == result_of(other)
-    assert history_of(folder) == history_of(other)
-    assert same_tensors(last_tensors(folder), last_tensors(other))
-    assert set(files(folder)) == set(files(other))  # and so no temporary files
 
 
 # stopped
@@ -64,10 +68,15 @@ def test_stopped_after_any_round_and_resumed_it_is_the_same_run(
         assert same_tensors(last_tensors(folder), last_tensors(whole[method]))
 
 
-def test_a_stop_after_the_last_round_changes_nothing(whole: dict[str, Path], tmp_path: Path) -> None:
-    listener = StopAfter(4)
-    assert run(tiny("fedper"), tmp_path / "out", listener=listener, stop=listener.stop).ok
-    assert_same_run(tmp_path / "out", whole["fedper"])
+def test_a_stop_after_the_last_round_leaves_the_measures_to_the_next_time(
+    whole: dict[str, Path], tmp_path: Path
+) -> None:
+    listener, folder = StopAfter(4), tmp_path / "out"
+    with pytest.raises(Stopped, match="stopped after round 4 of 4, before all was measured, with a checkpoint"):
+        run(tiny("fedper"), folder, listener=listener, stop=listener.stop)
+    assert not (folder / "result.json").exists()
+    run(tiny("fedper"), folder, resume=True)
+    assert_same_run(folder, whole["fedper"])
 
 
 def test_a_stop_without_a_folder_says_that_there_is_nothing_to_resume() -> None:
@@ -253,6 +262,21 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(
     assert "round-000003.json is damaged (" in seen.note
     assert seen.note.endswith("), passed over")
     assert_same_run(folder, whole["fedper"])
+
+
+@pytest.mark.parametrize("line", ['{"round": 2}', "[1, 2]", '"2"', '{"round": "2", "seconds": 1}', "{", "\\xff"])
+def test_a_line_of_the_history_that_is_no_round_is_passed_over_aloud(
+    line: str, stopped: Path, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    (folder / "history.jsonl").write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
+    seen = StopAfter(99)
+    run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
+    assert seen.note.endswith(f"; {folder / 'history.jsonl'}, line 2 is not a round, passed over")
+    assert result_of(folder) == result_of(whole["fedper"])
+    assert history_of(folder) == [told for told in history_of(whole["fedper"]) if told["round"] != 2]
 
 
 def test_tensors_without_a_note_are_no_checkpoint(stopped: Path, whole: dict[str, Path], tmp_path: Path) -> None:

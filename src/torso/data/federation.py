@@ -5,6 +5,7 @@ N clients, C classes; n images of H × W × channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -142,6 +143,8 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
     kept, held = held_out(dealt.train, options.validation, seed)
+    if options.validation and not len(held.order):
+        raise RequestError(_nothing_held(options.validation, int(dealt.train.sizes.max())))
     train = _split(shelf, dataset.train, kept, device)
     test = _split(shelf, dataset.test, mixed(dealt.test, seed), device)
     on_server = draw_server_rows(len(dataset.train), options.server_fraction, seed)
@@ -172,6 +175,16 @@ def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     out = np.zeros(len(owner), dtype=bool)
     out[np.lexsort((key, owner))] = place < np.floor(share * rows.sizes + 1e-9)[owner]
     return _those(rows, owner, ~out), _those(rows, owner, out)
+
+
+def _nothing_held(share: float, most: int) -> str:
+    """Why there is nothing to measure on where the largest client has `most` training samples."""
+    least = math.ceil(10_000 / most) / 10_000  # upwards, so that it does work
+    what = f"{least} or more (one sample of the largest client), or 0" if least < 1 else "0, or fewer data.clients"
+    return (
+        f"data.validation = {share} holds nothing out: no client has more than {most} training "
+        f"sample{'' if most == 1 else 's'}. Accepted: {what}"
+    )
 
 
 def _those(rows: Rows, owner: Ints, chosen: NDArray[np.bool_]) -> Rows:

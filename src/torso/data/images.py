@@ -5,7 +5,7 @@ n images, H × W pixels, C channels; pixels stay uint8 until they meet a network
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,20 +74,46 @@ def _whole(where: str, name: str, values: Any) -> Ints:
     return array.astype(np.int64)
 
 
-def check(dataset: Dataset) -> None:
-    """Refuse labels outside 0..classes−1 and splits that do not fit each other."""
-    for split, part in (("train", dataset.train), ("test", dataset.test)):
-        wrong = np.flatnonzero((part.labels < 0) | (part.labels >= dataset.classes))
+def checked(dataset: Any, where: str) -> Dataset:
+    """What a source gave, with arrays as the rest of Torso wants them, or why it cannot be used.
+
+    `where` is the key that named the source. Refused: another type, images that are not uint8, labels that are not
+    integers from 0 to classes − 1, splits or constants that do not fit each other."""
+    if not isinstance(dataset, Dataset) or not all(isinstance(part, Images) for part in (dataset.train, dataset.test)):
+        found = (
+            f"a Dataset of {type(dataset.train).__name__}" if isinstance(dataset, Dataset) else type(dataset).__name__
+        )
+        raise RequestError(
+            f"{where} gave {found}. Expected: torso.data.images.Dataset(name, train, test, classes) whose train and "
+            "test are Images(images, labels)"
+        )
+    train, test = (
+        as_images(f"{where}, {split}", part.images, part.labels, part.writers)
+        for split, part in (("train", dataset.train), ("test", dataset.test))
+    )
+    _check_labels(where, train, test, dataset.classes)
+    sizes = train.images.shape[1:], test.images.shape[1:]
+    if sizes[0] != sizes[1]:
+        raise RequestError(
+            f"{where}: train images are {_size(sizes[0])} but test images {_size(sizes[1])}. Expected: one size"
+        )
+    channels = sizes[0][-1]
+    if len(dataset.mean) != len(dataset.std) or len(dataset.mean) not in (0, channels):
+        raise RequestError(
+            f"{where}: mean = {dataset.mean} and std = {dataset.std} of images with {channels} channels. "
+            "Expected: a number for each channel, or () for those of the training images"
+        )
+    return replace(dataset, train=train, test=test)
+
+
+def _check_labels(where: str, train: Images, test: Images, classes: int) -> None:
+    for split, part in (("train", train), ("test", test)):
+        wrong = np.flatnonzero((part.labels < 0) | (part.labels >= classes))
         if len(wrong):
             raise RequestError(
-                f"{dataset.name}: {split} label {part.labels[wrong[0]]} (image {wrong[0]}) is not a class. "
-                f"Expected: 0 to {dataset.classes - 1}"
+                f"{where}: {split} label {part.labels[wrong[0]]} (image {wrong[0]}) is not a class. "
+                f"Expected: 0 to {classes - 1}"
             )
-    train, test = dataset.train.images.shape[1:], dataset.test.images.shape[1:]
-    if train != test:
-        raise RequestError(
-            f"{dataset.name}: train images are {_size(train)} but test images {_size(test)}. Expected: one size"
-        )
 
 
 def _size(shape: tuple[int, ...]) -> str:

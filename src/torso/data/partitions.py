@@ -14,7 +14,7 @@ import numpy as np
 
 from torso.data.images import Dataset, Images, Ints
 from torso.data.rows import Rows
-from torso.errors import RequestError
+from torso.errors import RequestError, from_outside
 from torso.randomness import numpy_generator
 from torso.registry import Registry
 
@@ -36,20 +36,45 @@ partitions: Registry[Partitioner] = Registry("data.partition")
 
 def deal(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     """Deal both splits as `data.partition` says, the test split anew if `data.test_shards` asks for it (spec 9.5)."""
-    dealt = partitions[options.partition](dataset, options, seed)
+    where = f"data.partition = {options.partition!r}"
+    with from_outside(where, "a function of (dataset, options, seed) that returns a Partition"):
+        dealt = partitions[options.partition](dataset, options, seed)
+    check_dealt(dealt, dataset, where)
     if options.test_shards:
         rng = numpy_generator(seed, "partition", "test-shards")
-        clients, per = len(dealt.train), options.test_shards
+        clients, per, samples = len(dealt.train), options.test_shards, len(dataset.test)
+        if per > samples:
+            raise RequestError(
+                f"data.test_shards = {per}: the test set has {samples} samples. Accepted: 0 to {samples}"
+            )
         slots = shard_slots(clients, dataset.classes, per, rng, balance=options.balance, key="data.test_shards")
         dealt = replace(dealt, test=deal_shards(dataset.test.labels, slots, clients, dataset.classes, rng))
     empty = np.flatnonzero(dealt.train.sizes == 0)
     if len(empty):
         raise RequestError(
-            f"data.partition = {options.partition!r} leaves client {empty[0]} without training samples "
+            f"{where} leaves client {empty[0]} without training samples "
             f"({len(empty)} of {len(dealt.train)} clients; {len(dataset.train)} samples in all). "
             "Expected: fewer data.clients, or fewer data.shards per client"
         )
     return dealt
+
+
+def check_dealt(dealt: Partition, dataset: Dataset, where: str) -> None:
+    """Refuse what a partition of somebody's own gave and no client can learn from."""
+    if not isinstance(dealt, Partition):
+        raise RequestError(
+            f"{where} gave {type(dealt).__name__}. Expected: torso.data.partitions.Partition(train, test), both Rows"
+        )
+    if len(dealt.train) != len(dealt.test):
+        raise RequestError(
+            f"{where} deals training data to {len(dealt.train)} clients and test data to {len(dealt.test)}. "
+            "Expected: the same clients in both"
+        )
+    for split, rows, samples in (("train", dealt.train, len(dataset.train)), ("test", dealt.test, len(dataset.test))):
+        if len(rows.order) and not 0 <= rows.order.min() <= rows.order.max() < samples:
+            raise RequestError(
+                f"{where}: rows of {split} are {rows.order.min()} to {rows.order.max()}. Expected: 0 to {samples - 1}"
+            )
 
 
 def clients_of(dataset: Dataset, options: DataConfig) -> int:

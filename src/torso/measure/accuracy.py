@@ -19,14 +19,24 @@ from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors, apply, set_modes
 from torso.precision import computing
 
+NO_CLASS = -1  # no label is: an answer that is always wrong
+
+
+def largest(scores: Tensor, among: Tensor | None = None) -> Tensor:
+    """The class [G, B] of the largest score [G, B, C], where `among` [G, 1, C] if given.
+
+    None where a score is not finite: argmax would take a model of NaN to say class 0, and count that as right."""
+    allowed = scores if among is None else scores.masked_fill(~among, -torch.inf)
+    return allowed.argmax(dim=-1).masked_fill(~scores.isfinite().all(dim=-1), NO_CLASS)
+
 
 def own_answer(said: Output) -> Tensor:
     """What the client says: its personal logits where the head is dual."""
-    return said.own.argmax(dim=-1)
+    return largest(said.own)
 
 
 def generic_answer(said: Output) -> Tensor:
-    return said.logits.argmax(dim=-1)
+    return largest(said.logits)
 
 
 @torch.no_grad()
@@ -116,7 +126,7 @@ def without_head(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
             close = F.normalize(features, dim=-1) @ F.normalize(templates, dim=-1).transpose(1, 2)
         else:
             close = -torch.cdist(features, templates)
-        return close.masked_fill(~known.unsqueeze(1), -torch.inf).argmax(dim=-1)
+        return largest(close, known.unsqueeze(1))
 
     return {"without_head": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size, nearest)}
 

@@ -188,10 +188,14 @@ fedrod_meta_bsm = fedrod_hyper.but(
     step=MetaWeighted(), about="Fed-RoD (hyper) whose samples are weighed by a net that learns to (spec 6.5)."
 )
 lp = method(
-    train="head", share="head", about="Linear probing: only the head learns and travels (spec 7.2).", paper=_NCM
+    train="head",
+    share="head",
+    about="Linear probing: only the head learns and travels (spec 7.2).",
+    paper=_NCM,
+    pretrained=True,
 )
 mlp_head = lp.but(head=MlpHead(), about="Probing with a head of three layers (spec 7.5).")
-ft = random.but(about="The whole network from a body trained elsewhere: set model.weights (spec 7.3).")
+ft = random.but(about="The whole network from a body trained elsewhere: set model.weights (spec 7.3).", pretrained=True)
 lp_ft = ft.but(
     start=Finished("lp", first=10, rounds=1.0, lr=0.0, schedule=""), about="Ten rounds of probing, then FT (spec 7.4)."
 )

@@ -61,6 +61,7 @@ class Method:
     name: str = "custom"
     about: str = ""
     paper: str = ""  # who proposed it
+    pretrained: bool = False  # meant to begin at a body trained elsewhere (spec 7)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", phases(self.train))
@@ -79,7 +80,7 @@ class Method:
     def choices(self) -> dict[str, Any]:
         """The axes that say something: those that differ from plain FedAvg."""
         plain = Method()
-        skip = {"name", "about", "paper"}
+        skip = {"name", "about", "paper", "pretrained"}
         return {f: v for f, v in vars(self).items() if f not in skip and v != getattr(plain, f)}
 
 

@@ -31,6 +31,10 @@ class _Count(Listener):
     def end(self, result: Result) -> None:
         self.ended += 1
 
+    def tally(self) -> str:
+        """Runs done of runs in all; a search that has gone on beyond what was foreseen says so."""
+        return f"{self.ended}/{self.runs}" if self.ended <= self.runs else f"{self.ended} ({self.runs} foreseen)"
+
     def note(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -72,9 +76,7 @@ class TableLines(_Count):
         super().end(result)
         name = result.folder.name if result.folder else result.method
         taken = time.perf_counter() - self.began
-        self.note(
-            f"{self.title}: {self.ended}/{self.runs}  {name}  {result.status}  {short(result.accuracy)}  {taken:.0f} s"
-        )
+        self.note(f"{self.title}: {self.tally()}  {name}  {result.status}  {short(result.accuracy)}  {taken:.0f} s")
 
 
 class TableBar(_Count):
@@ -92,6 +94,7 @@ class TableBar(_Count):
             console=console,
         )
         self.task = TaskID(0)
+        self.rounds = self.seen = 0
         self.last = ""
 
     def __enter__(self) -> TableBar:
@@ -103,15 +106,23 @@ class TableBar(_Count):
 
     def table(self, title: str, runs: int, rounds: int, done: int) -> None:
         super().table(title, runs, rounds, done)
-        self.task = self.progress.add_task(title, total=max(rounds, 1), runs=f"{done}/{self.runs}", news="")
+        self.rounds, self.seen = rounds, 0
+        self.task = self.progress.add_task(title, total=max(rounds, 1), runs=self.tally(), news="")
 
     def begin(self, begin: Begin) -> None:
-        self.progress.advance(self.task, begin.done)
+        self._advance(begin.done)
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-        self.progress.update(self.task, advance=1, news=f"{round.stage} round {round.round}  {self.last}")
+        self._advance(1)
+        self.progress.update(self.task, news=f"{round.stage} round {round.round}  {self.last}")
 
     def end(self, result: Result) -> None:
         super().end(result)
         self.last = f"last: {escape(result.folder.name if result.folder else result.method)} {means(result.accuracy)}"
-        self.progress.update(self.task, runs=f"{self.ended}/{self.runs}", news=self.last)
+        self.progress.update(self.task, runs=self.tally(), news=self.last)
+
+    def _advance(self, rounds: int) -> None:
+        """A bar that is full would say that it is over: beyond what was foreseen, one round is always left."""
+        self.seen += rounds
+        total = self.seen + 1 if self.seen > self.rounds else None  # None: as it is
+        self.progress.update(self.task, advance=rounds, total=total)

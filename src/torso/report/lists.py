@@ -11,6 +11,7 @@ from torso.errors import RequestError
 from torso.methods import AXES, Method, methods
 from torso.methods.parse import axis_to_config
 from torso.nets import bodies
+from torso.nets.build import make_body
 from torso.registry import Registry, plain, summary
 from torso.report.anatomy import anatomy
 
@@ -79,7 +80,7 @@ def _model(name: str) -> dict[str, Any]:
     for image in ((3, 32, 32), (1, 28, 28), (1, 8, 8)):
         try:
             with torch.device("meta"):
-                body = bodies[name](*image)
+                body = make_body(name, image)
         except RequestError:
             continue
         size = "×".join(map(str, (*image[1:], image[0])))

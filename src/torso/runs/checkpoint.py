@@ -126,28 +126,29 @@ def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
     return note, load_file(tensors)
 
 
-def load_body(path: Path, model: Tensors) -> Tensors:
-    """The tensors of a body trained elsewhere, from a run folder or a safetensors file; every one must fit."""
+def load_body(path: Path, model: Tensors, body: str) -> Tensors:
+    """The tensors of a body trained elsewhere, from a run folder or a safetensors file; every one must fit `body`."""
+    where, instead = f"model.weights = {str(path)!r}", f"Give weights of model.body = {body!r}, or change model.body."
     try:
         if path.is_dir():
             newest = _newest_first(path / "checkpoints")
             if not newest:
-                raise RequestError(
-                    f"model.weights = {str(path)!r} holds no checkpoint. Give the folder of a finished run."
-                )
+                raise RequestError(f"{where} holds no checkpoint. Give the folder of a finished run.")
             held = {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
         else:
             held = load_file(path)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise RequestError(f"model.weights = {str(path)!r} cannot be read: {error}") from None
+        raise RequestError(f"{where} cannot be read: {error}") from None
     found = {name: tensor for name, tensor in held.items() if name.startswith("body.")}
     for name, tensor in found.items():
-        check_fits(name, tensor, model, path)
+        check_fits(name, tensor, model, where, instead)
+        if not tensor.isfinite().all():
+            raise RequestError(
+                f"{where}: {name} holds NaN or infinite values. Give a body whose training did not diverge."
+            )
     missing = [name for name in model if name.startswith("body.") and name not in found]
     if missing:
-        raise RequestError(
-            f"model.weights = {str(path)!r} lacks {', '.join(missing[:5])}, which this network's body has."
-        )
+        raise RequestError(f"{where} lacks {', '.join(missing[:5])}, which this network's body has. {instead}")
     return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}
 
 
@@ -177,7 +178,7 @@ def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Pat
         kind, _, rest = name.partition("/")
         client, _, rest = rest.partition("/") if kind in _CLIENTS else ("", "", rest)
         if kind not in _FREE:
-            check_fits(rest, tensor, model, path)
+            check_fits(rest, tensor, model, repr(str(path)))
         place = held[kind].setdefault(int(client), {}) if kind in _CLIENTS else found[kind]
         place[rest] = tensor.to(device, copy=True)  # aligned memory: sums over a file's depend on where a tensor lies
     missing = model.keys() - found["model"].keys()
@@ -193,13 +194,14 @@ def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Pat
     )
 
 
-def check_fits(name: str, tensor: torch.Tensor, model: Tensors, path: Path) -> None:
+def check_fits(name: str, tensor: torch.Tensor, model: Tensors, where: str, instead: str = "") -> None:
+    """Refuse a tensor that the network has no place for; `instead` says what would do."""
     if name not in model:
-        raise RequestError(f"{str(path)!r} holds {name}, which this network does not have.")
+        raise RequestError(f"{where} holds {name}, which this network does not have. {instead}".rstrip())
     if tensor.shape != model[name].shape or tensor.dtype != model[name].dtype:
         raise RequestError(
-            f"{str(path)!r}: {name} is {tensor.dtype} {list(tensor.shape)}, "
-            f"this network's is {model[name].dtype} {list(model[name].shape)}."
+            f"{where}: {name} is {tensor.dtype} {list(tensor.shape)}, "
+            f"this network's is {model[name].dtype} {list(model[name].shape)}. {instead}".rstrip()
         )
 
 

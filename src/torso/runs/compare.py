@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def compare(
     federations: dict[int, Federation] = {}  # of one seed at a time: all its methods share it
     results = []
     for number, ((chosen, _, seed), folder, continued) in enumerate(zip(plans, folders, again, strict=True)):
+        if stop is not None and stop.asked:  # while the run before was at its end
+            rest = "" if out is None else f". Continue with the same command and {_same(out)}"
+            raise Stopped(f"stopped with {number} of {len(plans)} runs finished{rest}")
         if seed not in federations:
             federations = {seed: _data(chosen)}
         if number == 0:
@@ -95,4 +99,8 @@ def _spread(
 
 
 def _again(out: str | Path | None) -> str:
-    return "" if out is None else f", or the whole comparison with the same command and --out {out} --resume"
+    return "" if out is None else f", or the whole comparison with the same command and {_same(out)}"
+
+
+def _same(out: str | Path) -> str:
+    return f"--out {shlex.quote(str(out))} --resume"

@@ -44,10 +44,16 @@ class Listener:
 
 
 class Stop:
-    """Set by whoever wants the run to end after the current round, with a checkpoint."""
+    """Set by whoever wants the run to end after the current round, with a checkpoint.
+
+    `when` says in words when a run that is asked now would end; the run itself keeps it right."""
+
+    ROUND = "after this round (Ctrl-C again: at once, without a checkpoint)"
+    MEASURE = "after this measure (Ctrl-C again: at once; there is a checkpoint of the last round)"
 
     def __init__(self) -> None:
         self.asked = False
+        self.when = self.ROUND
 
     def ask(self) -> None:
         self.asked = True

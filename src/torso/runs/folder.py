@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
+HISTORY = "history.jsonl"
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
@@ -48,7 +53,7 @@ class RunFolder:
             raise RequestError(
                 f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there."
             )
-        if resume and not found.exists():
+        if resume and not (found.exists() and found.stat().st_size):  # empty: killed before it was written
             raise RequestError(
                 f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one."
             )
@@ -62,8 +67,13 @@ class RunFolder:
     def create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "config.toml").touch(exist_ok=False)  # of those who come at the same time, one is let in
             write_text(self.path / "config.toml", self.config.as_toml())  # first: it says that a run is here
-            write_text(self.path / "history.jsonl", "")
+            write_text(self.path / HISTORY, "")
+        except FileExistsError:  # since `check` looked
+            raise RequestError(
+                f"--out {str(self.path)!r}: another run has begun there in the meantime. Give each run its own folder."
+            ) from None
         except OSError as error:
             raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
 
@@ -76,23 +86,25 @@ class RunFolder:
         found = checkpoint.load_newest(self.path / "checkpoints", model, fingerprint(self.config))
         done = found.state.round if found else 0
         kept = [line for line in self.history() if line["round"] <= done]
-        write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(self.path / HISTORY, "".join(json.dumps(line) + "\n" for line in kept))
         return found
 
     def history(self) -> list[dict[str, Any]]:
-        """Whole lines only: a killed run may have left half of one."""
-        path = self.path / "history.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        found = []
-        for line in lines:
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        """The rounds that it tells of; what is none is left out."""
+        return [line for line in self._lines() if line is not None]
+
+    def broken(self) -> tuple[str, ...]:
+        """Lines of the history that are no rounds, in words; but for the last: a killed run may leave half of one."""
+        numbers = [number for number, line in enumerate(self._lines()[:-1], start=1) if line is None]
+        return tuple(f"{self.path / HISTORY}, line {number} is not a round" for number in numbers)
+
+    def _lines(self) -> list[dict[str, Any] | None]:
+        path = self.path / HISTORY
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        return [_round_of(line) for line in lines]
 
     def append(self, line: dict[str, Any]) -> None:
-        with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
+        with (self.path / HISTORY).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def save(self, state: State) -> Path:
@@ -103,6 +115,45 @@ class RunFolder:
         if result.analyses:
             write_text(self.path / ANALYSES, json.dumps(result.analyses) + "\n")
         write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
+
+
+def _round_of(line: str) -> dict[str, Any] | None:
+    """What a line of the history says of a round, if it is one as far as a run that goes on needs it."""
+    try:
+        tree = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(tree, dict) or not isinstance(tree.get("round"), int):
+        return None
+    whole = isinstance(tree.get("seconds"), int | float) and isinstance(tree.get("analyses", {}), dict)
+    return tree if whole else None
+
+
+@contextmanager
+def own_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """`out`, or the next free folder under runs/. That one is made at once, so that a run beside this one takes
+    another, and goes again if nothing was put into it: the request was refused."""
+    if out is not None:
+        yield out
+        return
+    number = 1
+    while not _made(folder := Path("runs") / f"{name}-{number}"):
+        number += 1
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # refuses where there is something in it
+
+
+def _made(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise RequestError(f"{str(folder)!r} cannot be made: {error}. Give a folder with --out.") from None
+    return True
 
 
 def _differences(before: Config, now: Config) -> str:

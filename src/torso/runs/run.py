@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,22 +21,23 @@ from torso.data.batches import Shuffle
 from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
-from torso.measure import Accuracy, Evaluation, evaluate, measures
-from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
+from torso.measure import Accuracy, Evaluation, evaluate
+from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.runs.analysing import scene_of, watch_round
+from torso.runs.checking import check_attack, check_measures, remarks
 from torso.runs.checkpoint import load_body, load_newest
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.folder import RunFolder
+from torso.runs.heeding import Heeding
 from torso.runs.opening import ClassSums, linear_of, open_with_class_means
 from torso.runs.result import Result, versions
 from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.state import State
-from torso.runs.tamper import TAMPERS
 
 
 class Stopped(TorsoError):
@@ -138,42 +139,11 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if begins and config.model.weights:
-        model |= load_body(Path(config.model.weights), model)
+        model |= load_body(Path(config.model.weights), model, config.model.body)
     start = config.method.start
     if begins and isinstance(start, Finished) and start.run:
         model = _finished_model(Path(start.run), model)
     return Job(config, federation, net, plan, model)
-
-
-def check_attack(config: Config, plan: Sequence[Stage]) -> None:
-    """Refuse an attack on what never happens."""
-    if config.attack.kind in TAMPERS and not any(stage.rounds for stage in plan):
-        raise RequestError(
-            f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
-            f"{config.method.name!r} has no rounds. Accepted: none, label-poisoning"
-        )
-
-
-def check_measures(config: Config, federation: Federation) -> None:
-    """Refuse to measure what there is not."""
-    for name in (*config.measure.names, *config.measure.during):
-        if measures[name].of == "newcomers" and not len(federation.newcomers):
-            raise RequestError(
-                f"measure.names = {name!r} is of clients that never train, and data.new_clients is 0. "
-                "Example: --set data.new_clients=10"
-            )
-    tuned = config.personalize.part != "method" or config.method.personal.phases
-    for name in config.measure.analyses:
-        if analyses[name].of_tuning and not tuned:
-            raise RequestError(
-                f"measure.analyses = {name!r} looks at fine-tuning; method.personal of {config.method.name!r} "
-                "has none. Example: --set personalize.part=full"
-            )
-    if config.personalize.sweep and not tuned:
-        raise RequestError(
-            f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
-            f"{config.method.name!r} has none. Example: --set personalize.part=full"
-        )
 
 
 def _finished_model(folder: Path, model: Tensors) -> Tensors:
@@ -198,12 +168,13 @@ def device_named(name: str) -> torch.device:
     try:
         device = torch.device(name)
         if device.type == "meta":
-            raise RuntimeError("it holds no data.")
+            raise RuntimeError("it holds no data")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason, there = str(error).splitlines()[0].rstrip("."), torch.cuda.device_count()
+        usable = ["auto", "cpu", *(["cuda"] if there else []), *(f"cuda:{number}" for number in range(there))]
         raise RequestError(
-            f"run.device = {name!r} cannot be used here: {reason} Accepted: auto, cpu, cuda, cuda:N"
+            f"run.device = {name!r} cannot be used here: {reason}. Accepted: {', '.join(usable)}"
         ) from None
     return device
 
@@ -244,15 +215,18 @@ class _Run:
                 note,
             )
         )
-        status, accuracy, found = "ok", {}, {}
+        for remark in remarks(config):
+            self.listener.note(remark)
+        status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
             if not self.opened:
                 self._open(engine)
             while self.state.round < job.rounds:
                 self._round(engine)
+            self.stop.when, heeding = Stop.MEASURE, Heeding(engine, self._heed)
             self.listener.measuring(len(job.measured_clients))
-            accuracy = self._measure(engine, config.measure.names)
-            found = self._analyse(engine)
+            accuracy = self._measure(heeding, config.measure.names)
+            found = self._analyse(heeding)
         except RunFailed as failure:
             status = f"failed: {failure}"
         except PlaceLost as lost:
@@ -262,14 +236,14 @@ class _Run:
 
     def _resume(self) -> str:
         assert self.folder is not None
-        for line in self.folder.history():
-            self.seconds["train"] += line["seconds"]
+        self.seconds["train"] = sum((line["seconds"] for line in self.folder.history()), 0.0)
+        broken = self.folder.broken()  # before the history is written anew
         found = self.folder.resume(self.job.model)
         self.analysed = {line["round"]: line["analyses"] for line in self.folder.history() if "analyses" in line}
         if found is None:
             return "no checkpoint yet: from the first round"
         self.state, self.opened = found.state, True
-        skipped = "".join(f"; {reason}, passed over" for reason in found.skipped)
+        skipped = "".join(f"; {reason}, passed over" for reason in (*found.skipped, *broken))
         return f"continuing after round {found.state.round}, from {found.path}{skipped}"
 
     def _open(self, engine: Engine) -> None:
@@ -297,7 +271,11 @@ class _Run:
         self._watch(engine, before, played)
         self._record(played, seconds, accuracy, last, self._note(engine))
         self.listener.round(played, seconds, accuracy)
-        if self.stop.asked and not last:
+        self._heed()
+
+    def _heed(self) -> None:
+        """End here if somebody wants that; after the last round, what is left is to measure."""
+        if self.stop.asked:
             raise Stopped(self._interrupted())
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
@@ -327,7 +305,8 @@ class _Run:
 
     def _interrupted(self) -> str:
         """Where the run stands when it ends early, with a checkpoint if there is a folder for one."""
-        where = f"stopped after round {self.state.round} of {self.job.rounds}"
+        measuring = ", before all was measured" if self.state.round == self.job.rounds else ""
+        where = f"stopped after round {self.state.round} of {self.job.rounds}{measuring}"
         if self.folder is None:
             return f"{where}; without a folder there is nothing to resume"
         if self.opened or self.state.round:

@@ -107,7 +107,11 @@ def run_together(
     def made(config: Config) -> Federation:
         return data.build(config.data, config.run.seed, device_of(config.run), shelf)
 
+    done = 0
     for group in packs(configs, clients):
+        if ask.asked:  # while those before were at their end
+            raise Stopped(f"stopped with {done} of {len(plans)} runs finished")
+        done += len(group)
         listeners = [told.beside() for _ in group]
         ends = side_by_side([plans[place] for place in group], listeners, ask, made, after)
         yield from ((place, end) for place, end in zip(group, ends, strict=True) if not isinstance(end, Stopped))

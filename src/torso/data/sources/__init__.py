@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torso.data.images import Dataset, check, statistics
+from torso.data.images import Dataset, checked, statistics
 from torso.data.sources import arrays, cifar, folder, idx, made  # registers every source
 from torso.data.sources.base import Source, sources
-from torso.errors import RequestError
+from torso.errors import RequestError, from_outside
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
@@ -22,11 +22,13 @@ SEEDLESS = frozenset({"cifar10", "cifar100", "digits", "fashion-mnist", "femnist
 
 def load(options: DataConfig, seed: int) -> Dataset:
     """The data set that `data.source` names, checked, with its normalisation settled (spec 10.6)."""
+    where = f"data.source = {options.source!r}"
     try:
-        dataset = sources[options.source](options, seed)
+        with from_outside(where, "a function of (options, seed) that returns a Dataset"):
+            dataset = sources[options.source](options, seed)
     except MemoryError as error:
-        raise RequestError(f"data.source = {options.source!r} does not fit into memory: {error}") from None
-    check(dataset)
+        raise RequestError(f"{where} does not fit into memory: {error}") from None
+    dataset = checked(dataset, f"{where} (data.root = {options.root!r})" if options.root else where)
     if options.normalize == "statistics" or not dataset.mean:
         mean, std = statistics(dataset.train.images)
         dataset = replace(dataset, mean=mean, std=std)

@@ -1,0 +1,57 @@
+"""Data, a partition, a network and a measure of one's own. See docs/extending.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torso.config import DataConfig
+from torso.data import partitions, sources
+from torso.data.images import Dataset, Images
+from torso.data.partitions import Partition
+from torso.data.rows import Rows
+from torso.engine import Desk
+from torso.measure.accuracy import look
+from torso.measure.base import Evaluation, measure
+from torso.nets import Body, Tensors, bodies, body_of
+
+
+@sources.register("stripes")
+def stripes(options: DataConfig, seed: int) -> Dataset:
+    """Stripes that lie (class 0) or stand (class 1), with noise."""
+    rng, boards = np.random.default_rng(seed), np.indices((8, 8)) % 2 * 200  # [2, 8, 8]
+
+    def split(n: int) -> Images:
+        labels = np.arange(n) % 2
+        return Images((boards[labels] + rng.integers(0, 56, (n, 8, 8))).astype(np.uint8), labels)
+
+    return Dataset("stripes", split(1000), split(200), classes=2)
+
+
+@partitions.register("in-turn")
+def in_turn(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Image n belongs to client n modulo data.clients, in both splits."""
+    owners = (np.arange(len(split)) % options.clients for split in (dataset.train, dataset.test))
+    return Partition(*(Rows.from_owner(owner, options.clients) for owner in owners))
+
+
+@bodies.register("small-cnn")
+def small_cnn(channels: int, height: int, width: int) -> Body:
+    """Two convolutions, and the mean over what they see."""
+    layers = nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
+    return body_of(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), features=32)
+
+
+@measure("sure", of="clients")
+@torch.no_grad()
+def sure(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """How much of its own test data a client is at least 90 % sure about, rightly or not."""
+    deck, room = desk.test_deck(clients), desk.room
+    count = torch.zeros(len(clients), device=deck.index.device)
+    for batch, said in look(room, deck.in_order(how.batch_size, room.lens), tensors):
+        is_sure = said.own.softmax(dim=-1).amax(dim=-1) >= 0.9  # [G, B]
+        count += (is_sure if batch.real is None else is_sure * batch.real).sum(dim=1)
+    return {"sure": 100 * count / torch.as_tensor(deck.sizes, device=count.device)}
