@@ -115,7 +115,7 @@ def _check(path: Path, tensors: Tensors, net: Network, personal: bool) -> None:
     weights = net.state_dict()
     told = {name: torch.empty(shape, device="meta") for name, shape in net.told.items() if personal}
     for name, tensor in tensors.items():
-        check_fits(name, tensor, {**weights, **told}, path)
+        check_fits(name, tensor, {**weights, **told}, repr(str(path)))
     needed = [*weights, *(name for name in told if name != net.made_head)]  # a made head need not have been trained
     missing = [name for name in needed if name not in tensors]
     if missing:
