@@ -130,6 +130,12 @@ def presets(board: Board) -> list[Entry]:
     return [Entry(name, (f"method.name={name}", *sets)) for name, sets in board.entries.items()]
 
 
+def strangers(board: Board) -> list[Entry]:
+    """Methods that the board does not speak of: registered by a plugin."""
+    spoken = {*board.entries, *(name for names in board.left_out.values() for name in names)}
+    return [Entry(name, (f"method.name={name}",)) for name in methods if name not in spoken]
+
+
 @dataclass(frozen=True)
 class Trial:
     """One run: an entry in a setting with a point of the grid, to choose the point by (`chooses`) or to be judged."""

@@ -64,10 +64,10 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.search import combinations
 
-        brought = _brought_by(plugin)
+        load_plugins(plugin)
         arena = Arena(load(), tuple(said_sets(sets, device, precision)))
         space = combinations(arena) if search else []
-        whole = _search_pairs(arena, space) if search else _board_pairs(arena, out, brought)
+        whole = _search_pairs(arena, space) if search else _board_pairs(arena, out)
         chosen = _contestants(arena, _selected(whole, only), data_root, dry_run)
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
@@ -87,22 +87,12 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         end(ledger.broken)
 
 
-def _brought_by(plugins: Sequence[str]) -> list[str]:
-    """Names of the methods that these modules register."""
-    from torso.methods import methods
-
-    before = set(methods)
-    load_plugins(plugins)
-    return [name for name in methods if name not in before]
-
-
-def _board_pairs(arena: Arena, out: Path, brought: Sequence[str]) -> list[Pair]:
+def _board_pairs(arena: Arena, out: Path) -> list[Pair]:
     """The presets, the user's own methods, and what an earlier search below `out` has entered."""
-    from torso.papers.board import NAME, Entry, presets
+    from torso.papers.board import NAME, presets, strangers
     from torso.papers.search import entries_of, read_found
 
-    own = [Entry(name, (f"method.name={name}",)) for name in brought]
-    entries = [*presets(arena.board), *own, *entries_of(read_found(out / NAME))]
+    entries = [*presets(arena.board), *strangers(arena.board), *entries_of(read_found(out / NAME))]
     return [(setting, entry, None) for entry in entries for setting in arena.board.settings]
 
 
