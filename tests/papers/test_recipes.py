@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import torso
 from torso.config import Config
 from torso.errors import RequestError
 from torso.measure import measures
@@ -141,6 +142,27 @@ def test_fed_rod_is_run_as_its_paper_says() -> None:
         assert drift.divisor == "momentum"  # type: ignore[attr-defined]
     assert _one("fedrod/8", "method=pfedme,alpha=0.1").method.step.inner_lr == 0.01  # type: ignore[attr-defined]
     assert _one("fedrod/8", "method=per-fedavg,alpha=0.1").method.step.with_momentum  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("method", "original", "rounds"),
+    [("scaffold", "method.drift.divisor=steps", 4), ("pfedme", "method.step.inner_lr=0.09", 1)],
+)
+def test_what_diverges_as_its_own_paper_has_it_trains_in_fed_rods_tables(
+    method: str, original: str, rounds: int
+) -> None:
+    """Without BatchNorm and with momentum 0.9, on a few synthetic images of CIFAR's size."""
+    few = ("data.source=synthetic", "data.synthetic.size=32", "data.synthetic.channels=3", "data.synthetic.samples=400")
+    short = (
+        "data.clients=4",
+        "data.min_size=40",
+        "train.fraction=1.0",
+        f"train.rounds={rounds}",
+        'measure.names=["generic"]',
+    )
+    config = _one("fedrod/8", f"method={method},alpha=0.3").but(*few, *short, "personalize.epochs=1")
+    assert torso.run(config).ok
+    assert "non-finite" in torso.run(config.but(original)).status
 
 
 def test_fedfn_is_run_as_its_paper_says() -> None:

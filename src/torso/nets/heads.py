@@ -196,7 +196,8 @@ class Dual(Head):
     """A generic head and a personal one whose logits are added to it (Fed-RoD, spec 6.2 and 6.3).
 
     `personal = "linear"`: a layer of the client's own, which starts at `origin`. `"hyper"`: generated from the client's
-    class proportions by a network with `hidden` units that everybody shares, which starts at N(0, 2/fan-in) (He)."""
+    class proportions by a network with `hidden` units that everybody shares. That starts at PyTorch's default, so small
+    that the personal model is nearly the generic one at first, as with `origin` zeros."""
 
     personal: Literal["linear", "hyper"] = "linear"
     origin: Literal["zeros", "generic", "default"] = "zeros"
@@ -211,9 +212,6 @@ class Dual(Head):
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
         generic, own = module.get_submodule("generic"), module.get_submodule("personal")
         super().start(generic, init, generator)
-        if isinstance(own, HyperLinear):  # normal, as all of the paper's weights (spec 11)
-            for layer in (own.first, own.second):
-                kaiming_normal(layer.weight, None, generator)
-        elif self.origin != "default":
+        if self.personal == "linear" and self.origin != "default":
             for mine, theirs in zip(own.parameters(), generic.parameters(), strict=True):
                 mine.copy_(theirs if self.origin == "generic" else torch.zeros_like(theirs))
