@@ -98,15 +98,11 @@ def seconds(runs: Sequence[Planned], rate: Rate) -> float:
         beside = sum(participants(configs[place]) for place in pack)
         at_rate = at_least = 0.0
         for config in (configs[place] for place in pack):
-            key, images, steps = training_key(config), measured_on(config), 0.0
-            if key not in met:
-                begun = opening_key(config) in trained
-                images += trained_on(config, begun)
-                steps = (
-                    trained_on(config, begun) / max(participants(config), 1) * longest(config) / config.train.batch_size
-                )
+            key = training_key(config)
+            learned = 0.0 if key in met else trained_on(config, opening_key(config) in trained)
+            steps = learned / max(participants(config), 1) * longest(config) / config.train.batch_size
             met.add(key)
-            at_rate += images / rate.of(config, beside)
+            at_rate += (learned + measured_on(config)) / rate.of(config, beside)
             at_least = max(at_least, steps * rate.step(config))
         total += max(at_rate, at_least)
     return total

@@ -31,13 +31,12 @@ def take(out: Path, folder: Path) -> dict[str, list[str]]:
     """Bring the results of runs into the folder: what has been run, or has failed, replaces what was there.
 
     Table → what was not taken, in words: runs whose config is not the recipe's (`--set train.rounds=1`)."""
-    taken = {}
+    before, taken = read(folder), {}
     for name in names():
         path = out / name.replace("/", "-") / "table.json"
         if path.is_file():
-            before = read(folder).get(name, [])
             found = json.loads(path.read_text("utf-8"))
-            taken[name] = _write(folder, name, found, before)
+            taken[name] = _write(folder, name, found, before.get(name, []))
     return taken
 
 
@@ -48,12 +47,10 @@ def tidy(folder: Path) -> dict[str, list[str]]:
 
 def _write(folder: Path, name: str, *sources: Sequence[Answer]) -> list[str]:
     told, lines = _configs(name), blank(name)
+    known = [{_key(a): a for a in source if a["ours"] or failures(a)} for source in sources]
     left: list[str] = []
     for place, line in enumerate(lines):
-        for source in sources:
-            answer = next((a for a in source if _key(a) == _key(line) and (a["ours"] or failures(a))), None)
-            if answer is None:
-                continue
+        for answer in (source[_key(line)] for source in known if _key(line) in source):
             strange = _differences(answer.get("config", {}), told.get(place, {}))
             if not strange:
                 lines[place] = {**line, **{key: answer[key] for key in _OURS if key in answer}}

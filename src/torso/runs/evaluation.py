@@ -33,9 +33,8 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
     rate = personal.factor * rates[personal.rate]
-    visit = LastVisit(
-        job, stage, state
-    )  # it begins with what is broadcast, whatever accuracy is reported on (spec 3.8)
+    # a visit begins with what is broadcast, whatever accuracy is reported on (spec 3.8)
+    visit = LastVisit(job, stage, state)
     batch = config.personalize.batch_size or config.train.batch_size
     habits = replace(stage.habits(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
     objective = stage.method.objective
