@@ -24,6 +24,7 @@ class Registry(dict[str, T], Generic[T]):
         super().__init__()
         self.key = key
         self.every[key] = self
+        self.own: dict[str, T] | None = None  # Torso's, where things do not tell by themselves whose they are
 
     def register(self, name: str) -> Callable[[T], T]:
         def keep(thing: T) -> T:
@@ -46,6 +47,11 @@ class Registry(dict[str, T], Generic[T]):
             "--plugin MODULE names"
         )
 
+    def is_guest(self, name: str) -> bool:
+        """Whether others than Torso have registered it; a method of theirs may be made of Torso's parts alone."""
+        changed = self.own is not None and self.own.get(name) is not self[name]
+        return changed or is_foreign(self[name])
+
     def __missing__(self, name: str) -> T:
         return self.look_up(name, self.key)
 
@@ -55,9 +61,7 @@ Guests = dict[str, dict[str, Any]]
 
 def guests() -> Guests:
     """What others than Torso have registered, by key and name: a process elsewhere has to be told of it."""
-    found = {
-        key: {n: thing for n, thing in known.items() if is_foreign(thing)} for key, known in Registry.every.items()
-    }
+    found = {key: {n: thing for n, thing in known.items() if known.is_guest(n)} for key, known in Registry.every.items()}
     return {key: things for key, things in found.items() if things}
 
 

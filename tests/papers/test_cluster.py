@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from rich.console import Console
 from tests.conftest import Torso
 
@@ -21,6 +20,7 @@ from torso.papers.plan import Plan, plan
 from torso.papers.progress import TableBar, TableLines
 from torso.papers.published import recipe
 from torso.papers.reproduce import reproduce
+from torso.runs.away import OnRay
 from torso.runs.events import Begin, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
@@ -74,18 +74,26 @@ class _Heard(TableLines):
             then()
 
 
+def hired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The process ids of hands, as they start."""
+    answer, found = OnRay.answer, list[int]()
+
+    def watched(self: OnRay, call: Any) -> Any:
+        said = answer(self, call)
+        if isinstance(said, tuple):  # its first word
+            found.append(said[0])
+        return said
+
+    monkeypatch.setattr(OnRay, "answer", watched)
+    return found
+
+
 def test_a_table_on_two_workers_is_the_table_of_one_process_also_when_one_is_killed(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed by its process id while runs still wait, so that it has one or is given one."""
     reproduce(_plan(data), tmp_path / "here")
-    made, hands = Spread._welcome, list[int]()
-
-    def watched(self: Spread, answer: Any) -> None:
-        hands.append(ray.get(answer)[0])
-        made(self, answer)
-
-    monkeypatch.setattr(Spread, "_welcome", watched)
+    hands = hired(monkeypatch)
     heard = _Heard(lambda: os.kill(hands[0], signal.SIGKILL))
     there = reproduce(_plan(data, *RAY), tmp_path / "there", listener=heard)
     assert _table(tmp_path / "there") == _table(tmp_path / "here")

@@ -301,12 +301,13 @@ def mine() -> Method:
 """
 
 
-def test_a_method_of_the_users_own_competes(torso: Torso, data: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--processes", "2")])
+def test_a_method_of_the_users_own_competes(torso: Torso, data: Path, more: tuple[str, ...]) -> None:
     Path("contender.py").write_text(OWN)
     part = "setting=cifar10-s2,method=mine"
     words = ("leaderboard", "--plugin", "contender", "--only", part, "--seeds", "1", "--data-root", str(data))
     try:
-        said = torso(*words, "--out", "out", sets=SETS)
+        said = torso(*words, *more, "--out", "out", sets=SETS)
     finally:
         methods.pop("mine", None)
         sys.modules.pop("contender", None)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,13 @@ from torso.measure import Accuracy
 from torso.methods import methods
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
+from torso.runs.away import OnRay, spread
 from torso.runs.compare import compare
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.hands import crew
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped, device_of
-from torso.runs.spread import Spread, spread
-from torso.runs.together import Crew, Plan, run_together
+from torso.runs.together import Plan, run_together
 
 pytestmark = [pytest.mark.usefixtures("lent"), pytest.mark.xdist_group("ray")]
 SMALL = ["data.clients=10", "train.rounds=3", "train.fraction=0.3", "personalize.epochs=1", "run.workers=1"]
@@ -39,17 +40,16 @@ RAY = ["run.engine=ray", "run.ray.workers=2"]
 
 
 @pytest.fixture(scope="module")
-def hands(cluster: None) -> Iterator[Crew]:
+def hands(cluster: None) -> Iterator[OnRay]:
     """Processes for all tests here: to start some takes longer than such a run."""
-    crew = Crew()
-    yield crew
-    crew.leave()
+    with closing(OnRay(tiny("fedavg", *RAY).run)) as crew:
+        yield crew
 
 
 @pytest.fixture
-def lent(hands: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    for function in (Spread.__init__, run_together):
-        monkeypatch.setitem(function.__kwdefaults__, "crew", hands)
+def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(run_together.__kwdefaults__, "crew", hands)
+    monkeypatch.setattr("torso.runs.compare.crew", lambda _: nullcontext(hands))
 
 
 def data(config: Config) -> Federation:
@@ -100,7 +100,7 @@ class Heard(Listener):
 
 
 def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(personals, "mortal", Mortal)
     (tmp_path / "lives").mkdir()
@@ -111,7 +111,7 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     run(here, tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    (found,) = spread([Plan(chosen, tmp_path / "out")], data, heard, None)
+    (found,) = spread([Plan(chosen, tmp_path / "out")], data, heard, None, hands)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
     assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")
@@ -164,7 +164,7 @@ def write_place(config: Config, folder: Path) -> None:
 
 
 def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hands: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(personals, "mortal", Mortal)
     (tmp_path / "lives").mkdir()
@@ -172,7 +172,8 @@ def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
         (tmp_path / "lives" / name).touch()
     monkeypatch.setattr("torso.runs.spread._TRIES", 2)  # to start processes takes long
     fatal = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=5))
-    asked = [config(method, train={"fraction": 1.0}, run={"ray": {"workers": 1}}) for method in (fatal, "fedper")]
+    asked = [config(method, train={"fraction": 1.0}) for method in (fatal, "fedper")]
+    monkeypatch.setattr(hands, "room", lambda: 1)
     (_, lost), (_, whole) = run_together(asked, [tmp_path / "0", tmp_path / "1"])
     assert isinstance(lost, PlaceLost)
     assert "2 processes have died over fedper seed 0" in str(lost)
@@ -199,8 +200,11 @@ def test_nobody_comes_is_said(tmp_path: Path) -> None:
     try:
         ray.get(hog.total.remote())
         chosen = tiny("fedavg", *RAY, "run.ray.wait=1", "run.workers=3")
-        with pytest.raises(PlaceLost, match=r"has not started within run\.ray\.wait = 1 s; the cluster has 3 cores"):
-            list(run_together([chosen], [tmp_path / "0"], crew=Crew()))
+        with (
+            pytest.raises(PlaceLost, match=r"has not started within run\.ray\.wait = 1 s; the cluster has 3 cores"),
+            crew(chosen.run) as nobody,
+        ):
+            list(run_together([chosen], [tmp_path / "0"], crew=nobody))
     finally:
         ray.kill(hog)
 

@@ -240,3 +240,4 @@ for _name, _method in list(vars().items()):
     if isinstance(_method, Method):
         _preset = _name.replace("_", "-")
         methods[_preset] = globals()[_name] = replace(_method, name=_preset)
+methods.own = dict(methods)

@@ -15,6 +15,7 @@ from torso.papers.options import (
     Json,
     Out,
     Precision,
+    Processes,
     Quiet,
     Root,
     Sets,
@@ -49,6 +50,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         sets: Sets = [],  # noqa: B006  typer copies it
         device: Device = "",
         precision: Precision = "",
+        processes: Processes = 1,
         plugin: Plugins = [],  # noqa: B006
         search: Find = False,
         dry_run: Dry = False,
@@ -63,6 +65,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         from torso.papers.compete import search as run_search
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.search import combinations
+        from torso.runs.hands import crew
 
         load_plugins(plugin)
         arena = Arena(load(), tuple(said_sets(sets, device, precision)))
@@ -72,8 +75,11 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
             return
-        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
-            ledger = Ledger(out, listener, stop)
+        with (
+            watching(quiet, shown=(TableBar, TableLines)) as (listener, stop),
+            crew(chosen[0].tuning[0].config.run, processes) as hands,
+        ):
+            ledger = Ledger(out, listener, stop, hands)
             if search:
                 found = run_search(chosen, space, ledger)
             else:

@@ -16,6 +16,7 @@ from torso.papers.options import (
     Json,
     Out,
     Precision,
+    Processes,
     Quiet,
     Root,
     Sets,
@@ -59,6 +60,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         sets: Sets = [],  # noqa: B006  typer copies it
         device: Device = "",
         precision: Precision = "",
+        processes: Processes = 1,
         report: Report = False,
         dry_run: Dry = False,
         quiet: Quiet = False,
@@ -77,7 +79,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
 
         with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
             whole = _whole(made, out, said, data_root)
-            done = run_table(made, out, whole=whole, listener=listener, stop=stop)
+            done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=processes)
         if as_json:
             print(json.dumps(done.answers))
         else:

@@ -20,6 +20,7 @@ from torso.papers.search import FILE, Combination, best_of, entered, ranked, rea
 from torso.papers.sharing import finished_runs, thin, training_key
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
+from torso.runs.hands import Crew
 from torso.runs.result import Result
 from torso.runs.run import Stopped
 from torso.runs.together import alike
@@ -68,6 +69,7 @@ class Ledger:
     out: Path
     listener: Listener | None = None
     stop: Stop | None = None
+    crew: Crew | None = None
     results: dict[str, Result | Exception] = field(default_factory=dict)
     known: dict[str, Path] | None = None
 
@@ -119,7 +121,7 @@ class Ledger:
         if waiting and self.known is None:
             self.known = finished_runs(self.out)
         known = {} if self.known is None else self.known
-        for trial, result in run_all(waiting, self.folder, known, self.listener, self.stop):
+        for trial, result in run_all(waiting, self.folder, known, self.listener, self.stop, self.crew):
             self.results[trial.name] = result
             note()
 

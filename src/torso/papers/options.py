@@ -21,6 +21,9 @@ Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data l
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
+Processes = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Share the runs among N processes, to fill an accelerator.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 

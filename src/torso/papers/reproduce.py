@@ -15,6 +15,7 @@ from torso.papers.sharing import finished_runs
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import fingerprint
+from torso.runs.hands import crew
 from torso.runs.result import Result
 from torso.runs.run import Stopped
 
@@ -62,11 +63,18 @@ class Table:
 
 
 def reproduce(
-    plan: Plan, out: Path, *, whole: Plan | None = None, listener: Listener | None = None, stop: Stop | None = None
+    plan: Plan,
+    out: Path,
+    *,
+    whole: Plan | None = None,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+    processes: int = 1,
 ) -> Table:
     """Run what is not finished yet. A run that breaks does not end the others; a stop does, and is resumed later.
 
-    `whole`: the plan of the whole table; table.json then has what other commands have found, too."""
+    `whole`: the plan of the whole table; table.json then has what other commands have found, too. `processes` share the
+    runs, which fills an accelerator that one of them would leave idle between its rounds."""
     table = Table(plan, out, whole)
     _recall(table)
     waiting = []
@@ -80,11 +88,13 @@ def reproduce(
     if waiting and isinstance(listener, TableLines | TableBar):
         rounds = sum(int(r.config.train.rounds) for r in waiting)
         listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
+    if not waiting:
+        return table
     try:
-        known = finished_runs(out) if waiting else {}
-        for run, result in run_all(waiting, table.folder, known, listener, stop):
-            table.note(run, result)
-            table.write()
+        with crew(waiting[0].config.run, processes) as hands:
+            for run, result in run_all(waiting, table.folder, finished_runs(out), listener, stop, hands):
+                table.note(run, result)
+                table.write()
     except Stopped:
         left = len(plan.runs) - len(table.done)
         raise Stopped(

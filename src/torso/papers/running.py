@@ -15,8 +15,9 @@ from torso.papers.answers import note_machine
 from torso.papers.sharing import begin_at, opening_key, thin, training_key
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
+from torso.runs.hands import Crew
 from torso.runs.result import Result
-from torso.runs.together import crew, run_together
+from torso.runs.together import run_together
 
 
 class Planned(Protocol):
@@ -33,22 +34,24 @@ P = TypeVar("P", bound=Planned)
 
 
 def run_all(
-    waiting: Sequence[P], folder: Path, known: dict[str, Path], listener: Listener | None, stop: Stop | None
+    waiting: Sequence[P],
+    folder: Path,
+    known: dict[str, Path],
+    listener: Listener | None,
+    stop: Stop | None,
+    crew: Crew | None = None,
 ) -> Generator[tuple[P, Result | Exception], None, None]:
     """Run them below the folder, and tell of each as it ends. A run that breaks does not end the others.
 
     `known`: by training key, finished runs to begin at (`finished_runs`); those that end here are added."""
-    if not waiting:
-        return
-    with crew(waiting[0].config.run) as hands:
-        for wave in waves(waiting, folder, known):
-            configs, places = [run.config for run in wave], [folder / run.name for run in wave]
-            ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=hands)
-            with closing(ends):
-                for number, result in ends:
-                    _check(result, wave[number])
-                    yield wave[number], result
-                    thin([places[number]])
+    for wave in waves(waiting, folder, known):
+        configs, places = [run.config for run in wave], [folder / run.name for run in wave]
+        ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=crew)
+        with closing(ends):
+            for number, result in ends:
+                _check(result, wave[number])
+                yield wave[number], result
+                thin([places[number]])
 
 
 def _check(result: Result | Exception, run: Planned) -> None:
@@ -56,7 +59,7 @@ def _check(result: Result | Exception, run: Planned) -> None:
     if isinstance(result, torch.OutOfMemoryError | MemoryError):
         raise RequestError(
             f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
-            "once: --set run.clients_at_once=10, or a larger device: --device cuda:N"
+            "once (--set run.clients_at_once=10), fewer --processes, or a larger device (--device cuda:N)"
         )
     if isinstance(result, RequestError):
         raise result

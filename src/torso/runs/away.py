@@ -1,34 +1,86 @@
-"""Runs in a process of the cluster: how they tell what they do, and what comes back of them."""
+"""Whole runs on a Ray cluster: its processes, and where they leave word."""
 
 from __future__ import annotations
 
 import os
 import socket
-import traceback
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from ray import cloudpickle
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from torso.config import Config
+from torso.config import Config, RunConfig
 from torso.data import Federation, Shelf, build
-from torso.engine.connect import threads
-from torso.engine.parcels import Parcel, read
+from torso.engine.connect import late, needs, room, threads
+from torso.engine.parcels import Parcel, read, whole
 from torso.engine.worker import Home
-from torso.errors import RequestError, TorsoError
-from torso.runs.events import Begin, Listener, Stop
+from torso.errors import RequestError
+from torso.runs.events import Listener, Stop
+from torso.runs.hands import Crew, Letter, Lost, Task, do
 from torso.runs.result import Result
-from torso.runs.rounds import Round
 from torso.runs.run import device_of
-from torso.runs.together import After, Plan, side_by_side
+from torso.runs.spread import Spread
+from torso.runs.together import Plan
 
-Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
+_LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
+
+
+class OnRay:
+    """A crew of actors: they keep what they have read, and their accelerator, from one task to the next."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self.run, self.wait = run, run.ray.wait
+        self.idle: list[Any] = []
+        self.mailbox = mailbox()
+
+    def room(self) -> int:
+        return room(self.run)
+
+    def hire(self) -> tuple[Any, Any]:
+        hand = ray.remote(Hand).options(**needs(self.run), max_restarts=0).remote()
+        return hand, hand.hello.remote()
+
+    def ask(self, hand: Any, task: Task) -> Any:
+        # what the user has registered travels with the task, by value; data that lie in the object store do not
+        bare = Task(task.numbers, task.plans, task.after)
+        return hand.do.remote(Home.here(), cloudpickle.dumps(bare), task.parcel, self.mailbox)
+
+    def first(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
+        done: list[Any] = ray.wait(list(calls), timeout=seconds)[0]
+        return done
+
+    def answer(self, call: Any) -> list[Result | Exception]:
+        try:
+            found: list[Result | Exception] = ray.get(call)
+        except _LOST as error:
+            raise Lost(str(error).strip().splitlines()[-1]) from None
+        return found
+
+    def letters(self, stop: bool) -> Iterable[Letter]:
+        return map(cloudpickle.loads, ray.get(self.mailbox.take.remote(stop)))
+
+    def dismiss(self, hand: Any) -> None:
+        ray.kill(hand)
+
+    def close(self) -> None:
+        while self.idle:
+            ray.kill(self.idle.pop())
+        ray.kill(self.mailbox)
+
+    def late(self) -> str:
+        return late(self.run)
 
 
 def mailbox() -> Any:
@@ -39,14 +91,14 @@ def mailbox() -> Any:
     class Mailbox:
         def __init__(self) -> None:
             self.letters: list[bytes] = []
-            self.asked = False
+            self.stop = False
 
         def post(self, letter: bytes) -> bool:
             self.letters.append(letter)
-            return self.asked
+            return self.stop
 
-        def take(self, ask: bool) -> list[bytes]:
-            self.asked = self.asked or ask
+        def take(self, stop: bool) -> list[bytes]:
+            self.stop = stop
             letters, self.letters = self.letters, []
             return letters
 
@@ -54,51 +106,8 @@ def mailbox() -> Any:
     return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=with_us).remote()
 
 
-class Away(Listener):
-    """Passes on what a run tells, from where it runs; the answer says whether it is to stop."""
-
-    def __init__(self, number: int, mailbox: Any, stop: Stop) -> None:
-        self.number, self.mailbox, self.stop = number, mailbox, stop
-
-    def _post(self, hook: str, *words: Any) -> None:
-        letter: Letter = self.number, hook, words
-        if ray.get(self.mailbox.post.remote(cloudpickle.dumps(letter))):
-            self.stop.ask()
-
-    def begin(self, begin: Begin) -> None:
-        self._post("begin", begin)
-
-    def round(self, round: Round, seconds: float, accuracy: Any) -> None:
-        self._post("round", round, seconds, accuracy)
-
-    def note(self, text: str) -> None:
-        self._post("note", text)
-
-    def measuring(self, clients: int) -> None:
-        self._post("measuring", clients)
-
-    def end(self, result: Result) -> None:
-        self._post("end", light(result))
-
-
-def light(result: Result) -> Result:
-    """What can be said of a run that took place elsewhere: its models stay in its folder."""
-    return replace(result, job=None, state=None)
-
-
-def portable(error: Exception) -> Exception:
-    """An error that survives the way; what nobody has foreseen says where it came from, since tracebacks do not."""
-    if not isinstance(error, TorsoError) and not hasattr(error, "__notes__"):
-        error.add_note(f"On {socket.gethostname()}:\n{''.join(traceback.format_exception(error))}")
-    try:
-        cloudpickle.loads(cloudpickle.dumps(error))
-    except Exception:  # whatever its author has thought of
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error.with_traceback(None)
-
-
 class Hand:
-    """A process that does one pack of runs after the other, and reads each data set once."""
+    """A process of the cluster."""
 
     def __init__(self) -> None:
         self.shelf = Shelf()
@@ -106,27 +115,14 @@ class Hand:
     def hello(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()
 
-    def do(
-        self, home: Home, numbers: Sequence[int], load: bytes, parcel: Parcel | None, mailbox: Any
-    ) -> list[Result | Exception]:
-        """Each run as it would be in this process alone, with an ordinary engine; `parcel`: their data, if sent."""
+    def do(self, home: Home, closed: bytes, parcel: Parcel | None, mailbox: Any) -> list[Result | Exception]:
         home.move_in()
-        ends = self._ends(numbers, *unload(load), parcel, mailbox)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # others may share the accelerator
-        return ends
-
-    def _ends(
-        self, numbers: Sequence[int], plans: Sequence[Plan], after: After | None, parcel: Parcel | None, mailbox: Any
-    ) -> list[Result | Exception]:
-        for plan in plans:
+        task: Task = cloudpickle.loads(closed)
+        for plan in task.plans:
             if plan.folder is not None and not plan.folder.parent.is_dir():
-                return [_elsewhere("--out", plan.folder.parent)] * len(plans)
-        here, stop = [replace(plan, config=_here(plan.config)) for plan in plans], Stop()
+                return [_elsewhere("--out", plan.folder.parent)] * len(task.plans)
         made = self._read if parcel is None else partial(_sent, parcel)
-        listeners = [Away(number, mailbox, stop) for number in numbers]
-        ends = side_by_side(here, listeners, stop, made, after)
-        return [portable(end) if isinstance(end, Exception) else light(end) for end in ends]
+        return do(task, _here, made, lambda letter: bool(ray.get(mailbox.post.remote(cloudpickle.dumps(letter)))))
 
     def _read(self, config: Config) -> Federation:
         if config.data.root and not Path(config.data.root).exists():
@@ -137,11 +133,6 @@ class Hand:
 def _sent(parcel: Parcel, config: Config) -> Federation:
     federation: Federation = read(parcel.text, {}, parcel.cargo.unload(device_of(config.run), copy=False))
     return federation
-
-
-def unload(load: bytes) -> tuple[Sequence[Plan], After | None]:
-    plans, after = cloudpickle.loads(load)
-    return plans, after
 
 
 def _here(config: Config) -> Config:
@@ -156,3 +147,31 @@ def _elsewhere(key: str, folder: Path) -> RequestError:
         f"{key} {str(folder)!r} is not there on {socket.gethostname()}, a machine of the cluster. Whole runs read data "
         "and write their folders where they take place: give a folder on a disk that all machines share"
     )
+
+
+def spread(
+    plans: Sequence[Plan],
+    data: Callable[[Config], Federation],
+    listener: Listener | None,
+    stop: Stop | None,
+    crew: Crew,
+) -> list[Result]:
+    """All runs on a cluster, as many at once as `run.ray` has room for.
+
+    `data` makes those of a seed, once, and they are sent. What goes wrong with one is raised, and ends the others."""
+    parcels: dict[int, Any] = {}
+
+    def parcel(config: Config) -> Any:
+        seed = config.run.seed
+        if seed not in parcels:
+            parcels[seed] = ray.put(whole(data(config)))
+        return parcels[seed]
+
+    results: dict[int, Result] = {}
+    alone = [[number] for number in range(len(plans))]
+    with closing(Spread(plans, alone, listener or Listener(), stop or Stop(), crew, parcel=parcel).go()) as ends:
+        for number, end in ends:
+            if isinstance(end, Exception):
+                raise end
+            results[number] = end
+    return [results[number] for number in range(len(plans))]

@@ -9,10 +9,10 @@ from pathlib import Path
 from torso import data
 from torso.config import Config
 from torso.data import Federation
-from torso.engine.connect import connected
 from torso.errors import RequestError
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
+from torso.runs.hands import crew
 from torso.runs.result import Result
 from torso.runs.run import Stopped, device_of, prepare, run
 from torso.runs.together import Plan
@@ -88,12 +88,15 @@ def _spread(
     made = {first[0][2]: _data(first[0][0])}
     for other, _, seed in first:
         prepare(other, made[seed])
-    with connected(plans[0][0].run):
-        from torso.runs.spread import spread
+    with crew(plans[0][0].run) as hands:
+        from torso.runs.away import spread  # needs Ray
 
+        assert hands is not None
         chosen = [Plan(config, folder) for (config, _, _), folder in zip(plans, folders, strict=True)]
         try:
-            return spread(chosen, lambda config: made.pop(config.run.seed, None) or _data(config), listener, stop)
+            return spread(
+                chosen, lambda config: made.pop(config.run.seed, None) or _data(config), listener, stop, hands
+            )
         except Stopped as stopped:
             raise Stopped(f"{stopped}{_again(out)}") from None
 

@@ -8,23 +8,25 @@ lockstep (`learn/meeting.py`), as if they were one run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torso import data
 from torso.config import Config, RunConfig
 from torso.data import Federation, Shelf, seeded
 from torso.engine import Batched, Engine
-from torso.engine.connect import connected
 from torso.learn.meeting import Meeting
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder, fingerprint
 from torso.runs.result import Result
 from torso.runs.run import Stopped, device_of, run
+
+if TYPE_CHECKING:
+    from torso.runs.hands import Crew
 
 CLIENTS = 128  # in one stack: more of them make an accelerator no faster
 _DEALING = {
@@ -49,33 +51,6 @@ class Plan:
     folder: Path | None
 
 
-@dataclass(frozen=True)
-class Crew:
-    """Processes of a cluster that wait for runs: with their data, from one call of `run_together` to the next."""
-
-    idle: list[Any] = field(default_factory=list)
-
-    def leave(self) -> None:
-        import ray
-
-        while self.idle:
-            ray.kill(self.idle.pop())
-
-
-@contextmanager
-def crew(run: RunConfig) -> Iterator[Crew | None]:
-    """One connection and its processes for all calls in the block, where there is a cluster."""
-    if run.engine != "ray":
-        yield None
-        return
-    with connected(run):
-        hands = Crew()
-        try:
-            yield hands
-        finally:
-            hands.leave()
-
-
 After = Callable[[Config, Path], None]
 Ended = tuple[int, Result | Exception]
 
@@ -95,12 +70,12 @@ def run_together(
     A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
     CPU, where a stack is no faster. `after` is called where a run has taken place, with its config there and its
-    folder. With `run.engine = "ray"` that is a process of the cluster, which does several of them at the same time;
-    those of `crew` stay for the next call."""
+    folder. That is in a process of the crew (`torso.runs.hands.crew`), which stays for the next call; without a crew in
+    this one or, with `run.engine = "ray"`, in one of the cluster for this once."""
     plans = [Plan(config, out) for config, out in zip(configs, outs, strict=True)]
     told, ask = listener or Listener(), stop or Stop()
-    if plans and plans[0].config.run.engine == "ray":
-        yield from _over_the_cluster(plans, packs(configs, clients), told, ask, after, crew)
+    if plans and (crew is not None or plans[0].config.run.engine == "ray"):
+        yield from _in_others(plans, packs(configs, clients), told, ask, after, crew)
         return
     shelf = Shelf()
 
@@ -120,7 +95,7 @@ def run_together(
                 raise end
 
 
-def _over_the_cluster(
+def _in_others(
     plans: Sequence[Plan],
     groups: Sequence[Sequence[int]],
     listener: Listener,
@@ -128,10 +103,13 @@ def _over_the_cluster(
     after: After | None,
     crew: Crew | None,
 ) -> Generator[Ended, None, None]:
-    with connected(plans[0].config.run):
-        from torso.runs.spread import Spread  # needs Ray
+    """The same in other processes: those of the crew, or of a cluster for this once."""
+    from torso.runs import hands
+    from torso.runs.spread import Spread
 
-        with closing(Spread(plans, groups, listener, stop, after=after, crew=crew).go()) as ends:
+    with nullcontext(crew) if crew is not None else hands.crew(plans[0].config.run) as those:
+        assert those is not None
+        with closing(Spread(plans, groups, listener, stop, those, after=after).go()) as ends:
             yield from ends
 
 

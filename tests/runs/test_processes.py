@@ -1,0 +1,235 @@
+"""Runs in several processes of this machine are the runs of one, whoever dies or stops on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.conftest import Torso
+from tests.engine.mortal import Mortal
+from tests.papers.tiny import QUICK, tiny_cifar10
+from tests.runs.samples import last_tensors, result_of, same_tensors, tiny
+
+from torso import Config, RequestError, Result, run
+from torso.errors import PlaceLost, TorsoError
+from torso.measure import Accuracy
+from torso.methods import Method, methods
+from torso.personal import Personal, personals
+from torso.runs.events import Listener, Stop
+from torso.runs.hands import crew
+from torso.runs.processes import Processes
+from torso.runs.rounds import Round
+from torso.runs.run import Stopped
+from torso.runs.together import run_together
+
+TABLE = ("reproduce", "fedbabu/13", "--data-root", "data", "--quiet", "--out")
+PART = ("--only", "shards=2,fraction=0.1,local_epochs=10,method=fedavg|lg-fedavg|fedper")
+
+
+@pytest.fixture(scope="module")
+def hands() -> Iterator[Processes]:
+    """For all tests here: to start some takes longer than such a run."""
+    with closing(Processes(2)) as crew:
+        yield crew
+
+
+def write_place(config: Config, folder: Path) -> None:
+    (folder / "place").write_text(f"{os.getpid()} {config.run.workers}")
+
+
+def test_packs_in_two_processes_are_the_packs_here_and_tell_what_breaks(hands: Processes, tmp_path: Path) -> None:
+    """Two runs in one stack, one that bursts beside them, a folder in use: told as they end, in any order."""
+    cases = ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")
+    asked = [tiny("fedper", "run.engine=batched", case) for case in cases]
+    (tmp_path / "there" / "3").mkdir(parents=True)
+    (tmp_path / "there" / "3" / "mine.txt").write_text("not a run")
+    outs = [tmp_path / "there" / str(place) for place in range(4)]
+    seen = list(run_together(asked, outs, clients=6, after=write_place, crew=hands))
+    assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
+    found = dict(seen)
+    for place, alone in run_together(asked[:2], [tmp_path / "here" / str(place) for place in range(2)], clients=6):
+        beside = found[place]
+        assert isinstance(alone, Result)
+        assert isinstance(beside, Result)
+        assert beside.accuracy == alone.accuracy
+        assert result_of(outs[place]) == result_of(tmp_path / "here" / str(place))
+        assert same_tensors(last_tensors(outs[place]), last_tensors(tmp_path / "here" / str(place)))
+    burst, refused = found[2], found[3]
+    assert isinstance(burst, Result)
+    assert burst.status.startswith("failed: non-finite")
+    assert isinstance(refused, RequestError)
+    assert "is not empty" in str(refused)
+    places = [(out / "place").read_text().split()[0] for out in outs[:3]]
+    assert str(os.getpid()) not in places
+    assert places[0] == places[1]
+
+
+class Heard(Listener):
+    def __init__(self, stop_at: int = 0) -> None:
+        self.notes, self.stop, self.at = list[str](), Stop(), stop_at
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        if round.round == self.at:
+            self.stop.ask()
+
+
+@pytest.fixture
+def fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Method:
+    """A method that kills its process as often as `lives` has files; only this process has registered it."""
+    monkeypatch.setitem(personals, "mortal", Mortal)
+    (tmp_path / "lives").mkdir()
+    return methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=5))
+
+
+def _with(method: Method) -> Config:
+    return tiny("fedper", "train.fraction=1.0").model_copy(update={"method": method})
+
+
+def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
+    hands: Processes, fatal: Method, tmp_path: Path
+) -> None:
+    run(_with(fatal), tmp_path / "whole")
+    (tmp_path / "lives" / "one").touch()
+    heard = Heard()
+    ((_, found),) = run_together([_with(fatal)], [tmp_path / "out"], listener=heard, crew=hands)
+    assert isinstance(found, Result)
+    assert found.ok
+    assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
+    assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")
+    assert same_tensors(last_tensors(tmp_path / "out"), last_tensors(tmp_path / "whole"))
+
+
+def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
+    hands: Processes, fatal: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / "lives" / name).touch()
+    monkeypatch.setattr("torso.runs.spread._TRIES", 2)
+    asked = [_with(fatal), tiny("fedper", "train.rounds=1")]
+    found = dict(run_together(asked, [tmp_path / "0", tmp_path / "1"], crew=hands))
+    assert isinstance(found[0], PlaceLost)
+    said = rf"2 processes have died over fedper seed 0; of the last: process \d+ ended with status -{signal.SIGKILL:d}"
+    with pytest.raises(PlaceLost, match=said):
+        raise found[0]
+    assert isinstance(found[1], Result)
+    assert found[1].ok
+
+
+def test_a_process_that_died_while_it_was_idle_is_replaced(hands: Processes, tmp_path: Path) -> None:
+    list(run_together([tiny("fedavg", "train.rounds=1")], [tmp_path / "0"], crew=hands))
+    for hand in hands.idle:
+        os.kill(hand.process.pid or 0, signal.SIGKILL)
+        hand.process.join()
+    ((_, found),) = run_together([tiny("fedavg")], [tmp_path / "1"], crew=hands)
+    assert isinstance(found, Result)
+    assert found.ok
+
+
+def test_a_stop_reaches_all_runs_they_can_be_continued_and_the_processes_go_on(
+    hands: Processes, tmp_path: Path
+) -> None:
+    heard = Heard(stop_at=1)
+    asked = [tiny(method, "train.rounds=60") for method in ("fedavg", "fedper", "fedbabu")]
+    outs = [tmp_path / str(place) for place in range(3)]
+    with pytest.raises(Stopped, match=r"3 of 3 runs are not finished; .*fedavg seed 0: stopped after round \d+ of 60"):
+        list(run_together(asked, outs, listener=heard, stop=heard.stop, crew=hands))
+    assert not list(tmp_path.rglob("result.json"))
+    found = dict(run_together(asked, outs, crew=hands))
+    first = found[0]
+    assert isinstance(first, Result)
+    assert first.accuracy == run(asked[0]).accuracy
+
+
+def test_a_caller_that_has_had_enough_leaves_the_others_with_a_checkpoint(hands: Processes, tmp_path: Path) -> None:
+    asked = [tiny("fedper", "run.checkpoint_every=0", f"train.rounds={rounds}") for rounds in (1, 2000, 1)]
+    ends = run_together(asked, [tmp_path / str(place) for place in range(3)], crew=hands)
+    assert sorted(next(ends)[0] for _ in range(2)) == [0, 2]
+    ends.close()
+    assert not (tmp_path / "1" / "result.json").exists()
+    assert list((tmp_path / "1" / "checkpoints").glob("*.json"))
+
+
+def test_what_cannot_be_given_to_another_process_is_refused(
+    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hidden(Personal):
+        """In a function: nobody can import it."""
+
+    monkeypatch.setitem(personals, "hidden", Hidden)
+    with pytest.raises(RequestError, match=r"cannot be given to another process: .*Hidden.* Define it at the top of"):
+        list(run_together([tiny()], [tmp_path / "0"], crew=hands))
+
+
+def _burst(config: Config) -> Config:
+    raise TorsoError("not here")
+
+
+def test_what_goes_wrong_beside_a_run_is_told(
+    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that the other process cannot read: a function that is not there."""
+    monkeypatch.setattr(_burst, "__module__", "torso.nowhere")
+    monkeypatch.setitem(sys.modules, "torso.nowhere", sys.modules[__name__])
+    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=_burst, crew=hands)  # type: ignore[arg-type]
+    assert isinstance(found, ModuleNotFoundError)
+    ((_, after),) = run_together([tiny()], [tmp_path / "1"], crew=hands)
+    assert isinstance(after, Result)
+
+
+def test_a_cluster_has_its_own_processes() -> None:
+    said = r"--processes 2 and run\.engine = 'ray': .* run\.ray\.workers says how many"
+    with pytest.raises(RequestError, match=said), crew(tiny("fedavg", "run.engine=ray").run, 2):
+        pass
+
+
+def test_one_process_is_this_one() -> None:
+    with crew(tiny().run) as nobody:
+        assert nobody is None
+
+
+# the command line
+
+
+def _answers(out: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads((out / "fedbabu-13" / "table.json").read_text())
+    return found
+
+
+def test_a_table_of_two_processes_is_the_table_of_one(torso: Torso, tmp_path: Path) -> None:
+    """LG-FedAvg begins at FedAvg's end, which another process has trained."""
+    Path("data").mkdir()
+    tiny_cifar10(Path("data"))
+    for out, more in (("one", ()), ("two", ("--processes", "2"))):
+        assert torso(*TABLE, out, *PART, *more, sets=QUICK).status == 0
+    assert _answers(Path("two")) == _answers(Path("one"))
+    assert any(answer["ours"] for answer in _answers(Path("two")))
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_ctrl_c_stops_all_and_the_same_command_goes_on(torso: Torso, tmp_path: Path) -> None:
+    """Sent to the whole group, as a terminal does, once both have begun."""
+    Path("data").mkdir()
+    tiny_cifar10(Path("data"))
+    sets = [word for key in (*QUICK, "train.rounds=100000") for word in ("--set", key)]
+    words = [word for word in TABLE if word != "--quiet"]
+    command = [sys.executable, "-m", "torso", *words, "out", *PART, "--processes", "2", *sets]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        while len(list(Path("out").glob("*/*/history.jsonl"))) < 2 and process.poll() is None:
+            pass
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "stopped with 0 of" in " ".join(said.split())
+    assert list(Path("out").glob("*/*/checkpoints/*.json"))
