@@ -15,6 +15,7 @@ from torso.report.docs import table as markdown
 from torso.report.statistics import student_interval, student_quantile
 from torso.report.summary import listed
 
+_OPEN = "Not settled."
 QUESTION = "Does a combination that no paper tried beat them all?"
 
 
@@ -64,30 +65,45 @@ def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[
     if not held:
         return [*said, "Not known: no find of the search has been judged on test data.", ""]
     doubts = _doubts(rows, found, board, order, held)
-    open_yet = ["What keeps it open:", "", *(f"- {text}" for text in doubts), ""] if doubts else []
+    word = _word(held, bool(doubts))
+    before = "What keeps it open:" if word == _OPEN else "To bear in mind:"
+    more = [before, "", *(f"- {text}" for text in doubts), ""] if doubts else []
     usual = usual_machine(rows)
-    return [*said, _headline(held, bool(doubts)), "", *open_yet, _legend(held), "", markdown(_table(held, usual)), ""]
+    return [*said, _headline(held, word), "", *more, _legend(held), "", markdown(_table(held, usual)), ""]
 
 
-def _headline(held: Sequence[Bout], doubted: bool) -> str:
+def _headline(held: Sequence[Bout], word: str) -> str:
     finds = {str(bout.find["method"]): bout.find for bout in held}
     named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in finds.items()]
     where = listed(list(dict.fromkeys(bout.setting for bout in held)))
     clear = sum(clearly(bout.find, bout.best, bout.column) > 0 for bout in held)
+    lost = [bout for bout in held if clearly(bout.find, bout.best, bout.column) < 0]
+    behind = f" It is clearly behind it in {len(lost)}: {_spoken(lost)}." if lost else ""
     return (
-        f"**{_word(held, doubted)}** {listed(named)}, found on validation data alone, has a higher mean on test data "
+        f"**{word}** {listed(named)}, found on validation data alone, has a higher mean on test data "
         f"than the best known method in {sum(bout.ahead for bout in held)} of {len(held)} comparisons "
         f"({listed([TITLES[column] for column in RANKED])} accuracy in {where}). It is clearly ahead of that method in "
         f"{clear} of them, and clearly ahead of every known method that was judged there in "
-        f"{sum(not bout.level for bout in held)}."
+        f"{sum(not bout.level for bout in held)}.{behind}"
     )
+
+
+def _spoken(held: Sequence[Bout]) -> str:
+    """Which accuracies in which settings; settings with the same ones are named together."""
+    columns: dict[str, list[str]] = {}
+    for bout in held:
+        columns.setdefault(bout.setting, []).append(TITLES[bout.column])
+    settings: dict[str, list[str]] = {}
+    for setting, names in columns.items():
+        settings.setdefault(listed(names), []).append(setting)
+    return "; ".join(f"{names} accuracy in {listed(there)}" for names, there in settings.items())
 
 
 def _word(held: Sequence[Bout], doubted: bool) -> str:
     if any(clearly(bout.find, bout.best, bout.column) < 0 for bout in held):
         return "No."
     if doubted:
-        return "Not settled."
+        return _OPEN
     return "Not in everything." if any(bout.level for bout in held) else "Yes."
 
 
