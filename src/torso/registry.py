@@ -61,7 +61,9 @@ Guests = dict[str, dict[str, Any]]
 
 def guests() -> Guests:
     """What others than Torso have registered, by key and name: a process elsewhere has to be told of it."""
-    found = {key: {n: thing for n, thing in known.items() if known.is_guest(n)} for key, known in Registry.every.items()}
+    found = {
+        key: {n: thing for n, thing in known.items() if known.is_guest(n)} for key, known in Registry.every.items()
+    }
     return {key: things for key, things in found.items() if things}
 
 

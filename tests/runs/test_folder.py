@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import threading
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +19,9 @@ import torso
 from torso import Config, RequestError, Result, run
 from torso.methods import Finished, methods
 from torso.runs.folder import RunFolder, own_folder
+from torso.runs.run import Stopped
 
-from .samples import bits, files, history_of, last_tensors, result_of, same_tensors, tiny
+from .samples import StopAfter, bits, files, history_of, last_tensors, result_of, same_tensors, tiny
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +139,48 @@ def test_of_two_runs_that_found_the_folder_empty_the_second_is_refused(tmp_path:
     with pytest.raises(RequestError, match=r"one': another run has begun there in the meantime. Give each run its own"):
         second.create()
     assert files(tmp_path) == before
+
+
+@pytest.fixture
+def left_half(tmp_path: Path) -> Path:
+    """A run of four rounds that was stopped after the first."""
+    listener = StopAfter(1)
+    with pytest.raises(Stopped):
+        run(tiny("fedper"), tmp_path / "half", listener=listener, stop=listener.stop)
+    return tmp_path / "half"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+def test_two_cannot_go_on_with_one_run_at_a_time(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torso.runs.folder._PATIENCE", 0.2)
+    before = files(left_half)
+    with (
+        RunFolder(left_half, tiny("fedper")).held(),
+        pytest.raises(RequestError, match=r"another process is running there\. Wait until it ends, or stop it"),
+    ):
+        run(tiny("fedper"), left_half, resume=True)
+    assert files(left_half) == before
+    assert run(tiny("fedper"), left_half, resume=True).rounds == 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+def test_what_another_process_has_finished_meanwhile_is_read(finished: Result, left_half: Path) -> None:
+    """It lets go of the folder while this one waits for it."""
+    held = threading.Event()
+
+    def other() -> None:
+        with RunFolder(left_half, tiny("fedper")).held():
+            held.set()
+            time.sleep(0.3)
+            shutil.copy(folder_of(finished) / "result.json", left_half)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait()
+    result = run(tiny("fedper"), left_half, resume=True)
+    thread.join()
+    assert result.accuracy == finished.accuracy
+    assert len(history_of(left_half)) == 1
 
 
 def test_runs_beside_each_other_take_different_free_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torso.config import Config
 from torso.errors import RequestError
@@ -20,6 +21,8 @@ from torso.runs.state import State
 
 _FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once", "run.ray"}
 """Keys that may change between a run and its continuation: they say how, not what."""
+
+_PATIENCE = 5.0  # seconds in which another has to let go of a folder
 
 
 def fingerprint(config: Config) -> str:
@@ -77,6 +80,22 @@ class RunFolder:
         except OSError as error:
             raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else runs here in the block, in this process or another; one that dies lets go.
+
+        A process that was killed a moment ago may take some time to do so. Where files cannot be locked (on Windows, on
+        some shared disks) nobody is kept out."""
+        with (self.path / "config.toml").open() as file:
+            until = time.monotonic() + _PATIENCE
+            while not _locked(file):
+                if time.monotonic() > until:
+                    raise RequestError(
+                        f"--out {str(self.path)!r}: another process is running there. Wait until it ends, or stop it."
+                    )
+                time.sleep(0.1)
+            yield
+
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
@@ -115,6 +134,18 @@ class RunFolder:
         if result.analyses:
             write_text(self.path / ANALYSES, json.dumps(result.analyses) + "\n")
         write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
 
 
 def _round_of(line: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +74,10 @@ def run(
     with make(job.net, job.federation, config.run) as place:
         if folder and not resume:
             folder.create()
-        return _Run(job, folder, listener or Listener(), stop or Stop()).go(place, resume)
+        with folder.held() if folder else nullcontext():
+            if folder and folder.finished:  # by another process, in the meantime
+                return Result.read(folder.path)
+            return _Run(job, folder, listener or Listener(), stop or Stop()).go(place, resume)
 
 
 @dataclass(frozen=True)
