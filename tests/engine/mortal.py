@@ -33,6 +33,27 @@ class Mortal(Personal):
 
 
 @dataclass(frozen=True)
+class Poison(Personal):
+    """As often as `folder` has files, a process breaks its accelerator, which does nothing more until it ends."""
+
+    folder: str = ""
+
+    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+        import torch
+
+        def broken() -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+        lives = sorted(Path(self.folder).iterdir()) if self.folder else []
+        if lives:
+            lives[0].unlink()
+            torch.cuda.is_initialized = lambda: True
+            torch.cuda.synchronize = broken  # type: ignore[assignment]
+            broken()
+        return super().before(at)
+
+
+@dataclass(frozen=True)
 class Weak(Personal):
     """Fails in its own words."""
 

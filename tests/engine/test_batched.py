@@ -106,6 +106,17 @@ def test_a_client_that_does_not_fit_alone_ends_the_run() -> None:
         list(place.map(Counted(room=0), range(12)))
 
 
+def test_who_shares_the_device_takes_a_share_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit beside others may fit alone: that is no result of the run."""
+    monkeypatch.setattr(Batched, "company", 2)
+    monkeypatch.setattr(batched, "free_bytes", lambda device: 1000)
+    with engine() as place:
+        place.each["Visit"] = 100.0
+        assert place.size("Visit") == 4  # 0.85 · 1000 / 2 / 100
+        with pytest.raises(torch.OutOfMemoryError):
+            list(place.map(Counted(room=0), range(12)))
+
+
 def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch) -> None:
     place = engine()
     assert place.size("Visit") == 10  # nothing is known yet

@@ -7,23 +7,26 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import Torso
-from tests.engine.mortal import Mortal
+from tests.engine.mortal import Mortal, Poison
 from tests.papers.tiny import QUICK, tiny_cifar10
 from tests.runs.samples import last_tensors, result_of, same_tensors, tiny
 
 from torso import Config, RequestError, Result, run
-from torso.errors import PlaceLost, TorsoError
+from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import Method, methods
 from torso.personal import Personal, personals
 from torso.runs.events import Listener, Stop
-from torso.runs.hands import crew
+from torso.runs.hands import Lost, crew
 from torso.runs.processes import Processes
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
@@ -125,14 +128,89 @@ def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
     assert found[1].ok
 
 
-def test_a_process_that_died_while_it_was_idle_is_replaced(hands: Processes, tmp_path: Path) -> None:
-    list(run_together([tiny("fedavg", "train.rounds=1")], [tmp_path / "0"], crew=hands))
-    for hand in hands.idle:
-        os.kill(hand.process.pid or 0, signal.SIGKILL)
-        hand.process.join()
-    ((_, found),) = run_together([tiny("fedavg")], [tmp_path / "1"], crew=hands)
+def test_processes_that_died_while_they_were_idle_are_replaced_and_no_runs_fault(tmp_path: Path) -> None:
+    """More of them than a run may cost."""
+    with closing(Processes(3)) as crew:
+        asked = [tiny(method, "train.rounds=40") for method in ("fedavg", "fedper", "fedbabu")]
+        list(run_together(asked, [tmp_path / str(place) for place in range(3)], crew=crew))
+        assert len(crew.idle) == 3
+        for hand in crew.idle:
+            hand.process.kill()
+            hand.process.join()
+        ((_, found),) = run_together([tiny("fedavg")], [tmp_path / "after"], crew=crew)
     assert isinstance(found, Result)
     assert found.ok
+
+
+def test_a_process_whose_accelerator_is_broken_takes_no_other_run(
+    hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(personals, "poison", Poison)
+    (tmp_path / "lives").mkdir()
+    (tmp_path / "lives" / "one").touch()
+    heard = Heard()
+    poisoned = methods["fedper"].but(personal=Poison(folder=str(tmp_path / "lives")))
+    asked = [_with(poisoned), *(tiny("fedavg", f"run.seed={seed}") for seed in range(3))]
+    outs = [tmp_path / str(place) for place in range(4)]
+    found = dict(run_together(asked, outs, listener=heard, crew=hands))
+    assert all(isinstance(result, Result) and result.ok for result in found.values())
+    assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
+
+
+def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hire, hired = Processes.hire, list[Any]()
+
+    def once(self: Processes) -> Any:
+        if hired:
+            raise Lost("no memory is left for it")
+        hired.append(hire(self))
+        return hired[0]
+
+    monkeypatch.setattr(Processes, "hire", once)
+    asked = [tiny("fedavg", f"run.seed={seed}") for seed in range(3)]
+    with closing(Processes(2)) as crew:
+        found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], crew=crew))
+        assert all(isinstance(result, Result) and result.ok for result in found.values())
+    with closing(Processes(2)) as crew, pytest.raises(PlaceLost, match="3 workers could not start: no memory is left"):
+        list(run_together(asked, [tmp_path / f"again {place}" for place in range(3)], crew=crew))
+
+
+class Breaks(Heard):
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        raise KeyError("a listener's own trouble")
+
+
+def test_what_goes_wrong_here_leaves_those_under_way_with_a_checkpoint(tmp_path: Path) -> None:
+    """And no process behind."""
+    asked = [tiny("fedper", "run.checkpoint_every=0", "train.rounds=2000")]
+    with closing(Processes(2)) as crew, pytest.raises(KeyError, match="own trouble"):
+        list(run_together(asked, [tmp_path / "0"], listener=Breaks(), crew=crew))
+    assert list((tmp_path / "0" / "checkpoints").glob("*.json"))
+    assert not crew.idle
+
+
+class StopsWhileMeasuring(Heard):
+    def measuring(self, clients: int) -> None:
+        self.stop.ask()
+
+
+def test_a_stop_is_heard_while_a_run_is_measured(hands: Processes, tmp_path: Path) -> None:
+    heard = StopsWhileMeasuring()
+    asked = tiny("fedper", "train.rounds=1", "personalize.epochs=200")
+    with pytest.raises(Stopped, match="fedper seed 0: stopped after round 1 of 1"):
+        list(run_together([asked], [tmp_path / "0"], listener=heard, stop=heard.stop, crew=hands))
+    assert not (tmp_path / "0" / "result.json").exists()
+
+
+def with_help(config: Config, folder: Path) -> None:
+    """What a user's source may do: have processes of its own."""
+    with get_context("spawn").Pool(1) as pool:
+        (folder / "help").write_text(str(pool.apply(abs, (-3,))))
+
+
+def test_a_process_may_have_processes_of_its_own(hands: Processes, tmp_path: Path) -> None:
+    list(run_together([tiny("fedavg", "train.rounds=1")], [tmp_path / "0"], after=with_help, crew=hands))
+    assert (tmp_path / "0" / "help").read_text() == "3"
 
 
 def test_a_stop_reaches_all_runs_they_can_be_continued_and_the_processes_go_on(
@@ -166,22 +244,24 @@ def test_what_cannot_be_given_to_another_process_is_refused(
         """In a function: nobody can import it."""
 
     monkeypatch.setitem(personals, "hidden", Hidden)
+    before = len(hands.idle)
     with pytest.raises(RequestError, match=r"cannot be given to another process: .*Hidden.* Define it at the top of"):
         list(run_together([tiny()], [tmp_path / "0"], crew=hands))
+    assert len(hands.idle) >= before
 
 
-def _burst(config: Config) -> Config:
-    raise TorsoError("not here")
+def unknown(config: Config, folder: Path) -> None:
+    """As if it stood in a notebook: the other process cannot import it."""
 
 
-def test_what_goes_wrong_beside_a_run_is_told(
+def test_what_another_process_cannot_import_is_refused_in_words(
     hands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that the other process cannot read: a function that is not there."""
-    monkeypatch.setattr(_burst, "__module__", "torso.nowhere")
-    monkeypatch.setitem(sys.modules, "torso.nowhere", sys.modules[__name__])
-    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=_burst, crew=hands)  # type: ignore[arg-type]
-    assert isinstance(found, ModuleNotFoundError)
+    monkeypatch.setattr(unknown, "__module__", "notebook")
+    monkeypatch.setitem(sys.modules, "notebook", sys.modules[__name__])
+    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=unknown, crew=hands)
+    assert isinstance(found, RequestError)
+    assert "cannot be given to another process: No module named 'notebook'" in str(found)
     ((_, after),) = run_together([tiny()], [tmp_path / "1"], crew=hands)
     assert isinstance(after, Result)
 
@@ -225,8 +305,10 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(torso: Torso, tmp_path: P
     command = [sys.executable, "-m", "torso", *words, "out", *PART, "--processes", "2", *sets]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
-        while len(list(Path("out").glob("*/*/history.jsonl"))) < 2 and process.poll() is None:
-            pass
+        for _ in range(1200):
+            if len(list(Path("out").glob("*/*/history.jsonl"))) == 2 or process.poll() is not None:
+                break
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130

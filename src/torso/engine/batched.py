@@ -8,7 +8,7 @@ pure function of its clients, so nothing is counted twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import torch
 
@@ -25,6 +25,8 @@ _USED = 0.85  # of what is free: the allocator wants room to move
 
 class Batched:
     """One worker, G clients at once; `at_once` 0: what fits."""
+
+    company: ClassVar[int] = 1  # processes that share the device
 
     def __init__(
         self,
@@ -60,6 +62,8 @@ class Batched:
             try:
                 result = self._measured(work, self._desk, group)
             except torch.OutOfMemoryError:
+                if len(group) == 1 and self.company > 1:
+                    raise  # with fewer neighbours it may fit
                 if len(group) == 1:
                     raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
                 self.most = len(group) // 2
@@ -76,7 +80,8 @@ class Batched:
             return min(self.at_once, self.most)
         if kind not in self.each:  # nothing is known yet; on CPU it never is, since nobody can be asked
             return min(_FIRST, self.most)
-        return max(min(int(_USED * free_bytes(self.device) / self.each[kind]), self.most), 1)
+        share = _USED / self.company
+        return max(min(int(share * free_bytes(self.device) / self.each[kind]), self.most), 1)
 
     def _measured(self, work: Work[T], desk: Desk, group: Sequence[int]) -> T:
         """Do the work; of the first group of its kind, note the peak of memory."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,11 +77,11 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
             return
-        with (
-            watching(quiet, shown=(TableBar, TableLines)) as (listener, stop),
-            crew(chosen[0].tuning[0].config.run, processes) as hands,
-        ):
-            ledger = Ledger(out, listener, stop, hands)
+        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
+            run = chosen[0].tuning[0].config.run
+            hire = cache(lambda: stack.enter_context(crew(run, processes)))
+            # a family makes two packs or so: twice as many keep all processes busy
+            ledger = Ledger(out, listener, stop, hire, 2 * processes if processes > 1 else 1)
             if search:
                 found = run_search(chosen, space, ledger)
             else:

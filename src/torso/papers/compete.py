@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ class Ledger:
     out: Path
     listener: Listener | None = None
     stop: Stop | None = None
-    crew: Crew | None = None
+    hire: Callable[[], Crew | None] = lambda: None  # processes that share the runs; asked once there are any
+    at_once: int = 1  # families of methods that are run together
     results: dict[str, Result | Exception] = field(default_factory=dict)
     known: dict[str, Path] | None = None
 
@@ -121,9 +123,11 @@ class Ledger:
         if waiting and self.known is None:
             self.known = finished_runs(self.out)
         known = {} if self.known is None else self.known
-        for trial, result in run_all(waiting, self.folder, known, self.listener, self.stop, self.crew):
-            self.results[trial.name] = result
-            note()
+        crew = self.hire() if waiting else None
+        with closing(run_all(waiting, self.folder, known, self.listener, self.stop, crew)) as ends:
+            for trial, result in ends:
+                self.results[trial.name] = result
+                note()
 
     def validation(self, trial: Trial) -> dict[str, float] | None:
         """What a run that chooses has reached; None where it diverged."""
@@ -171,7 +175,7 @@ class Ledger:
 def compete(
     contestants: Sequence[Contestant], ledger: Ledger, seeds: int, others: Collection[tuple[str, str]] = ()
 ) -> list[Row]:
-    """Family by family, in all settings at once: choose, then run what is judged.
+    """Family by family, or some at once, in all settings: choose, then run what is judged.
 
     `others`: (setting, method) of the whole board, of which board.json keeps what other commands have found."""
     for one in contestants:
@@ -188,7 +192,7 @@ def compete(
     left = sum(len(ledger.missing(one)) + seeds - len(one.finals) for one in contestants)
     ledger.announce(NAME, left, left * int(contestants[0].tuning[0].config.train.rounds))
     try:
-        for group in _families(contestants):
+        for group in _in_turn(contestants, ledger.at_once):
             ledger.tune(group, note)
             points = [(one, point) for one in group if (point := ledger.chosen(one)) is not None]
             ledger.run([one.final(point, seed) for one, point in points for seed in range(seeds)], note)
@@ -208,6 +212,13 @@ def _recall_finals(ledger: Ledger, one: Contestant, seeds: int) -> None:
             one.finals[seed] = trial
         elif seed >= seeds:
             break
+
+
+def _in_turn(contestants: Sequence[Contestant], at_once: int) -> list[list[Contestant]]:
+    """Families, so many together: what is finished when somebody stops is whole."""
+    families = _families(contestants)
+    starts = range(0, len(families), at_once)
+    return [list(chain.from_iterable(families[start : start + at_once])) for start in starts]
 
 
 def _families(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
@@ -324,7 +335,7 @@ def search(contestants: Sequence[Contestant], whole: Sequence[Combination], ledg
     left = sum(len(ledger.missing(one)) for one in contestants)
     ledger.announce(f"{NAME}, search", left, left * int(contestants[0].tuning[0].config.train.rounds))
     try:
-        for group in _families(contestants):
+        for group in _in_turn(contestants, ledger.at_once):
             ledger.tune(group, lambda: ledger.write(FILE, found()))
     except Stopped:
         raise ledger.stopped() from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,8 +92,11 @@ def reproduce(
     if not waiting:
         return table
     try:
-        with crew(waiting[0].config.run, processes) as hands:
-            for run, result in run_all(waiting, table.folder, finished_runs(out), listener, stop, hands):
+        with (
+            crew(waiting[0].config.run, processes) as hands,
+            closing(run_all(waiting, table.folder, finished_runs(out), listener, stop, hands)) as ends,
+        ):
+            for run, result in ends:
                 table.note(run, result)
                 table.write()
     except Stopped:

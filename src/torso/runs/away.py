@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
@@ -23,17 +24,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torso.config import Config, RunConfig
 from torso.data import Federation, Shelf, build
+from torso.engine.batched import Batched
 from torso.engine.connect import late, needs, room, threads
 from torso.engine.parcels import Parcel, read, whole
 from torso.engine.worker import Home
 from torso.errors import RequestError
 from torso.runs.events import Listener, Stop
-from torso.runs.hands import Crew, Letter, Lost, Task, do
+from torso.runs.hands import Crew, Letter, Lost, Task, Unsound, do
 from torso.runs.result import Result
 from torso.runs.run import device_of
 from torso.runs.spread import Spread
 from torso.runs.together import Plan
 
+_LOOK = 0.2  # seconds between looks at whether to stop
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
 
 
@@ -93,8 +96,10 @@ def mailbox() -> Any:
             self.letters: list[bytes] = []
             self.stop = False
 
-        def post(self, letter: bytes) -> bool:
+        def post(self, letter: bytes) -> None:
             self.letters.append(letter)
+
+        def is_to_stop(self) -> bool:
             return self.stop
 
         def take(self, stop: bool) -> list[bytes]:
@@ -122,12 +127,34 @@ class Hand:
             if plan.folder is not None and not plan.folder.parent.is_dir():
                 return [_elsewhere("--out", plan.folder.parent)] * len(task.plans)
         made = self._read if parcel is None else partial(_sent, parcel)
-        return do(task, _here, made, lambda letter: bool(ray.get(mailbox.post.remote(cloudpickle.dumps(letter)))))
+        gpus = task.plans[0].config.run.ray.gpus_per_worker
+        Batched.company = max(round(1 / gpus), 1) if gpus else 1
+        try:
+            return do(task, _here, made, partial(_post, mailbox), _Look(mailbox))
+        except Unsound:
+            os._exit(1)  # so that the driver takes another
 
     def _read(self, config: Config) -> Federation:
         if config.data.root and not Path(config.data.root).exists():
             raise _elsewhere("data.root =", Path(config.data.root))
         return build(config.data, config.run.seed, device_of(config.run), self.shelf)
+
+
+def _post(mailbox: Any, letter: Letter) -> None:
+    ray.get(mailbox.post.remote(cloudpickle.dumps(letter)))  # waited for: letters stay in order, and few
+
+
+class _Look:
+    """Asks the mailbox whether to stop, now and then."""
+
+    def __init__(self, mailbox: Any) -> None:
+        self.mailbox, self.next, self.said = mailbox, 0.0, False
+
+    def __call__(self) -> bool:
+        if time.monotonic() >= self.next:
+            self.said = bool(ray.get(self.mailbox.is_to_stop.remote()))
+            self.next = time.monotonic() + _LOOK
+        return self.said
 
 
 def _sent(parcel: Parcel, config: Config) -> Federation:

@@ -52,8 +52,12 @@ class Stop:
     MEASURE = "after this measure (Ctrl-C again: at once; there is a checkpoint of the last round)"
 
     def __init__(self) -> None:
-        self.asked = False
+        self._asked = False
         self.when = self.ROUND
 
+    @property
+    def asked(self) -> bool:
+        return self._asked
+
     def ask(self) -> None:
-        self.asked = True
+        self._asked = True

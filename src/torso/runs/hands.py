@@ -24,7 +24,7 @@ from torso.runs.rounds import Round
 from torso.runs.together import After, Plan, side_by_side
 
 Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
-Post = Callable[[Letter], bool]  # leaves word, and learns whether to stop
+Post = Callable[[Letter], None]  # leaves word
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class Task:
 
 class Lost(Exception):
     """A process has died, or could not start; the words say what is known of why."""
+
+
+class Unsound(Exception):
+    """The accelerator does nothing more in this process: another has to go on."""
 
 
 class Crew(Protocol):
@@ -56,7 +60,7 @@ class Crew(Protocol):
         """A process that begins to start, and the call that is answered once it has."""
 
     def ask(self, hand: Any, task: Task) -> Any:
-        """Give an idle one a task: the call."""
+        """Give an idle one a task: the call. Raises Lost where it has died meanwhile."""
 
     def first(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
         """Those that are answered; waits so long for one."""
@@ -99,14 +103,13 @@ def crew(run: RunConfig, processes: int = 1) -> Iterator[Crew | None]:
 
 
 class Away(Listener):
-    """Passes on what a run tells, from where it runs; the answer says whether it is to stop."""
+    """Passes on what a run tells, from where it runs."""
 
-    def __init__(self, number: int, post: Post, stop: Stop) -> None:
-        self.number, self.post, self.stop = number, post, stop
+    def __init__(self, number: int, post: Post) -> None:
+        self.number, self.post = number, post
 
     def _post(self, hook: str, *words: Any) -> None:
-        if self.post((self.number, hook, words)):
-            self.stop.ask()
+        self.post((self.number, hook, words))
 
     def begin(self, begin: Begin) -> None:
         self._post("begin", begin)
@@ -124,16 +127,38 @@ class Away(Listener):
         self._post("end", light(result))
 
 
+class StopFromAfar(Stop):
+    """`look` says whether whoever deals the runs wants them to end."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        super().__init__()
+        self.look = look
+
+    @property
+    def asked(self) -> bool:
+        return self._asked or self.look()
+
+
 def do(
-    task: Task, here: Callable[[Config], Config], made: Callable[[Config], Federation], post: Post
+    task: Task,
+    here: Callable[[Config], Config],
+    made: Callable[[Config], Federation],
+    post: Post,
+    look: Callable[[], bool],
 ) -> list[Result | Exception]:
     """Each run as it would be in this process alone; `here`: its config in this process, `made` gives its data."""
-    plans, stop = [replace(plan, config=here(plan.config)) for plan in task.plans], Stop()
-    listeners = [Away(number, post, stop) for number in task.numbers]
-    ends = side_by_side(plans, listeners, stop, made, task.after)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # others may share the accelerator
-    return [portable(end) if isinstance(end, Exception) else light(end) for end in ends]
+    plans = [replace(plan, config=here(plan.config)) for plan in task.plans]
+    listeners = [Away(number, post) for number in task.numbers]
+    ends = side_by_side(plans, listeners, StopFromAfar(look), made, task.after)
+    told = [portable(end) if isinstance(end, Exception) else light(end) for end in ends]
+    del ends  # models and tracebacks
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # others may share the accelerator
+        except RuntimeError as error:  # an illegal access, of a neighbour under MPS maybe: it stays until the end
+            raise Unsound(str(error)) from None
+    return told
 
 
 def light(result: Result) -> Result:

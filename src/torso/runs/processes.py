@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from multiprocessing.synchronize import Event
 from typing import Any
 
 from torso.config import Config
-from torso.data import Shelf, build
+from torso.data import Federation, Shelf, build
+from torso.engine.batched import Batched
 from torso.errors import RequestError
 from torso.registry import guests, welcome
-from torso.runs.hands import Letter, Lost, Task, do, portable
+from torso.runs.hands import Letter, Lost, Task, Unsound, do, portable
 from torso.runs.result import Result
 from torso.runs.run import device_of
 
@@ -48,7 +49,7 @@ class Processes:
         self.count = count
         self.idle: list[Hand] = []
         self.context = get_context("spawn")  # a fork of a process with CUDA or with threads is none
-        self.stopping = self.context.Event()
+        self.stopping = self.context.RawValue("b", 0)  # not an Event, whose lock a process would take along when killed
         self.heard: list[Letter] = []
 
     def room(self) -> int:
@@ -56,20 +57,24 @@ class Processes:
 
     def hire(self) -> tuple[Hand, Hand]:
         ours, theirs = self.context.Pipe()
-        words = (theirs, self.stopping, max((os.cpu_count() or 1) // self.count, 1))
-        process = self.context.Process(target=serve, args=words, daemon=True)
-        with _deaf():
-            process.start()
-        theirs.close()
+        process = self.context.Process(target=serve, args=(theirs, self.stopping, self.count), daemon=True)
+        try:
+            with _deaf():
+                process.start()
+        except OSError as error:
+            raise Lost(str(error)) from None
+        finally:
+            theirs.close()
         hand = Hand(process, ours)
         return hand, hand
 
     def ask(self, hand: Hand, task: Task) -> Hand:
         hand.said = None
+        written = _written(task)
         try:
-            hand.pipe.send_bytes(_written(task))
-        except OSError:  # it has died while it was idle
-            hand.pipe.close()
+            hand.pipe.send_bytes(written)
+        except OSError:
+            raise Lost(f"process {hand.process.pid} died while it was idle") from None
         return hand
 
     def first(self, calls: Sequence[Hand], seconds: float) -> Sequence[Hand]:
@@ -98,10 +103,7 @@ class Processes:
         return found
 
     def letters(self, stop: bool) -> Iterable[Letter]:
-        if stop:
-            self.stopping.set()
-        else:
-            self.stopping.clear()
+        self.stopping.value = stop
         letters, self.heard = self.heard, []
         return letters
 
@@ -137,32 +139,44 @@ def _deaf() -> Iterator[None]:
 
 
 def _written(task: Task) -> bytes:
-    """With what the user has registered, by the names of its modules: the other process imports them."""
+    """With what the user has registered. Classes and functions go by the names of their modules, which the other
+    process imports."""
     try:
         return pickle.dumps((guests(), task))
     except Exception as error:  # whatever objects of others raise
-        raise RequestError(
-            f"what is registered from outside cannot be given to another process: {error}. Define it at the top of a "
-            "module that can be imported, or do with one process"
-        ) from None
+        raise _unspeakable(error) from None
 
 
-def serve(pipe: Connection, stopping: Event, workers: int) -> None:
-    """What such a process does, until it is dismissed or whoever asks it has gone."""
+def _read(written: bytes) -> Task:
+    try:
+        things, task = pickle.loads(written)  # of the process that has started this one
+    except Exception as error:  # of a notebook or an interpreter: nobody else can import it
+        raise _unspeakable(error) from None
+    welcome(things)
+    found: Task = task
+    return found
+
+
+def _unspeakable(error: Exception) -> RequestError:
+    return RequestError(
+        f"a method or a part of yours cannot be given to another process: {error}. Define it at the top of a module "
+        "that can be imported, or do with one process"
+    )
+
+
+def serve(pipe: Connection, stopping: Any, count: int) -> None:
+    """What such a process, one of so many, does until it is dismissed or whoever asks it has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is heard where the runs are dealt
+    process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may use processes, too
+    Batched.company = count
     shelf = Shelf()
 
-    def made(config: Config) -> Any:
+    def made(config: Config) -> Federation:
         return build(config.data, config.run.seed, device_of(config.run), shelf)
-
-    def post(letter: Letter) -> bool:
-        say(letter, None)
-        return stopping.is_set()
 
     def say(*words: Any) -> None:
         pipe.send_bytes(pickle.dumps(words))  # not pipe.send, which would share the memory of tensors
 
-    here: Callable[[Config], Config] = partial(_here, workers=workers)
     answer: Any = (os.getpid(),)
     while True:
         try:
@@ -171,15 +185,19 @@ def serve(pipe: Connection, stopping: Event, workers: int) -> None:
         except (EOFError, OSError):  # nobody listens any more
             return
         try:
-            things, task = pickle.loads(written)  # of the process that has started this one
-            welcome(things)
-            answer = do(task, here, made, post)
+            task = _read(written)
+            answer = do(
+                task, partial(_here, count), made, lambda letter: say(letter, None), lambda: bool(stopping.value)
+            )
+        except Unsound as error:
+            sys.exit(f"{error}; another process goes on")
         except Exception as error:  # not of a run: of what surrounds it
             answer = portable(error)
 
 
-def _here(config: Config, workers: int) -> Config:
+def _here(count: int, config: Config) -> Config:
     """On CPU the processes share the cores."""
-    if config.run.workers:
+    if config.run.workers or device_of(config.run).type != "cpu":
         return config
+    workers = max((os.cpu_count() or 1) // count, 1)
     return config.model_copy(update={"run": config.run.model_copy(update={"workers": workers})})

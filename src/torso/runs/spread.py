@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torso.config import Config
@@ -41,9 +42,8 @@ class Spread:
         self.coming: dict[Any, Any] = {}  # processes that start, by their first word
         self.crew, self.idle = crew, crew.idle
         self.flying: dict[Any, tuple[Any, int]] = {}  # by the call: who does which pack
-        self.unborn = 0
+        self.unborn: list[Lost] = []  # that could not start, one after the other
         self.stopped: dict[int, str] = {}
-        self.over = False  # nobody wants more
         self.alive = time.monotonic()  # when there was last somebody to do the work
 
     def go(self) -> Generator[Ended, None, None]:
@@ -57,10 +57,8 @@ class Spread:
                     left -= 1
                     yield ended
             self._hear()
-        except GeneratorExit:  # hours of the others' work may be at stake: they end with a checkpoint
-            self.over = True
-            while self.flying:
-                self._step(most)
+        except (GeneratorExit, Exception):  # hours of the others' work may be at stake: they end with a checkpoint
+            self._wind_down()
             raise
         finally:
             for hand in (*self.coming.values(), *(hand for hand, _ in self.flying.values())):
@@ -69,9 +67,21 @@ class Spread:
             unfinished = f"{left} of {len(self.plans)} runs are not finished"
             raise Stopped("; ".join([unfinished, *self.stopped.values()]))
 
+    def _wind_down(self) -> None:
+        """Nobody wants more, nor to hear of it: who is under way ends with a checkpoint."""
+        while self.flying:
+            self.crew.letters(True)
+            for call in self.crew.first(list(self.flying), _LOOK):
+                hand, _ = self.flying.pop(call)
+                with suppress(Exception):
+                    self.crew.answer(call)
+                    self.idle.append(hand)
+                    continue
+                self.crew.dismiss(hand)
+
     def _step(self, most: int) -> list[Ended]:
         """Give out what waits, wait for what ends."""
-        if not (self.stop.asked or self.over):
+        if not self.stop.asked:
             self._hire(most)
             self._send(most)
         if not (self.flying or self.coming):  # a stop since the caller looked
@@ -87,40 +97,53 @@ class Spread:
         return ended
 
     def _hire(self, most: int) -> None:
-        free = len(self.coming) + len(self.idle)
-        for _ in range(min(most - len(self.flying), len(self.waiting)) - free):
-            hand, word = self.crew.hire()
-            self.coming[word] = hand
         if self.idle or self.flying:
             self.alive = time.monotonic()
         elif time.monotonic() - self.alive > self.crew.wait:
             raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {self.crew.late()}")
+        free = len(self.coming) + len(self.idle)
+        for _ in range(min(most - len(self.flying), len(self.waiting)) - free):
+            if len(self.unborn) >= _TRIES:
+                if not (self.idle or self.flying or self.coming):
+                    raise PlaceLost(f"{_TRIES} workers could not start: {self.unborn[-1]}")
+                return  # those that are there do the work
+            try:
+                hand, word = self.crew.hire()
+            except Lost as lost:
+                self.unborn.append(lost)
+            else:
+                self.coming[word] = hand
 
-    def _welcome(self, answer: Any) -> None:
-        hand = self.coming.pop(answer)
+    def _welcome(self, call: Any) -> None:
+        hand = self.coming.pop(call)
         try:
-            self.crew.answer(answer)
+            self.crew.answer(call)
         except Lost as lost:
-            self.unborn += 1
-            if self.unborn >= _TRIES:
-                raise PlaceLost(f"{_TRIES} workers could not start: {lost}") from None
+            self.unborn.append(lost)
         else:
             self.idle.append(hand)
-            self.unborn = 0
+            self.unborn.clear()
 
     def _send(self, most: int) -> None:
         while self.waiting and self.idle and len(self.flying) < most:
-            pack, hand = self.waiting.pop(), self.idle.pop()
+            pack = self.waiting[-1]
             plans = [self.plans[number] for number in self.packs[pack]]
             for plan in plans:
                 if plan.folder is not None:
                     plan.folder.parent.mkdir(parents=True, exist_ok=True)
             data = self.parcel(plans[0].config) if self.parcel else None
+            hand = self.idle[-1]
+            try:
+                call = self.crew.ask(hand, Task(self.packs[pack], plans, self.after, data))
+            except Lost:  # while it was idle: that is not the pack's fault
+                self.crew.dismiss(self.idle.pop())
+                continue
+            self.waiting.pop()
+            self.flying[call] = self.idle.pop(), pack
             self.tries[pack] += 1
-            self.flying[self.crew.ask(hand, Task(self.packs[pack], plans, self.after, data))] = hand, pack
 
     def _hear(self) -> None:
-        for number, hook, words in self.crew.letters(self.stop.asked or self.over):
+        for number, hook, words in self.crew.letters(self.stop.asked):
             getattr(self.listeners[number], hook)(*words)
 
     def _land(self, answer: Any) -> list[Ended]:
