@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from torso import Config
+from torso import Config, RequestError, Result
 from torso.data import Federation, build
 from torso.measure import Accuracy
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.hands import Crew
 from torso.runs.rounds import Round
 from torso.runs.state import State
+from torso.runs.together import After, run_together
 
 TINY = (
     "data.clients=10",
@@ -100,3 +102,42 @@ class StopAfter(Listener):
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         if round.round == self.at:
             self.stop.ask()
+
+
+class Heard(Listener):
+    def __init__(self, stop_at: int = 0) -> None:
+        self.notes, self.stop, self.at = list[str](), Stop(), stop_at
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        if round.round == self.at:
+            self.stop.ask()
+
+
+def check_packs(root: Path, sets: Sequence[str], after: After, crew: Crew | None = None) -> list[Path]:
+    """Two runs in one stack, one that bursts beside them, a folder in use: elsewhere they are what they are here, told
+    as they end, in any order. Gives the folders of those that ran."""
+    cases = ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")
+    asked = [tiny("fedper", "run.engine=batched", *sets, case) for case in cases]
+    (root / "there" / "3").mkdir(parents=True)
+    (root / "there" / "3" / "mine.txt").write_text("not a run")
+    outs = [root / "there" / str(place) for place in range(4)]
+    # a crew that a test lends stands in the defaults
+    seen = list(run_together(asked, outs, clients=6, after=after, **({} if crew is None else {"crew": crew})))
+    assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
+    found = dict(seen)
+    here = [config.but("run.engine=batched") for config in asked[:2]]
+    for place, alone in run_together(here, [root / "here" / str(place) for place in range(2)], clients=6, crew=None):
+        beside = found[place]
+        assert isinstance(alone, Result)
+        assert isinstance(beside, Result)
+        assert beside.accuracy == alone.accuracy
+        assert same_tensors(last_tensors(outs[place]), last_tensors(root / "here" / str(place)))
+    burst, refused = found[2], found[3]
+    assert isinstance(burst, Result)
+    assert burst.status.startswith("failed: non-finite")
+    assert isinstance(refused, RequestError)
+    assert "is not empty" in str(refused)
+    return outs[:3]

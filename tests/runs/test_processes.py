@@ -18,14 +18,13 @@ import pytest
 from tests.conftest import Torso
 from tests.engine.mortal import Mortal, Poison
 from tests.papers.tiny import QUICK, tiny_cifar10
-from tests.runs.samples import last_tensors, result_of, same_tensors, tiny
+from tests.runs.samples import Heard, check_packs, last_tensors, result_of, same_tensors, tiny
 
 from torso import Config, RequestError, Result, run
 from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import Method, methods
 from torso.personal import Personal, personals
-from torso.runs.events import Listener, Stop
 from torso.runs.hands import Lost, crew
 from torso.runs.processes import Processes
 from torso.runs.rounds import Round
@@ -44,46 +43,14 @@ def hands() -> Iterator[Processes]:
 
 
 def write_place(config: Config, folder: Path) -> None:
-    (folder / "place").write_text(f"{os.getpid()} {config.run.workers}")
+    (folder / "place").write_text(str(os.getpid()))
 
 
 def test_packs_in_two_processes_are_the_packs_here_and_tell_what_breaks(hands: Processes, tmp_path: Path) -> None:
-    """Two runs in one stack, one that bursts beside them, a folder in use: told as they end, in any order."""
-    cases = ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")
-    asked = [tiny("fedper", "run.engine=batched", case) for case in cases]
-    (tmp_path / "there" / "3").mkdir(parents=True)
-    (tmp_path / "there" / "3" / "mine.txt").write_text("not a run")
-    outs = [tmp_path / "there" / str(place) for place in range(4)]
-    seen = list(run_together(asked, outs, clients=6, after=write_place, crew=hands))
-    assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
-    found = dict(seen)
-    for place, alone in run_together(asked[:2], [tmp_path / "here" / str(place) for place in range(2)], clients=6):
-        beside = found[place]
-        assert isinstance(alone, Result)
-        assert isinstance(beside, Result)
-        assert beside.accuracy == alone.accuracy
-        assert result_of(outs[place]) == result_of(tmp_path / "here" / str(place))
-        assert same_tensors(last_tensors(outs[place]), last_tensors(tmp_path / "here" / str(place)))
-    burst, refused = found[2], found[3]
-    assert isinstance(burst, Result)
-    assert burst.status.startswith("failed: non-finite")
-    assert isinstance(refused, RequestError)
-    assert "is not empty" in str(refused)
-    places = [(out / "place").read_text().split()[0] for out in outs[:3]]
+    outs = check_packs(tmp_path, (), write_place, hands)
+    places = [(out / "place").read_text() for out in outs]
     assert str(os.getpid()) not in places
     assert places[0] == places[1]
-
-
-class Heard(Listener):
-    def __init__(self, stop_at: int = 0) -> None:
-        self.notes, self.stop, self.at = list[str](), Stop(), stop_at
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-        if round.round == self.at:
-            self.stop.ask()
 
 
 @pytest.fixture

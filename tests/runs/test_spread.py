@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
@@ -17,20 +17,18 @@ import ray
 from rich.console import Console
 from tests.engine.clusters import config
 from tests.engine.mortal import Mortal
-from tests.runs.samples import bits, history_of, last_tensors, result_of, same_tensors, tiny
+from tests.runs.samples import Heard, bits, check_packs, history_of, last_tensors, result_of, same_tensors, tiny
 
 from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
 from torso.errors import PlaceLost
-from torso.measure import Accuracy
 from torso.methods import methods
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
 from torso.runs.away import OnRay, spread
 from torso.runs.compare import compare
-from torso.runs.events import Begin, Listener, Stop
+from torso.runs.events import Begin
 from torso.runs.hands import crew
-from torso.runs.rounds import Round
 from torso.runs.run import Stopped, device_of
 from torso.runs.together import Plan, run_together
 
@@ -87,18 +85,6 @@ def test_runs_at_the_same_time_have_a_bar_each() -> None:
         assert [task.fields["news"] for task in bars.progress.tasks] == ["measuring 7 clients", ""]
 
 
-class Heard(Listener):
-    def __init__(self, stop_at: int = 0) -> None:
-        self.notes, self.stop, self.at = list[str](), Stop(), stop_at
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-        if round.round == self.at:
-            self.stop.ask()
-
-
 def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     hands: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,27 +119,8 @@ def test_a_stop_reaches_all_runs_and_they_can_be_continued(tmp_path: Path) -> No
 
 
 def test_packs_on_the_cluster_are_the_packs_here_and_tell_what_breaks(tmp_path: Path) -> None:
-    """Two runs in one stack, one that bursts beside them, a folder in use: told as they end, in any order."""
-    asked = [tiny("fedper", *RAY, case) for case in ("data.shards=2", "data.shards=5", "train.lr=1e30", "run.seed=1")]
-    (tmp_path / "there" / "3").mkdir(parents=True)
-    (tmp_path / "there" / "3" / "mine.txt").write_text("not a run")
-    outs = [tmp_path / "there" / str(place) for place in range(4)]
-    seen = list(run_together(asked, outs, clients=6, after=write_place))
-    assert sorted(place for place, _ in seen) == [0, 1, 2, 3]
-    found = dict(seen)
-    here = [config.but("run.engine=batched") for config in asked[:2]]
-    for place, alone in run_together(here, [tmp_path / "here" / str(place) for place in range(2)], clients=6):
-        beside = found[place]
-        assert isinstance(alone, Result)
-        assert isinstance(beside, Result)
-        assert beside.accuracy == alone.accuracy
-        assert same_tensors(last_tensors(outs[place]), last_tensors(tmp_path / "here" / str(place)))
-    burst, refused = found[2], found[3]
-    assert isinstance(burst, Result)
-    assert burst.status.startswith("failed: non-finite")
-    assert isinstance(refused, RequestError)
-    assert "is not empty" in str(refused)
-    places = {(out / "place").read_text() for out in outs[:3]}
+    outs = check_packs(tmp_path, RAY, write_place)
+    places = {(out / "place").read_text() for out in outs}
     assert str(os.getpid()) not in places
     assert (outs[0] / "place").read_text() == (outs[1] / "place").read_text()
 
