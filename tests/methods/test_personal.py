@@ -50,7 +50,7 @@ def begun(task: Job, state: State, client: int) -> dict[str, Tensor]:
     """The model that a client's fine-tuning begins with."""
     desk = Desk.at(task.net, task.federation)
     held = desk.models(state.model, state.private, [client])
-    how = task.evaluation(task.stage(max(state.round, 1)), state)
+    how = task.evaluation(task.stage(state.round), state)
     return {name: tensor[0] for name, tensor in how.own(desk, [client], held).items()}
 
 
@@ -58,7 +58,7 @@ def tuned(task: Job, state: State, client: int, epochs: int) -> dict[str, Tensor
     """The model that is measured as the client's own."""
     desk = Desk.at(task.net, task.federation)
     held = desk.models(state.model, state.private, [client])
-    how = task.evaluation(task.stage(max(state.round, 1)), state)
+    how = task.evaluation(task.stage(state.round), state)
     ((_, found),) = own_models(desk, [client], how.own(desk, [client], held), how, [epochs])
     return {name: tensor[0] for name, tensor in found.items()}
 

@@ -200,7 +200,7 @@ def own_models(task: Job, state: State) -> tuple[Model, Model]:
     """What evaluation begins with, for both clients."""
     desk = Desk.at(task.net, task.federation)
     held = desk.models(state.model, state.private, (0, 1))
-    begun = task.evaluation(task.stage(max(state.round, 1)), state).own(desk, (0, 1), held)
+    begun = task.evaluation(task.stage(state.round), state).own(desk, (0, 1), held)
     first, second = ({name: tensor[k] for name, tensor in begun.items()} for k in (0, 1))
     return read(first), read(second)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def scene_of(job: Job, state: State, engine: Engine) -> Scene:
-    stage = job.stage(max(state.round, 1))
+    stage = job.stage(state.round)
     trained = learnable(job.net, sorted(moved_by(stage.plan(stage.first))))
     how, seed = job.evaluation(stage, state), job.config.run.seed
     return Scene(engine, job.federation, job.net, state.reported, how, job.measured_clients, trained, seed)

@@ -120,7 +120,7 @@ def _network(job: Job, tensors: Tensors, kind: Literal["generic", Made], client:
 
 
 def _evaluation(job: Job, state: State) -> Evaluation:
-    return job.evaluation(job.stage(max(state.round, 1)), state)
+    return job.evaluation(job.stage(state.round), state)
 
 
 def _engine(job: Job, federation: Federation) -> Engine:

@@ -95,8 +95,9 @@ class Job:
         return self.plan[-1].last
 
     def stage(self, round: int) -> Stage:
-        """Whose round it is; where there are none (FedNCM), the last stage's."""
-        return next((stage for stage in self.plan if stage.first <= round <= stage.last), self.plan[-1])
+        """Whose round it is (0: before the first); where there are none (FedNCM), the last stage's."""
+        at = max(round, 1)
+        return next((stage for stage in self.plan if stage.first <= at <= stage.last), self.plan[-1])
 
     def evaluation(self, stage: Stage, state: State) -> Evaluation:
         return evaluation_of(self, stage, state)
@@ -321,7 +322,7 @@ class _Run:
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
         job, state = self.job, self.state
-        how = job.evaluation(job.stage(max(state.round, 1)), state)
+        how = job.evaluation(job.stage(state.round), state)
         found = evaluate(engine, job.federation, names, state.reported, how, job.measured_clients)
         self._took(began)
         return found
