@@ -27,7 +27,7 @@ for name in $(python3 -c 'import json, sys; print(*(row["name"] for row in json.
   mkdir -p "$place/leaderboard"
   cp "$found" "$place/leaderboard"
   cp -rlf -t "$place/leaderboard" "$out"/board/leaderboard/*-"$name"-* 2>/dev/null
-  torso "$place" --only "method=$name" >"$place.txt" 2>&1 &
+  torso "$place" --processes 1 --only "method=$name" >"$place.txt" 2>&1 &
 done
 wait
 gather

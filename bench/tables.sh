@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tables side by side on one accelerator: a process for each line of a plan, so that one's host work hides behind the
+# Tables side by side on one accelerator: a process for each line of a plan (or as many as its --processes says), so that one's host work hides behind the
 # others' kernels (under NVIDIA's MPS, where it can be started). What is finished when time is up stays finished: give the
 # same plan again to go on.
 #
@@ -27,8 +27,9 @@ while IFS=: read -r name commands; do
     IFS=';' read -ra each <<<"$commands"
     for words in "${each[@]}"; do
       left=$((seconds - SECONDS))
+      case $words in *--processes*) share= ;; *) share="--processes 1" ;; esac
       # shellcheck disable=SC2086  # a command is several words
-      [ "$left" -gt 5 ] && timeout -s INT "$left" python3 -m torso $words --precision bf16 --out "$out/$name" >>"$out/$name.txt" 2>&1
+      [ "$left" -gt 5 ] && timeout -s INT "$left" python3 -m torso $words $share --precision bf16 --out "$out/$name" >>"$out/$name.txt" 2>&1
     done
     echo "$name: done after $SECONDS s"
   ) &

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tests.conftest import Torso
 from tests.engine.mortal import Mortal, Poison
 from tests.papers.tiny import QUICK, tiny_cifar10
@@ -25,7 +27,7 @@ from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import Method, methods
 from torso.personal import Personal, personals
-from torso.runs.hands import Lost, crew
+from torso.runs.hands import Lost, crew, filling
 from torso.runs.processes import Processes
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
@@ -239,7 +241,25 @@ def test_a_cluster_has_its_own_processes() -> None:
         pass
 
 
-def test_one_process_is_this_one() -> None:
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "count"),
+    [(16, 140, 4), (16, 80, 4), (16, 48, 2), (16, 24, 1), (16, 8, 1), (4, 140, 2), (1, 140, 1)],
+)
+def test_an_accelerator_is_filled_as_far_as_cores_and_memory_go(
+    cores: int, gigabytes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torso.runs.hands.device_of", lambda run: torch.device("cuda"))
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gigabytes * 2**30)
+    )
+    assert filling(tiny().run) == count
+    assert filling(tiny("fedavg", "run.engine=ray").run) == 1
+
+
+def test_on_cpu_one_process_does_it_and_it_is_this_one() -> None:
+    assert filling(tiny().run) == 1
+
     with crew(tiny().run) as nobody:
         assert nobody is None
 

@@ -52,7 +52,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         sets: Sets = [],  # noqa: B006  typer copies it
         device: Device = "",
         precision: Precision = "",
-        processes: Processes = 1,
+        processes: Processes = 0,
         plugin: Plugins = [],  # noqa: B006
         search: Find = False,
         dry_run: Dry = False,
@@ -67,7 +67,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         from torso.papers.compete import search as run_search
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.search import combinations
-        from torso.runs.hands import crew
+        from torso.runs.hands import crew, filling
 
         load_plugins(plugin)
         arena = Arena(load(), tuple(said_sets(sets, device, precision)))
@@ -79,9 +79,10 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             return
         with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
             run = chosen[0].tuning[0].config.run
-            hire = cache(lambda: stack.enter_context(crew(run, processes)))
+            share = processes or filling(run)
+            hire = cache(lambda: stack.enter_context(crew(run, share)))
             # a family makes two packs or so: twice as many keep all processes busy
-            ledger = Ledger(out, listener, stop, hire, 2 * processes if processes > 1 else 1)
+            ledger = Ledger(out, listener, stop, hire, 2 * share if share > 1 else 1)
             if search:
                 found = run_search(chosen, space, ledger)
             else:

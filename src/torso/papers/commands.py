@@ -60,7 +60,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         sets: Sets = [],  # noqa: B006  typer copies it
         device: Device = "",
         precision: Precision = "",
-        processes: Processes = 1,
+        processes: Processes = 0,
         report: Report = False,
         dry_run: Dry = False,
         quiet: Quiet = False,
@@ -76,10 +76,12 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             return
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.reproduce import reproduce as run_table
+        from torso.runs.hands import filling
 
         with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
             whole = _whole(made, out, said, data_root)
-            done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=processes)
+            count = processes or filling(made.runs[0].config.run)
+            done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=count)
         if as_json:
             print(json.dumps(done.answers))
         else:

@@ -22,7 +22,7 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one f
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
 Processes = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Share the runs among N processes, to fill an accelerator.")
+    int, typer.Option(min=0, metavar="N", help="Share the runs among N processes. 0: as many as fill an accelerator.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 

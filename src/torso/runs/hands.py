@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import traceback
@@ -21,6 +22,7 @@ from torso.errors import RequestError, TorsoError
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.result import Result
 from torso.runs.rounds import Round
+from torso.runs.run import device_of
 from torso.runs.together import After, Plan, side_by_side
 
 Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
@@ -35,6 +37,10 @@ class Task:
     plans: Sequence[Plan]
     after: After | None = None
     parcel: Any = None
+
+
+_MOST = 4  # processes, with which an H200 was busy all the time (bench/README.md)
+_ROOM = 20 * 2**30  # bytes of a device for each: a hundred clients of mobilenet take 11 GiB
 
 
 class Lost(Exception):
@@ -78,6 +84,14 @@ class Crew(Protocol):
 
     def late(self) -> str:
         """Why none has started, in words."""
+
+
+def filling(run: RunConfig) -> int:
+    """How many processes keep the device busy, each with room of its own; on CPU, and on a cluster, it is this one."""
+    if run.engine == "ray" or (device := device_of(run)).type != "cuda":
+        return 1
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(min(_MOST, (os.cpu_count() or 1) // 2, memory // _ROOM), 1)
 
 
 @contextmanager
