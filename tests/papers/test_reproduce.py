@@ -91,6 +91,24 @@ def test_a_stopped_table_goes_on_without_repeating_a_finished_run(data: Path, tm
     assert all(answer["status"] == "ok" for answer in table.answers)
 
 
+def test_a_run_that_was_on_two_machines_says_so(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg is stopped on one and ends on the other; LG-FedAvg begins at its end; FedBABU was on the second alone."""
+    only, heard = f"{PART},method=fedavg|lg-fedavg|fedbabu", Heard(rounds=1)
+
+    def be(device: str) -> None:
+        said = {"device": device, "system": "Linux", "precision": "fp32"}
+        monkeypatch.setattr("torso.papers.answers.machine", lambda config: dict(said))
+
+    be("a large one")
+    with pytest.raises(Stopped):
+        reproduce(_plan(data, only), tmp_path, listener=heard, stop=heard.stop)
+    be("a small one")
+    for _ in range(2):  # also when it is all there
+        found = {answer["method"]: answer["machine"] for answer in reproduce(_plan(data, only), tmp_path).answers}
+        both = {"device": "a large one, then a small one", "system": "Linux", "precision": "fp32"}
+        assert found == {"FedAvg": both, "LG-FedAvg": both, "FedBABU": {**both, "device": "a small one"}}
+
+
 def test_another_table_trains_nothing_that_a_first_has_trained(data: Path, tmp_path: Path) -> None:
     reproduce(_plan(data, f"{PART},method=fedavg"), tmp_path / "out")
     heard = Heard()

@@ -87,10 +87,19 @@ def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def note_machine(config: Config, folder: Path) -> None:
-    """Write down where a run has taken place, in the process where it has: others read it elsewhere."""
-    path = folder / "machine.json"
-    if not path.exists() or path.stat().st_mtime < (folder / "result.json").stat().st_mtime:
-        write_text(path, json.dumps(machine(config)) + "\n")
+    """Write down where a run has taken place, in the process where it has: others read it elsewhere.
+
+    One that was stopped and has gone on on another machine, or that began at the end of another's, was on both."""
+    path, result = folder / "machine.json", folder / "result.json"
+    if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
+        return  # it had been finished
+    before = machine_of(folder)
+    where = {key: _then(before.get(key, now), now) for key, now in machine(config).items()}
+    write_text(path, json.dumps(where) + "\n")
+
+
+def _then(before: str, now: str) -> str:
+    return before if before == now or before.endswith(f", then {now}") else f"{before}, then {now}"
 
 
 def machine_of(folder: Path) -> dict[str, str]:

@@ -73,6 +73,8 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
     shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")  # first: without a checkpoint it counts for nothing
     if not adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
         write_text(out / "history.jsonl", "")
+    elif (donor / "machine.json").exists():
+        shutil.copyfile(donor / "machine.json", out / "machine.json")
 
 
 def thin(folders: Iterable[Path], above: int | None = None) -> None:

@@ -69,7 +69,7 @@ def run_together(
 
     A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
-    CPU, where a stack is no faster. `after` is called where a run has taken place, with its config there and its
+    CPU, where a stack is no faster. `after` is called where a run has ended or stopped, with its config there and its
     folder. That is in a process of the crew (`torso.runs.hands.crew`), which stays for the next call; without a crew in
     this one or, with `run.engine = "ray"`, in one of the cluster for this once."""
     plans = [Plan(config, out) for config, out in zip(configs, outs, strict=True)]
@@ -129,7 +129,13 @@ def side_by_side(
             result = Result.read(out)
         else:
             told, engine = listeners[place], None if meeting is None else _engine(config, meeting)
-            result = run(config, out, resume=resume, listener=told, stop=stop, federation=made(config), engine=engine)
+            data = made(config)
+            try:
+                result = run(config, out, resume=resume, listener=told, stop=stop, federation=data, engine=engine)
+            except Stopped:
+                if after is not None and out is not None and out.is_dir():
+                    after(config, out)
+                raise
         if after is not None and out is not None:
             after(config, out)
         return result
