@@ -25,6 +25,12 @@ class RunFailed(TorsoError):
     """The request was fine, the run was not (a non-finite loss, say)."""
 
 
+class InUse(TorsoError):
+    """Another process runs in the same folder: the request was fine, and will be again when that one has ended."""
+
+    exit_status = 2
+
+
 class PlaceLost(TorsoError):
     """Nothing is left for clients to run on: the run ends with a checkpoint, and can be resumed elsewhere."""
 

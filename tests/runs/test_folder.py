@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import threading
@@ -17,6 +18,7 @@ import torch
 
 import torso
 from torso import Config, RequestError, Result, run
+from torso.errors import InUse
 from torso.methods import Finished, methods
 from torso.runs.folder import RunFolder, own_folder
 from torso.runs.run import Stopped
@@ -156,11 +158,30 @@ def test_two_cannot_go_on_with_one_run_at_a_time(left_half: Path, monkeypatch: p
     before = files(left_half)
     with (
         RunFolder(left_half, tiny("fedper")).held(),
-        pytest.raises(RequestError, match=r"another process is running there\. Wait until it ends, or stop it"),
+        pytest.raises(InUse, match=r"another process is running there\. Wait until it ends, or stop it"),
     ):
         run(tiny("fedper"), left_half, resume=True)
     assert files(left_half) == before
     assert run(tiny("fedper"), left_half, resume=True).rounds == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
+def test_what_a_run_has_forked_does_not_keep_its_folder(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool of somebody's data source, say, which lives on after the run was killed: it does not unlock, it dies."""
+    monkeypatch.setattr("torso.runs.folder._PATIENCE", 0.2)
+    monkeypatch.setattr("torso.runs.folder._unlock", lambda file: None)
+    ours, theirs = os.pipe()
+    with RunFolder(left_half, tiny("fedper")).held():
+        child = os.fork()
+        if not child:
+            os.close(theirs)
+            os.read(ours, 1)  # until the test is over
+            os._exit(0)
+    try:
+        assert run(tiny("fedper"), left_half, resume=True).rounds == 4
+    finally:
+        os.close(theirs)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks there")

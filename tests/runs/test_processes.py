@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,6 +143,51 @@ def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, mon
         assert all(isinstance(result, Result) and result.ok for result in found.values())
     with closing(Processes(2)) as crew, pytest.raises(PlaceLost, match="3 workers could not start: no memory is left"):
         list(run_together(asked, [tmp_path / f"again {place}" for place in range(3)], crew=crew))
+
+
+def test_processes_that_die_as_soon_as_they_are_there_are_not_hired_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Processes.answer
+
+    def deadly(self: Processes, call: Any) -> Any:
+        said = answer(self, call)
+        call.process.kill()
+        call.process.join()
+        return said
+
+    monkeypatch.setattr(Processes, "answer", deadly)
+    with (
+        closing(Processes(2)) as crew,
+        pytest.raises(PlaceLost, match=r"3 workers could not start: .* while it was idle"),
+    ):
+        list(run_together([tiny()], [tmp_path / "0"], crew=crew))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
+def test_a_dead_process_is_noticed_though_what_it_has_forked_lives_on(hands: Processes, tmp_path: Path) -> None:
+    """The helper holds the pipe of its dead parent until this test lets it go."""
+    (tmp_path / "lives").mkdir()
+    (tmp_path / "lives" / "one").touch()
+    heard = Heard()
+    after = partial(forks_and_dies, tmp_path / "lives")
+    ((_, found),) = run_together([tiny()], [tmp_path / "0"], after=after, listener=heard, crew=hands)
+    (tmp_path / "over").touch()
+    assert isinstance(found, Result)
+    assert heard.notes == ["the process of fedavg seed 0 was lost; it goes on in another"]
+
+
+def forks_and_dies(lives: Path, config: Config, folder: Path) -> None:
+    if not list(lives.iterdir()):
+        return
+    (lives / "one").unlink()
+    if os.fork():
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(600):
+        if (lives.parent / "over").exists():
+            break
+        time.sleep(0.1)
+    os._exit(0)
 
 
 class Breaks(Heard):

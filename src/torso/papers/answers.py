@@ -89,7 +89,8 @@ def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
 def note_machine(config: Config, folder: Path) -> None:
     """Write down where a run has taken place, in the process where it has: others read it elsewhere.
 
-    One that was stopped and has gone on on another machine, or that began at the end of another's, was on both."""
+    One that was stopped and has gone on on another machine, or that began at the end of another's, was on both. Of one
+    that was killed only the last is known."""
     path, result = folder / "machine.json", folder / "result.json"
     if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
         return  # it had been finished

@@ -56,6 +56,10 @@ class OnRay:
         return hand, hand.hello.remote()
 
     def ask(self, hand: Any, task: Task) -> Any:
+        try:
+            ray.get(hand.hello.remote())
+        except _LOST as error:
+            raise Lost(str(error).strip().splitlines()[-1]) from None
         # what the user has registered travels with the task, by value; data that lie in the object store do not
         bare = Task(task.numbers, task.plans, task.after)
         return hand.do.remote(Home.here(), cloudpickle.dumps(bare), task.parcel, self.mailbox)

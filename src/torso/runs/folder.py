@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from torso.config import Config
-from torso.errors import RequestError
+from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.runs import checkpoint
 from torso.runs.checkpoint import Checkpoint, write_text
@@ -86,15 +87,20 @@ class RunFolder:
 
         A process that was killed a moment ago may take some time to do so. Where files cannot be locked (on Windows, on
         some shared disks) nobody is kept out."""
-        with (self.path / "config.toml").open() as file:
+        with (self.path / "config.toml").open("r+") as file:  # a shared disk locks only what can be written
             until = time.monotonic() + _PATIENCE
             while not _locked(file):
                 if time.monotonic() > until:
-                    raise RequestError(
+                    raise InUse(
                         f"--out {str(self.path)!r}: another process is running there. Wait until it ends, or stop it."
                     )
                 time.sleep(0.1)
-            yield
+            _held.add(file)
+            try:
+                yield
+            finally:
+                _held.discard(file)
+                _unlock(file)
 
     @property
     def finished(self) -> bool:
@@ -136,16 +142,28 @@ class RunFolder:
         write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
 
 
+_held: set[IO[str]] = set()
+if hasattr(os, "register_at_fork"):  # what a process forks would hold them after its end
+    os.register_at_fork(after_in_child=lambda: [file.close() for file in _held])
+
+
 def _locked(file: IO[str]) -> bool:
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):
         pass
     return True
+
+
+def _unlock(file: IO[str]) -> None:
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _round_of(line: str) -> dict[str, Any] | None:

@@ -185,7 +185,7 @@ def portable(error: Exception) -> Exception:
     if not isinstance(error, TorsoError) and not hasattr(error, "__notes__"):
         error.add_note(f"On {socket.gethostname()}:\n{''.join(traceback.format_exception(error))}")
     try:
-        pickle.loads(pickle.dumps(error))  # of our own making
+        copy: Exception = pickle.loads(pickle.dumps(error))  # which holds no frames, and so no tensors
     except Exception:  # whatever its author has thought of
         return RuntimeError(f"{type(error).__name__}: {error}")
-    return error.with_traceback(None)
+    return copy

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection, get_context, process
+from multiprocessing import connection, get_context, process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -56,15 +56,14 @@ class Processes:
         return self.count
 
     def hire(self) -> tuple[Hand, Hand]:
-        ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=serve, args=(theirs, self.stopping, self.count), daemon=True)
         try:
-            with _deaf():
-                process.start()
+            ours, theirs = self.context.Pipe()
+            with theirs:
+                process = self.context.Process(target=serve, args=(theirs, self.stopping, self.count), daemon=True)
+                with _deaf():
+                    process.start()
         except OSError as error:
             raise Lost(str(error)) from None
-        finally:
-            theirs.close()
         hand = Hand(process, ours)
         return hand, hand
 
@@ -81,6 +80,11 @@ class Processes:
         alive = {hand.pipe: hand for hand in calls if not hand.gone}
         for pipe in connection.wait(list(alive), seconds if len(alive) == len(calls) else 0.0):
             self._read(alive[pipe])  # type: ignore[index]  # it is given what we gave
+        for hand in alive.values():  # a pipe does not end while what a dead process has forked still holds it
+            if hand.said is None and not hand.gone and not hand.process.is_alive():
+                self._read(hand)
+                if hand.said is None:
+                    hand.pipe.close()
         return [hand for hand in calls if hand.gone or hand.said is not None]
 
     def _read(self, hand: Hand) -> None:
@@ -131,6 +135,7 @@ def _deaf() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
+    resource_tracker.ensure_running()  # its start would open our ears again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -177,6 +182,12 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
     def say(*words: Any) -> None:
         pipe.send_bytes(pickle.dumps(words))  # not pipe.send, which would share the memory of tensors
 
+    def post(letter: Letter) -> None:
+        try:
+            say(letter, None)
+        except OSError:  # nobody listens: the runs end with a checkpoint
+            stopping.value = True
+
     answer: Any = (os.getpid(),)
     while True:
         try:
@@ -186,9 +197,7 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
             return
         try:
             task = _read(written)
-            answer = do(
-                task, partial(_here, count), made, lambda letter: say(letter, None), lambda: bool(stopping.value)
-            )
+            answer = do(task, partial(_here, count), made, post, lambda: bool(stopping.value))
         except Unsound as error:
             sys.exit(f"{error}; another process goes on")
         except Exception as error:  # not of a run: of what surrounds it

@@ -42,7 +42,8 @@ class Spread:
         self.coming: dict[Any, Any] = {}  # processes that start, by their first word
         self.crew, self.idle = crew, crew.idle
         self.flying: dict[Any, tuple[Any, int]] = {}  # by the call: who does which pack
-        self.unborn: list[Lost] = []  # that could not start, one after the other
+        self.untried: set[Any] = set()  # that have started here and done nothing yet
+        self.unborn: list[Lost] = []  # that could not start, or died at once, one after the other
         self.stopped: dict[int, str] = {}
         self.alive = time.monotonic()  # when there was last somebody to do the work
 
@@ -119,10 +120,11 @@ class Spread:
         try:
             self.crew.answer(call)
         except Lost as lost:
+            self.crew.dismiss(hand)
             self.unborn.append(lost)
         else:
             self.idle.append(hand)
-            self.unborn.clear()
+            self.untried.add(hand)
 
     def _send(self, most: int) -> None:
         while self.waiting and self.idle and len(self.flying) < most:
@@ -135,8 +137,10 @@ class Spread:
             hand = self.idle[-1]
             try:
                 call = self.crew.ask(hand, Task(self.packs[pack], plans, self.after, data))
-            except Lost:  # while it was idle: that is not the pack's fault
+            except Lost as lost:  # while it was idle: that is not the pack's fault
                 self.crew.dismiss(self.idle.pop())
+                if hand in self.untried:
+                    self.unborn.append(lost)
                 continue
             self.waiting.pop()
             self.flying[call] = self.idle.pop(), pack
@@ -153,6 +157,8 @@ class Spread:
         try:
             ends = self.crew.answer(answer)
             self.idle.append(hand)
+            self.untried.discard(hand)
+            self.unborn.clear()
         except Lost as lost:
             self.crew.dismiss(hand)
             what = self._name(numbers[0]) + (f" and {len(numbers) - 1} beside it" if len(numbers) > 1 else "")
