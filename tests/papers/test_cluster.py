@@ -91,7 +91,7 @@ def hired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_table_on_two_workers_is_the_table_of_one_process_also_when_one_is_killed(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed by its process id while runs still wait, so that it has one or is given one."""
+    """Killed by its process id while runs still wait: it has one, or is idle and to be given one."""
     reproduce(_plan(data), tmp_path / "here")
     hands = hired(monkeypatch)
     heard = _Heard(lambda: os.kill(hands[0], signal.SIGKILL))
@@ -99,7 +99,7 @@ def test_a_table_on_two_workers_is_the_table_of_one_process_also_when_one_is_kil
     assert _table(tmp_path / "there") == _table(tmp_path / "here")
     assert not there.broken
     assert all(answer["ours"] for answer in there.answers)
-    assert "was lost; it goes on in another" in heard.said
+    assert any(f"was lost; {then}" in heard.said for then in ("it goes on in another", "another takes its place"))
     assert "fedbabu/13: 5/5  lg-fedavg" in heard.said
     assert heard.begun["lg-fedavg"] == 2
     names = {path.name for path in (tmp_path / "here" / "fedbabu-13").iterdir()}

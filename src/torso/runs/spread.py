@@ -139,6 +139,7 @@ class Spread:
                 call = self.crew.ask(hand, Task(self.packs[pack], plans, self.after, data))
             except Lost as lost:  # while it was idle: that is not the pack's fault
                 self.crew.dismiss(self.idle.pop())
+                self.listeners[self.packs[pack][0]].note("an idle process was lost; another takes its place")
                 if hand in self.untried:
                     self.unborn.append(lost)
                 continue
