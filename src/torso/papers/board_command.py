@@ -81,7 +81,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             run = chosen[0].tuning[0].config.run
             share = processes or filling(run)
             hire = cache(lambda: stack.enter_context(crew(run, share)))
-            hands = run.ray.workers or 4 if run.engine == "ray" else share
+            hands = (run.ray.workers or 4) if run.engine == "ray" else share
             # a family makes two packs or so: twice as many keep all processes busy
             ledger = Ledger(out, listener, stop, hire, 2 * hands if hands > 1 else 1)
             if search:

@@ -23,7 +23,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torso.config import Config, RunConfig
-from torso.data import Federation, Shelf, build
+from torso.data import Federation, Shelf
 from torso.engine.batched import Batched
 from torso.engine.connect import late, needs, room, threads
 from torso.engine.parcels import Parcel, read, whole
@@ -32,7 +32,7 @@ from torso.errors import RequestError
 from torso.runs.events import Listener, Stop
 from torso.runs.hands import Crew, Letter, Lost, Task, Unsound, do
 from torso.runs.result import Result
-from torso.runs.run import device_of
+from torso.runs.run import data_of, device_of
 from torso.runs.spread import Spread
 from torso.runs.together import Plan
 
@@ -56,10 +56,7 @@ class OnRay:
         return hand, hand.hello.remote()
 
     def ask(self, hand: Any, task: Task) -> Any:
-        try:
-            ray.get(hand.hello.remote())
-        except _LOST as error:
-            raise Lost(str(error).strip().splitlines()[-1]) from None
+        self.answer(hand.hello.remote())  # whether it still lives
         # what the user has registered travels with the task, by value; data that lie in the object store do not
         bare = Task(task.numbers, task.plans, task.after)
         return hand.do.remote(Home.here(), cloudpickle.dumps(bare), task.parcel, self.mailbox)
@@ -141,7 +138,7 @@ class Hand:
     def _read(self, config: Config) -> Federation:
         if config.data.root and not Path(config.data.root).exists():
             raise _elsewhere("data.root =", Path(config.data.root))
-        return build(config.data, config.run.seed, device_of(config.run), self.shelf)
+        return data_of(config, self.shelf)
 
 
 def _post(mailbox: Any, letter: Letter) -> None:

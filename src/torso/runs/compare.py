@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from torso import data
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError
@@ -14,7 +13,7 @@ from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder
 from torso.runs.hands import crew
 from torso.runs.result import Result
-from torso.runs.run import Stopped, device_of, prepare, run
+from torso.runs.run import Stopped, data_of, prepare, run
 from torso.runs.together import Plan
 
 Planned = tuple[Config, str, int]  # with its method and seed
@@ -60,7 +59,7 @@ def compare(
             rest = "" if out is None else f". Continue with the same command and {_same(out)}"
             raise Stopped(f"stopped with {number} of {len(plans)} runs finished{rest}")
         if seed not in federations:
-            federations = {seed: _data(chosen)}
+            federations = {seed: data_of(chosen)}
         if number == 0:
             for other, _, _ in plans[: len(methods)]:
                 prepare(other, federations[seed])
@@ -72,10 +71,6 @@ def compare(
     return results
 
 
-def _data(config: Config) -> Federation:
-    return data.build(config.data, config.run.seed, device_of(config.run))
-
-
 def _spread(
     first: Sequence[Planned],
     plans: Sequence[Planned],
@@ -85,7 +80,7 @@ def _spread(
     out: str | Path | None,
 ) -> list[Result]:
     """The same on a cluster, as whole runs side by side. Requests are checked here before any of them begins."""
-    made = {first[0][2]: _data(first[0][0])}
+    made = {first[0][2]: data_of(first[0][0])}
     for other, _, seed in first:
         prepare(other, made[seed])
     with crew(plans[0][0].run) as hands:
@@ -95,7 +90,7 @@ def _spread(
         chosen = [Plan(config, folder) for (config, _, _), folder in zip(plans, folders, strict=True)]
         try:
             return spread(
-                chosen, lambda config: made.pop(config.run.seed, None) or _data(config), listener, stop, hands
+                chosen, lambda config: made.pop(config.run.seed, None) or data_of(config), listener, stop, hands
             )
         except Stopped as stopped:
             raise Stopped(f"{stopped}{_again(out)}") from None

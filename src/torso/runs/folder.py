@@ -100,7 +100,6 @@ class RunFolder:
                 yield
             finally:
                 _held.discard(file)
-                _unlock(file)
 
     @property
     def finished(self) -> bool:
@@ -151,19 +150,12 @@ def _locked(file: IO[str]) -> bool:
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
     except BlockingIOError:
         return False
     except (ImportError, OSError):
         pass
     return True
-
-
-def _unlock(file: IO[str]) -> None:
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _round_of(line: str) -> dict[str, Any] | None:

@@ -16,13 +16,13 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from torso.config import Config
-from torso.data import Federation, Shelf, build
+from torso.data import Shelf
 from torso.engine.batched import Batched
 from torso.errors import RequestError
 from torso.registry import guests, welcome
 from torso.runs.hands import Letter, Lost, Task, Unsound, do, portable
 from torso.runs.result import Result
-from torso.runs.run import device_of
+from torso.runs.run import data_of, device_of
 
 _PATIENCE = 20.0  # seconds in which an idle process has to end
 
@@ -174,10 +174,7 @@ def serve(pipe: Connection, stopping: Any, count: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is heard where the runs are dealt
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may use processes, too
     Batched.company = count
-    shelf = Shelf()
-
-    def made(config: Config) -> Federation:
-        return build(config.data, config.run.seed, device_of(config.run), shelf)
+    made = partial(data_of, shelf=Shelf())
 
     def say(*words: Any) -> None:
         pipe.send_bytes(pickle.dumps(words))  # not pipe.send, which would share the memory of tensors

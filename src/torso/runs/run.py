@@ -112,11 +112,16 @@ class Job:
         return tuple(known.tolist())
 
 
+def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:
+    """The clients of a run, on its device; `shelf` keeps what was read for the next."""
+    return data.build(config.data, config.run.seed, device_of(config.run), shelf)
+
+
 def prepare(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Job:
     """Read the data, build the network, work the method out; raises RequestError and writes nothing.
 
     `begins`: whether the weights are wanted that the run begins with, where they come from files."""
-    federation = federation or data.build(config.data, config.run.seed, device_of(config.run))
+    federation = federation or data_of(config)
     device = _where(federation, config.run)
     federation = attacked(federation, config.attack, config.run.seed)
     net = nets.build(

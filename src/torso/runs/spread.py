@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from torso.config import Config
@@ -74,11 +73,12 @@ class Spread:
             self.crew.letters(True)
             for call in self.crew.first(list(self.flying), _LOOK):
                 hand, _ = self.flying.pop(call)
-                with suppress(Exception):
+                try:
                     self.crew.answer(call)
+                except Exception:  # the error that has led here is the one to tell
+                    self.crew.dismiss(hand)
+                else:
                     self.idle.append(hand)
-                    continue
-                self.crew.dismiss(hand)
 
     def _step(self, most: int) -> list[Ended]:
         """Give out what waits, wait for what ends."""

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torso import data
 from torso.config import Config, RunConfig
 from torso.data import Federation, Shelf, seeded
 from torso.engine import Batched, Engine
@@ -23,7 +22,7 @@ from torso.learn.meeting import Meeting
 from torso.runs.events import Listener, Stop
 from torso.runs.folder import RunFolder, fingerprint
 from torso.runs.result import Result
-from torso.runs.run import Stopped, device_of, run
+from torso.runs.run import Stopped, data_of, device_of, run
 
 if TYPE_CHECKING:
     from torso.runs.hands import Crew
@@ -77,11 +76,7 @@ def run_together(
     if plans and (crew is not None or plans[0].config.run.engine == "ray"):
         yield from _in_others(plans, packs(configs, clients), told, ask, after, crew)
         return
-    shelf = Shelf()
-
-    def made(config: Config) -> Federation:
-        return data.build(config.data, config.run.seed, device_of(config.run), shelf)
-
+    made = partial(data_of, shelf=Shelf())
     done = 0
     for group in packs(configs, clients):
         if ask.asked:  # while those before were at their end
