@@ -103,7 +103,11 @@ def test_compare_marks_what_failed_is_unfinished_or_of_other_data(said) -> None:
 def test_watch_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     command = [sys.executable, "-m", "torso", "watch", str(tmp_path), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell has in the background ignores it
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
