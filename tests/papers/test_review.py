@@ -101,7 +101,7 @@ def test_order_is_judged_within_a_setting() -> None:
     assert summary.order == pytest.approx(0.0)
 
 
-def _lines(config: dict[str, Any] | None = None, **ours: float | None) -> list[Answer]:
+def _lines(config: dict[str, Any] | None = None, seeds: int = 1, **ours: float | None) -> list[Answer]:
     """Records of fedbabu/13 in one setting, by method: run by the recipe, or by `config`; None: diverged."""
     setting = {"shards": 2, "fraction": 0.1, "local_epochs": 10}
     runs = {
@@ -113,7 +113,8 @@ def _lines(config: dict[str, Any] | None = None, **ours: float | None) -> list[A
         if name in ours:
             known = {"config": changed(runs[name].config) | (config or {}), "machine": {}, "versions": {}, "data": ""}
             found = ours[name]
-            line.update(known | ({"status": "failed: non-finite"} if found is None else {"ours": {"mean": found}}))
+            good = {"ours": {"mean": found, "seeds": list(range(seeds))}}
+            line.update(known | ({"status": "failed: non-finite"} if found is None else good))
     return lines
 
 
@@ -132,11 +133,28 @@ def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) 
     assert command(_lines(fedbabu=2.0), []) == {"fedavg": 1.0, "fedbabu": 2.0}
     assert command(_lines(fedavg=3.0), []) == {"fedavg": 3.0, "fedbabu": 2.0}
     assert command(_lines(fedavg=None), []) == {"fedavg": None, "fedbabu": 2.0}  # no success of old
+    assert command(_lines(fedbabu=4.0, seeds=2), []) == {"fedavg": None, "fedbabu": 4.0}
+    assert command(_lines(fedbabu=9.0), []) == {"fedavg": None, "fedbabu": 4.0}  # a single seed says less
     short = _lines({"train.rounds": 1, "run.precision": "bf16"}, fedbabu=9.0)  # of `--set train.rounds=1`
-    assert command(short, ["FedBABU: train.rounds = 1, not 32"]) == {"fedavg": None, "fedbabu": 2.0}
+    assert command(short, ["FedBABU: train.rounds = 1, not 32"]) == {"fedavg": None, "fedbabu": 4.0}
     (folder / "fedbabu-13.json").write_text(json.dumps([*_lines(fedavg=3.0)[:1], *short]))
     assert tidy(folder) == {"fedbabu/13": ["FedBABU: train.rounds = 1, not 32"]}  # the recipe was another then
     assert tidy(folder) == {}
+
+
+def test_what_two_tables_ask_of_one_run_is_answered_in_both(tmp_path: Path) -> None:
+    """FedAvg of table 13 is the run of table 15 in which all blocks learn and travel."""
+    (tmp_path / "fedbabu-13.json").write_text(json.dumps(_lines(fedavg=1.0)))
+    assert tidy(tmp_path) == {}
+    (found,) = [line for line in read(tmp_path)["fedbabu/15"] if line["ours"]]
+    assert (found["table"], found["method"], found["ours"]["mean"]) == ("15", "FedAvg", 1.0)
+    assert found["published"] == next(a for a in blank("fedbabu/15") if a["setting"] == found["setting"])["published"]
+    twice = json.dumps(_lines(fedavg=2.0, seeds=2))  # more seeds go over, fewer do not come back
+    (tmp_path / "fedbabu-13.json").write_text(twice)
+    assert tidy(tmp_path) == {}
+    assert [line["ours"]["mean"] for line in read(tmp_path)["fedbabu/15"] if line["ours"]] == [2.0]
+    (tmp_path / "fedbabu-13.json").write_text(json.dumps(_lines({"measure.clients": 5}, fedavg=3.0)))
+    assert tidy(tmp_path) == {"fedbabu/13": ["FedAvg: measure.clients = 5, not as usual"]}
 
 
 def test_a_cell_says_how_many_seeds_failed() -> None:

@@ -95,6 +95,8 @@ def _legend() -> list[str]:
         "code does it, where that is not what the paper says. They count in no other column. Where they are near and "
         "the first lines of the same numbers are not, the published numbers probably came from that way.",
         "",
+        "What several tables ask of the same run is answered in all of them once one of them has been run.",
+        "",
         "In the tables: ours (published, difference). ✗: training diverged or broke, at all seeds or at as many as it "
         "says; the mean is then over the others.",
     ]
