@@ -338,7 +338,8 @@ def test_a_dry_run_counts_and_estimates(torso: Torso, monkeypatch: pytest.Monkey
     ("words", "said"),
     [
         (("--only", "setting=cifar10-s3"), "Values of setting in the leaderboard: cifar10-s2, cifar10-dir0.3"),
-        (("--only", "shards=2"), "the leaderboard has no key 'shards'. Accepted: KEY=VALUE of setting, method"),
+        (("--only", "shards=2"), "the leaderboard has no key 'shards'. Its keys: setting, method"),
+        (("--only", "method"), "--only 'method' is not KEY=VALUE. Keys of the leaderboard: setting, method"),
         (("--search", "--only", "setting=cifar100-s10"), "matches nothing"),
         (("--only", "method=fedavg-ft"), "matches nothing"),
         (("--set", "train.lr=0.2"), "the leaderboard sets train.lr itself"),
@@ -353,6 +354,13 @@ def test_a_wrong_request_is_refused_and_leaves_nothing(torso: Torso, words: tupl
     assert found.status == 2
     assert said in " ".join(found.err.split())
     assert not Path("out").exists()
+
+
+def test_a_file_in_the_place_of_out_is_told(torso: Torso, data: Path) -> None:
+    Path("out").write_text("")
+    found = torso("leaderboard", "--only", "setting=cifar10-s2", "--data-root", str(data), "--out", "out")
+    assert found.status == 2
+    assert "--out 'out/leaderboard' cannot be written: " in " ".join(found.err.split())
 
 
 def test_a_damaged_find_and_a_wrong_board_are_told(torso: Torso, tmp_path: Path) -> None:

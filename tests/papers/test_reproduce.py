@@ -165,7 +165,7 @@ def test_a_dry_run_shows_configs_that_run_as_they_are(torso: Torso, data: Path) 
     said = torso(*words)
     assert said.status == 0
     assert "sweep = [\n    1," in said.out
-    assert "1 runs of fedbabu/6" in said.out
+    assert "1 run of fedbabu/6" in said.out
     assert not Path("runs").exists()
     tree = json.loads(torso(*words, "--json").out)
     assert tree["fedavg-s10-seed0"]["train"]["rounds"] == 32
@@ -205,6 +205,20 @@ def test_a_folder_of_another_experiment_is_refused(torso: Torso, data: Path) -> 
     other = torso(*words, sets=(*QUICK, "train.lr=0.2"))
     assert other.status == 2
     assert "train.lr was 0.1, now 0.2" in " ".join(other.err.split())
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_file_in_the_place_of_out_is_told(torso: Torso, data: Path, out: str) -> None:
+    Path("file").write_text("")
+    said = torso("reproduce", "fedbabu/13", "--only", f"{PART},method=fedavg", "--data-root", str(data), "--out", out)
+    assert said.status == 2
+    assert f"--out '{out}/fedbabu-13' cannot be written: " in " ".join(said.err.split())
+
+
+def test_a_folder_like_a_seeds_is_left_alone(torso: Torso, data: Path) -> None:
+    Path("out/fedbabu-13/fedavg-seed0-copy2").mkdir(parents=True)
+    words = ("reproduce", "fedbabu/13", "--only", f"{PART},method=fedavg", "--data-root", str(data), "--out", "out")
+    assert torso(*words, sets=QUICK).status == 0
 
 
 def test_memory_that_does_not_suffice_is_said(data: Path, torso: Torso, monkeypatch: pytest.MonkeyPatch) -> None:

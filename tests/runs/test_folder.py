@@ -20,7 +20,7 @@ import torso
 from torso import Config, RequestError, Result, run
 from torso.errors import InUse
 from torso.methods import Finished, methods
-from torso.runs.folder import RunFolder, own_folder
+from torso.runs.folder import RunFolder, _held, own_folder
 from torso.runs.run import Stopped
 
 from .samples import StopAfter, bits, files, history_of, last_tensors, result_of, same_tensors, tiny
@@ -167,8 +167,9 @@ def test_two_cannot_go_on_with_one_run_at_a_time(left_half: Path, monkeypatch: p
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
 def test_what_a_run_has_forked_does_not_keep_its_folder(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool of somebody's data source, say, which lives on."""
+    """A pool of somebody's data source, say, which lives on after the run was killed: it does not unlock, it dies."""
     monkeypatch.setattr("torso.runs.folder._PATIENCE", 0.2)
+    monkeypatch.setattr("torso.runs.folder._unlock", lambda file: None)
     ours, theirs = os.pipe()
     with RunFolder(left_half, tiny("fedper")).held():
         child = os.fork()
@@ -181,6 +182,19 @@ def test_what_a_run_has_forked_does_not_keep_its_folder(left_half: Path, monkeyp
     finally:
         os.close(theirs)
         os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+def test_nor_does_what_was_forked_behind_pythons_back(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a library, which has the same open file."""
+    monkeypatch.setattr("torso.runs.folder._PATIENCE", 0.2)
+    with RunFolder(left_half, tiny("fedper")).held():
+        (held,) = _held
+        copy = os.dup(held.fileno())
+    try:
+        assert run(tiny("fedper"), left_half, resume=True).rounds == 4
+    finally:
+        os.close(copy)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks there")

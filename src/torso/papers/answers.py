@@ -157,8 +157,13 @@ def failures(answer: Answer) -> list[str]:
 
 
 def diverged(answer: Answer) -> bool:
-    """Whether training came to nothing at a seed; not where it was the machine that failed."""
-    return any("non-finite" in why for why in failures(answer))
+    """Whether training came to nothing at a seed."""
+    return any(map(is_divergence, failures(answer)))
+
+
+def is_divergence(why: str) -> bool:
+    """Whether it was training that failed, not the machine."""
+    return "non-finite" in why
 
 
 def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:

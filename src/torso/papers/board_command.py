@@ -142,6 +142,7 @@ def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) 
     from torso.papers.estimate import rate_of, seconds
     from torso.papers.listing import said
     from torso.papers.sharing import training_key
+    from torso.papers.show import counted
 
     choosing = [trial for one in chosen for trial in one.tuning]
     judged = [trial for one in chosen for trial in one.stand_ins(seeds)]
@@ -160,11 +161,12 @@ def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) 
     if as_json:
         print(json.dumps({**told, "runs": [run.name for run in choosing]}))
         return
+    judging = f", {counted(len(judged), 'run')} on test data at {counted(seeds, 'seed')} to be judged" if seeds else ""
     print(
-        f"{len(chosen)} contestants (a method in a setting): {len(choosing)} runs choose rates on validation data, "
-        f"{len(judged)} are judged on test data at {seeds} seed{'' if seeds == 1 else 's'}\n"
-        f"{trainings} trainings, {told['measurements']} more measurements of a trained model, and more runs where the "
-        "best rate is the smallest or the largest of the grid\n"
+        f"{counted(len(chosen), 'contestant')} (a method in a setting): {counted(len(choosing), 'run')} on validation "
+        f"data to choose rates{judging}\n"
+        f"{counted(trainings, 'training')}, {counted(told['measurements'], 'more measurement')} of a trained model, "
+        "and more runs where the best rate is the smallest or the largest of the grid\n"
         f"about {said(told['seconds'])} on {rate.device}, within a factor of two; what is finished is not run again"
     )
 

@@ -115,7 +115,8 @@ def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
     from torso.papers.plan import plan
 
     folder = out / made.recipe.name.replace("/", "-")
-    there = [int(path.name.rpartition("-seed")[2]) for path in folder.glob("*-seed*[0-9]") if path.is_dir()]
+    seeds = [path.name.rpartition("-seed")[2] for path in folder.glob("*-seed*") if path.is_dir()]
+    there = [int(seed) for seed in seeds if seed.isdecimal()]
     last = max([run.seed for run in made.runs] + there)
     first = min(run.seed for run in made.runs)
     return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
@@ -139,9 +140,11 @@ def _show_configs(made: Plan, as_json: bool) -> None:
     if as_json:
         print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
         return
+    from torso.papers.show import counted
+
     for run in made.runs:
         print(f"# {run.name}\n{run.config.as_toml()}")
-    print(f"# {len(made.runs)} runs of {made.recipe.name}: {made.recipe.title}")
+    print(f"# {counted(len(made.runs), 'run')} of {made.recipe.name}: {made.recipe.title}")
 
 
 def _print_table(console: Console, made: Plan, answers: list[dict[str, object]], sets: list[str]) -> None:

@@ -21,6 +21,7 @@ from torso.papers.search import FILE, Combination, best_of, entered, ranked, rea
 from torso.papers.sharing import finished_runs, thin, training_key
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
+from torso.runs.folder import make
 from torso.runs.hands import Crew
 from torso.runs.result import Result
 from torso.runs.run import Stopped
@@ -168,7 +169,7 @@ class Ledger:
         return Stopped(f"stopped with {done} runs finished in {self.folder}. The same command continues with the rest.")
 
     def write(self, name: str, data: Any) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make(self.folder)
         write_text(self.folder / name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -95,7 +95,9 @@ def _legend() -> list[str]:
         "code does it, where that is not what the paper says. They count in no other column. Where they are near and "
         "the first lines of the same numbers are not, the published numbers probably came from that way.",
         "",
-        "What several tables ask of the same run is answered in all of them once one of them has been run.",
+        "A number that a table has not run, and that another has asked of the same run, is that one's (`from` in the "
+        "json file). Where both have run it, each has its own: two trainings of one config and seed are the same to "
+        "rounding only, on an accelerator.",
         "",
         "In the tables: ours (published, difference). ✗: training diverged or broke, at all seeds or at as many as it "
         "says; the mean is then over the others.",
@@ -166,7 +168,7 @@ def main(words: Sequence[str]) -> None:
     for out in words:
         for name, left in take(Path(out), FOLDER).items():
             print(f"{name}: taken from {out}")
-            _tell(left, "not taken, since the recipe says otherwise")
+            _tell(left, "not taken")
         if board_page.take(Path(out), FOLDER.parent):
             print(f"leaderboard: taken from {out}")
     for name, left in tidy(FOLDER).items():

@@ -70,4 +70,7 @@ def said(seconds: float) -> str:
 
 def said_of_rate(rate: Rate) -> str:
     how = "rates measured at bf16" if rate.known else "one second of steps of conv4, scaled by operations"
-    return f"time: an estimate for one seed on {rate.device} ({how}); runs that several tables share train once"
+    return (
+        f"time: an estimate for one seed on {rate.device} ({how}), within a factor of two where nothing else keeps it "
+        "busy; runs that several tables share train once"
+    )

@@ -18,8 +18,10 @@ def select(only: str, items: Sequence[T], values: Callable[[T, str], tuple[Any, 
     for condition in filter(None, (part.strip() for part in only.split(","))):
         key, equals, said = (word.strip() for word in condition.partition("="))
         there = {str(value): None for item in items for value in values(item, key)}
-        if not equals or not there:
-            raise RequestError(f"--only {condition!r}: {of} has no key {key!r}. Accepted: KEY=VALUE of {keys}")
+        if not equals:
+            raise RequestError(f"--only {condition!r} is not KEY=VALUE. Keys of {of}: {keys}")
+        if not there:
+            raise RequestError(f"--only {condition!r}: {of} has no key {key!r}. Its keys: {keys}")
         asked = [value.strip() for value in said.split("|")]
         kept = [i for i in kept if any(_same(value, word) for value in values(items[i], key) for word in asked)]
         if not kept:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from torso.measure import Accuracy
+from torso.papers.show import counted
 from torso.report.progress import means, short
 from torso.runs.events import Begin, Listener
 from torso.runs.result import Result
@@ -70,7 +71,7 @@ class TableLines(_Count):
     def table(self, title: str, runs: int, rounds: int, done: int) -> None:
         super().table(title, runs, rounds, done)
         finished = f", {done} finished before" if done else ""
-        self.note(f"{title}: {runs} runs, {rounds} rounds{finished}")
+        self.note(f"{title}: {counted(runs, 'run')}, {counted(rounds, 'round')}{finished}")
 
     def end(self, result: Result) -> None:
         super().end(result)

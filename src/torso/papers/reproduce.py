@@ -15,7 +15,7 @@ from torso.papers.running import finished, run_all
 from torso.papers.sharing import finished_runs
 from torso.runs.checkpoint import write_text
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import fingerprint
+from torso.runs.folder import fingerprint, make
 from torso.runs.hands import crew
 from torso.runs.result import Result
 from torso.runs.run import Stopped
@@ -58,7 +58,7 @@ class Table:
             self.found[line][found.seed] = found
 
     def write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make(self.folder)
         answers = records(self.whole or self.plan, self.found)
         write_text(self.folder / "table.json", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from torso.config import Config
-from torso.papers.answers import Answer, changed, failures, records
+from torso.learn.phases import Phase
+from torso.papers.answers import Answer, changed, failures, is_divergence, records
 from torso.papers.plan import plan
 from torso.papers.published import names, recipe
+from torso.papers.show import counted
+from torso.runs.checkpoint import write_text
 
 _OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")
-_FREE = (  # where and how it ran, and what else was measured
-    *("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses"),
-)
+_FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")
+"""Keys that say where and how it ran, and what else was measured."""
 
 
 def blank(name: str) -> list[Answer]:
@@ -31,42 +33,52 @@ def read(folder: Path) -> dict[str, list[Answer]]:
 
 
 def take(out: Path, folder: Path) -> dict[str, list[str]]:
-    """Bring the results of runs into the folder: what has been run, or has failed, replaces what was there, unless that
-    has more seeds.
+    """Bring the results of runs into the folder: what has been run, or has diverged, replaces what was there, unless
+    that has more seeds.
 
-    Table → what was not taken, in words: runs whose config is not the recipe's (`--set train.rounds=1`)."""
+    Table → what was not taken, in words: where the config is not the recipe's (`--set train.rounds=1`), fewer seeds."""
     before, taken = read(folder), {}
     for name in names():
         path = out / name.replace("/", "-") / "table.json"
         if path.is_file():
             found = json.loads(path.read_text("utf-8"))
-            taken[name] = _write(folder, name, _by_key(found), _by_key(before.get(name, [])))
+            taken[name] = _write(folder, name, _own(found), _own(before.get(name, [])))
     return taken
 
 
 def tidy(folder: Path) -> dict[str, list[str]]:
-    """Drop what the recipes would no longer run like that, add lines that they have got since, and answer what another
-    table has asked of the same run. As `take`."""
-    there = read(folder)
-    dropped = {name: left for name, known in there.items() if (left := _write(folder, name, _by_key(known)))}
-    there, asked = read(folder), {name: _questions(name) for name in names()}
-    run = [(asked[name][place], a) for name in there for place, a in enumerate(there[name]) if a["ours"]]
-    known = dict(sorted(run, key=lambda pair: _seeds(pair[1])))  # the last counts
-    for name, questions in asked.items():
-        mine = there.get(name) or blank(name)
-        twins = {_key(mine[place]): known[question] for place, question in questions.items() if question in known}
-        if any(_seeds(twins[_key(line)]) > _seeds(line) for line in mine if _key(line) in twins):
-            _write(folder, name, _by_key(mine), twins)
+    """Drop what the recipes would no longer run like that, add lines that they have got since, and answer anew what
+    other tables ask of the same runs. As `take`."""
+    dropped: dict[str, list[str]] = {}
+    for name, answers in read(folder).items():
+        if left := _write(folder, name, _own(answers)):
+            dropped[name] = left
+    _share(folder)
     return dropped
 
 
-def _by_key(answers: Sequence[Answer]) -> dict[str, Answer]:
-    """Those that have been run, or have failed."""
-    return {_key(answer): answer for answer in answers if answer["ours"] or failures(answer)}
+def _share(folder: Path) -> None:
+    """Where a table has not run what it asks, the answer of one that has; `from` names that one."""
+    there, asked = read(folder), {name: _questions(name) for name in names()}
+    known: dict[str, Answer] = {}
+    for name, answers in there.items():
+        for place, question in asked[name].items():
+            if _seeds(answers[place]) > (_seeds(known[question]) if question in known else 0):
+                known[question] = {**_ours(answers[place]), "from": name}
+    for name, questions in asked.items():
+        lines = there.get(name) or blank(name)
+        copied = {place: known[asks] for place, asks in questions.items() if asks in known and not _seeds(lines[place])}
+        if copied:
+            _store(folder, name, [{**line, **copied.get(place, {})} for place, line in enumerate(lines)])
+
+
+def _own(answers: Sequence[Answer]) -> dict[str, Answer]:
+    """By their keys, those that the table itself has run."""
+    return {_key(answer): answer for answer in answers if (answer["ours"] or failures(answer)) and "from" not in answer}
 
 
 def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]:
-    """`sources`: by the key of a line, what is known of it; of several with as many seeds the first counts."""
+    """`sources`: by the key of a line, what is known of it, the newest first."""
     told, lines = _configs(name), blank(name)
     left: list[str] = []
     for place, line in enumerate(lines):
@@ -78,15 +90,30 @@ def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]
             elif not fitting:
                 left.append(f"{line['method']}: {', '.join(strange)}")
         if fitting:
-            best = max(fitting, key=_seeds)
-            lines[place] = {**line, **{key: best[key] for key in _OURS if key in best}}
+            best = max(fitting, key=_seeds)  # of equals the newest
+            lines[place] = {**line, **_ours(best)}
+            if best is not fitting[0]:
+                left.append(f"{line['method']}: {counted(_seeds(fitting[0]), 'seed')}, not {_seeds(best)}")
+    _store(folder, name, lines)
+    return list(dict.fromkeys(left))
+
+
+def _store(folder: Path, name: str, lines: Sequence[Answer]) -> None:
     path = folder / _file(name)
     if any("config" in line for line in lines):
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(lines, indent=1, ensure_ascii=False) + "\n")
     else:
         path.unlink(missing_ok=True)
-    return list(dict.fromkeys(left))
+
+
+def _ours(answer: Answer) -> Answer:
+    return {key: answer[key] for key in _OURS if key in answer}
+
+
+def _seeds(answer: Answer) -> int:
+    """With how many it came to an end, good or bad; where the machine failed it says nothing."""
+    return len(answer["ours"]["seeds"] if answer["ours"] else ()) + sum(map(is_divergence, failures(answer)))
 
 
 def _configs(name: str) -> dict[int, dict[str, Any]]:
@@ -100,10 +127,16 @@ def _questions(name: str) -> dict[int, str]:
     made = plan(recipe(name))
     found = {}
     for run in made.runs:
-        config = {key: value for key, value in sorted(_plain(run.config).items()) if not key.startswith(_FREE)}
+        config = {key: value for key, value in _plain(_spelled_out(run.config)).items() if not key.startswith(_FREE)}
         for place, measure in run.answers.items():
-            found[place] = json.dumps([config, measure, made.lines[place].record.std_over])
+            found[place] = json.dumps([config, measure, made.lines[place].record.std_over], sort_keys=True)
     return found
+
+
+def _spelled_out(config: Config) -> Config:
+    """Fine-tuning as the method has it, where that is to train everything, is fine-tuning everything."""
+    as_all = config.personalize.part == "method" and config.method.personal.phases == (Phase("all"),)
+    return config.but("personalize.part=full") if as_all else config
 
 
 def _plain(config: Config) -> dict[str, Any]:
@@ -115,11 +148,6 @@ def _plain(config: Config) -> dict[str, Any]:
 def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
     keys = [key for key in {**found, **told} if not key.startswith(_FREE) and found.get(key) != told.get(key)]
     return [f"{key} = {found.get(key, 'as usual')}, not {told.get(key, 'as usual')}" for key in keys]
-
-
-def _seeds(answer: Answer) -> int:
-    """With how many it was run, those included at which it failed."""
-    return len(answer["ours"]["seeds"] if answer["ours"] else ()) + len(failures(answer))
 
 
 def _key(answer: Answer) -> str:

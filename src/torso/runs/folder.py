@@ -40,6 +40,14 @@ def fingerprint(config: Config) -> str:
 HISTORY = "history.jsonl"
 
 
+def make(folder: Path) -> None:
+    """A folder for what `--out` is to hold, where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"--out {str(folder)!r} cannot be written: {error}. Give another folder.") from None
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
@@ -63,14 +71,14 @@ class RunFolder:
             )
         if resume and fingerprint(Config.load(found)) != fingerprint(config):
             raise RequestError(
-                f"--resume: the run in {str(path)!r} has another config: {_differences(Config.load(found), config)}. "
-                "Resume it without changes, or give another --out."
+                f"the run in {str(path)!r} has another config: {_differences(Config.load(found), config)}. "
+                "Go on without changes, or give another --out."
             )
         return cls(path, config)
 
     def create(self) -> None:
+        make(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "config.toml").touch(exist_ok=False)  # of those who come at the same time, one is let in
             write_text(self.path / "config.toml", self.config.as_toml())  # first: it says that a run is here
             write_text(self.path / HISTORY, "")
@@ -99,6 +107,7 @@ class RunFolder:
             try:
                 yield
             finally:
+                _unlock(file)
                 _held.discard(file)
 
     @property
@@ -150,12 +159,20 @@ def _locked(file: IO[str]) -> bool:
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):
         pass
     return True
+
+
+def _unlock(file: IO[str]) -> None:
+    """For others, too, that have it open: what a library has forked behind Python's back."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _round_of(line: str) -> dict[str, Any] | None:
