@@ -189,6 +189,14 @@ def test_a_stopped_board_goes_on_and_rates_of_fine_tuning_train_nothing(data: Pa
     assert compete([_one(arena)], Ledger(tmp_path), seeds=1) == more  # a seed that was run stays
 
 
+def test_a_row_names_the_machines_of_all_its_seeds(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = _arena(data, _small(grid=ONCE))
+    for seeds, device in enumerate(("a large one", "a small one"), start=1):
+        monkeypatch.setattr("torso.papers.answers.machine", lambda config, device=device: {"device": device})
+        (row,) = compete([_one(arena)], Ledger(tmp_path), seeds=seeds)
+    assert row["machine"] == {"device": "a large one, then a small one"}
+
+
 def test_the_neighbours_of_the_best_are_tried_until_there_are_none(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

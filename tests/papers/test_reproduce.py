@@ -107,6 +107,9 @@ def test_a_run_that_was_on_two_machines_says_so(data: Path, tmp_path: Path, monk
         found = {answer["method"]: answer["machine"] for answer in reproduce(_plan(data, only), tmp_path).answers}
         both = {"device": "a large one, then a small one", "system": "Linux", "precision": "fp32"}
         assert found == {"FedAvg": both, "LG-FedAvg": both, "FedBABU": {**both, "device": "a small one"}}
+    be("a third")
+    (line,) = reproduce(_plan(data, f"{PART},method=fedbabu", seeds=2), tmp_path).answers
+    assert line["machine"]["device"] == "a small one, then a third"  # seed by seed
 
 
 def test_another_table_trains_nothing_that_a_first_has_trained(data: Path, tmp_path: Path) -> None:

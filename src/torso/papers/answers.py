@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev, stdev
@@ -94,9 +94,15 @@ def note_machine(config: Config, folder: Path) -> None:
     path, result = folder / "machine.json", folder / "result.json"
     if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
         return  # it had been finished
-    before = machine_of(folder)
-    where = {key: _then(before.get(key, now), now) for key, now in machine(config).items()}
-    write_text(path, json.dumps(where) + "\n")
+    write_text(path, json.dumps(one_after_another([machine_of(folder), machine(config)])) + "\n")
+
+
+def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """One for all: where they differ, it names each in turn."""
+    found: dict[str, str] = {}
+    for machine in machines:
+        found |= {key: _then(found.get(key, name), name) for key, name in machine.items()}
+    return found
 
 
 def _then(before: str, now: str) -> str:
@@ -140,7 +146,7 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
     first = next(iter(by_seed.values()))
     known = {
         "config": dict(first.config),
-        "machine": dict(first.machine),
+        "machine": one_after_another(found.machine for found in by_seed.values()),
         "versions": dict(first.versions),
         "data": first.data,
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torso.measure.fairness import worst
-from torso.papers.answers import changed, machine_of, over_seeds
+from torso.papers.answers import changed, machine_of, one_after_another, over_seeds
 from torso.papers.board import CHOOSES, NAME, Arena, Entry, Point, Trial
 from torso.papers.files import file_of
 from torso.papers.progress import TableBar, TableLines
@@ -41,7 +41,7 @@ class Contestant:
     combination: Combination | None = None  # of the search
     tuning: list[Trial] = field(init=False)
     finals: dict[int, Trial] = field(default_factory=dict)  # by seed
-    facts: dict[str, Any] = field(default_factory=dict)  # of the first judged run: config, machine, versions, data
+    facts: dict[str, Any] = field(default_factory=dict)  # of the first judged run: config, versions, data
 
     def __post_init__(self) -> None:
         self.tuning = self.arena.tuning(self.setting, self.entry)
@@ -273,10 +273,10 @@ def _row(one: Contestant, ledger: Ledger) -> Row:
         row |= {name: over_seeds({s: read(found) for s, found in good.items()}) for name, read in MEASURED.items()}
         one.facts = one.facts or {
             "config": changed(trial.config),
-            "machine": machine_of(ledger.folder / trial.name),
             "versions": dict(first.versions),
             "data": file_of(trial.config.data.source, trial.config.data.root),
         }
+        row["machine"] = one_after_another(machine_of(ledger.folder / finals[seed][0].name) for seed in good)
     return row | one.facts
 
 
