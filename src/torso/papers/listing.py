@@ -61,8 +61,8 @@ def print_tables(rows: list[dict[str, Any]], rate: Rate) -> None:
 
 
 def said(seconds: float) -> str:
-    """About: 40 s, 12 min, 3.5 h, 4 days."""
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+    """About: 40 s, 12 min, 3.5 h, 4 days, 2.5 years."""
+    for size, unit in ((365 * 86400.0, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.2g} {unit}" if seconds < 100 * size else f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 1):.0f} s"
