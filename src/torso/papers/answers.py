@@ -100,8 +100,8 @@ def note_machine(config: Config, folder: Path) -> None:
 def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """One for all: where they differ, it names each in turn."""
     found: dict[str, str] = {}
-    for machine in machines:
-        found |= {key: _then(found.get(key, name), name) for key, name in machine.items()}
+    for each in machines:
+        found |= {key: _then(found.get(key, name), name) for key, name in each.items()}
     return found
 
 

@@ -41,7 +41,7 @@ class Contestant:
     combination: Combination | None = None  # of the search
     tuning: list[Trial] = field(init=False)
     finals: dict[int, Trial] = field(default_factory=dict)  # by seed
-    facts: dict[str, Any] = field(default_factory=dict)  # of the first judged run: config, versions, data
+    facts: dict[tuple[int, ...], Row] = field(default_factory=dict)  # of the judged runs, by their seeds
 
     def __post_init__(self) -> None:
         self.tuning = self.arena.tuning(self.setting, self.entry)
@@ -269,15 +269,21 @@ def _row(one: Contestant, ledger: Ledger) -> Row:
     bad = [_status(found) for seed, (_, found) in finals.items() if seed not in good]
     row |= {"seeds": list(good), "status": bad[0] if bad else "ok"}
     if good:
-        trial, first = finals[next(iter(good))][0], next(iter(good.values()))
         row |= {name: over_seeds({s: read(found) for s, found in good.items()}) for name, read in MEASURED.items()}
-        one.facts = one.facts or {
-            "config": changed(trial.config),
-            "versions": dict(first.versions),
-            "data": file_of(trial.config.data.source, trial.config.data.root),
-        }
-        row["machine"] = one_after_another(machine_of(ledger.folder / finals[seed][0].name) for seed in good)
-    return row | one.facts
+        if tuple(good) not in one.facts:  # the board is written after every run of anybody
+            one.facts[tuple(good)] = _facts([finals[seed][0] for seed in good], next(iter(good.values())), ledger)
+        row |= one.facts[tuple(good)]
+    return row
+
+
+def _facts(judged: Sequence[Trial], first: Result, ledger: Ledger) -> Row:
+    config = judged[0].config
+    return {
+        "config": changed(config),
+        "machine": one_after_another(machine_of(ledger.folder / trial.name) for trial in judged),
+        "versions": dict(first.versions),
+        "data": file_of(config.data.source, config.data.root),
+    }
 
 
 MEASURED: Mapping[str, Callable[[Result], float]] = {

@@ -14,12 +14,11 @@ from torso.papers import board_page
 from torso.papers.answers import Answer, machines_and_versions
 from torso.papers.claims_page import page as page_of_claims
 from torso.papers.files import caveats_of
-from torso.papers.plan import plan
 from torso.papers.published import names, recipe
 from torso.papers.review import review
 from torso.papers.settings import REASONS
 from torso.papers.show import cell, counted, layout, notes, place
-from torso.papers.taking import blank, read, take, tidy
+from torso.papers.taking import blank, read, take, tidy, whole_table
 from torso.registry import plain
 from torso.report.docs import table as markdown
 
@@ -51,7 +50,7 @@ def _out_of_reach() -> list[str]:
     total = 0
     for name in names():
         total += len(recipe(name).records)
-        for reason, count in plan(recipe(name)).refused.items():
+        for reason, count in whole_table(name).refused.items():
             tables.setdefault(reason, {})[name] = count
     rows: list[dict[str, object]] = [
         {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torso.config import Config
 from torso.learn.phases import Phase
 from torso.papers.answers import Answer, changed, failures, is_divergence, records
-from torso.papers.plan import plan
+from torso.papers.plan import Plan, plan
 from torso.papers.published import names, recipe
 from torso.papers.show import counted
 from torso.runs.checkpoint import write_text
@@ -20,9 +21,15 @@ _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure
 """Keys that say where and how it ran, and what else was measured."""
 
 
+@cache
+def whole_table(name: str) -> Plan:
+    """The plan of a table as its recipe stands, with one seed."""
+    return plan(recipe(name))
+
+
 def blank(name: str) -> list[Answer]:
     """The records of a table of which nothing has been run."""
-    made = plan(recipe(name))
+    made = whole_table(name)
     return records(made, [{} for _ in made.lines])
 
 
@@ -116,33 +123,29 @@ def _seeds(answer: Answer) -> int:
     return len(answer["ours"]["seeds"] if answer["ours"] else ()) + sum(map(is_divergence, failures(answer)))
 
 
-def _configs(name: str) -> dict[int, dict[str, Any]]:
-    """Place of a line → the config by which the recipe answers it."""
-    runs = plan(recipe(name)).runs
-    return {place: _plain(run.config) for run in runs for place in run.answers}
+@cache
+def _configs(name: str) -> Mapping[int, Mapping[str, Any]]:
+    """Place of a line → the config by which the recipe answers it, as it stands in a file."""
+    runs = [(run, json.loads(json.dumps(changed(run.config)))) for run in whole_table(name).runs]
+    return {place: config for run, config in runs for place in run.answers}
 
 
 def _questions(name: str) -> dict[int, str]:
     """Place of a line → what it asks, in words that are the same where two tables ask the same."""
-    made = plan(recipe(name))
+    made, told = whole_table(name), _configs(name)
     found = {}
     for run in made.runs:
-        config = {key: value for key, value in _plain(_spelled_out(run.config)).items() if not key.startswith(_FREE)}
         for place, measure in run.answers.items():
-            found[place] = json.dumps([config, measure, made.lines[place].record.std_over], sort_keys=True)
+            asked = {key: value for key, value in told[place].items() if not key.startswith(_FREE)}
+            record = made.lines[place].record
+            found[place] = json.dumps([asked | _tuned(run.config), measure, record.std_over], sort_keys=True)
     return found
 
 
-def _spelled_out(config: Config) -> Config:
+def _tuned(config: Config) -> dict[str, str]:
     """Fine-tuning as the method has it, where that is to train everything, is fine-tuning everything."""
     as_all = config.personalize.part == "method" and config.method.personal.phases == (Phase("all"),)
-    return config.but("personalize.part=full") if as_all else config
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    """As it stands in a file."""
-    found: dict[str, Any] = json.loads(json.dumps(changed(config)))
-    return found
+    return {"personalize.part": "full"} if as_all else {}
 
 
 def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:

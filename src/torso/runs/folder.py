@@ -45,7 +45,11 @@ def make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"--out {str(folder)!r} cannot be written: {error}. Give another folder.") from None
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> RequestError:
+    return RequestError(f"--out {str(folder)!r} cannot be written: {error}. Give another folder.")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class RunFolder:
                 f"--out {str(self.path)!r}: another run has begun there in the meantime. Give each run its own folder."
             ) from None
         except OSError as error:
-            raise RequestError(f"--out {str(self.path)!r} cannot be written: {error}. Give another folder.") from None
+            raise _unwritable(self.path, error) from None
 
     @contextmanager
     def held(self) -> Iterator[None]:
