@@ -34,7 +34,7 @@ from torso.learn.steps import Pupil, Step, steps
 from torso.methods import methods
 from torso.runs.rounds import play_round
 from torso.runs.run import Job, prepare
-from torso.runs.state import State, bytes_of
+from torso.server.state import State, bytes_of
 
 Row = dict[str, Any]
 

@@ -25,11 +25,13 @@ from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
 from torso.learn import local
-from torso.learn.local import Course, Habits, learn
+from torso.learn.course import Course
+from torso.learn.local import learn
 from torso.learn.phases import Lesson, Phase, lessons
+from torso.learn.steps import Habits
 from torso.measure import Evaluation, evaluate
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ import torch
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.engine.bench import wait
+from torso.learn.course import Classroom, Course
 from torso.learn.gradients import gradients
-from torso.learn.local import Classroom, Course, Habits, learn
+from torso.learn.local import learn
 from torso.learn.phases import Lesson
 from torso.learn.recorded import Recorder
+from torso.learn.steps import Habits
 from torso.nets import LinearHead, build, learnable, skeleton
 from torso.precision import precision_of
 

@@ -29,7 +29,7 @@ from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
 from torso.runs.rounds import sample, visit_of, weights_of
 from torso.runs.run import Job, prepare, run
-from torso.runs.state import State
+from torso.server.state import State
 
 Figures = dict[str, Any]
 

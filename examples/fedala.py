@@ -11,8 +11,8 @@ import torch
 
 from torso.errors import RequestError
 from torso.kinds import Count, Fraction, NotNegative
+from torso.learn.course import Learned
 from torso.learn.gradients import gradients
-from torso.learn.local import Learned
 from torso.learn.phases import moved_by
 from torso.methods import Method, methods
 from torso.nets import Network, Tensors, learnable, part_names, set_modes

@@ -34,7 +34,7 @@ from torso.nets import Network, Tensors, bodies
 from torso.registry import Registry
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
-from torso.runs.state import State
+from torso.server.state import State
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

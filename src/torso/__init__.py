@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from torso.config import Config
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.nets.split import split as split
-    from torso.runs.files import load_model, save_model
+    from torso.results.model_file import load_model, save_model
+    from torso.results.result import Result
     from torso.runs.load import load
-    from torso.runs.result import Result
     from torso.runs.run import run
 
 __version__ = "0.1.0"
@@ -23,13 +23,13 @@ __version__ = "0.1.0"
 _WHERE = {
     "Config": "torso.config",
     "RequestError": "torso.errors",
-    "Result": "torso.runs.result",
+    "Result": "torso.results.result",
     "RunFailed": "torso.errors",
     "TorsoError": "torso.errors",
     "load": "torso.runs.load",
-    "load_model": "torso.runs.files",
+    "load_model": "torso.results.model_file",
     "run": "torso.runs.run",
-    "save_model": "torso.runs.files",
+    "save_model": "torso.results.model_file",
     "split": "torso.nets",
 }
 __all__ = [

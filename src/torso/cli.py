@@ -16,7 +16,7 @@ from rich.console import Console
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
-from torso.runs import export_command
+from torso.results import export_command
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -55,8 +55,8 @@ def run(
     load_plugins(plugin)
     from torso.config import Config
     from torso.report.printing import print_results
+    from torso.results.folder import own_folder
     from torso.runs import run as runs
-    from torso.runs.folder import own_folder
 
     if resume and out is None:
         raise RequestError("--resume needs --out, the folder of the run to continue.")
@@ -102,10 +102,10 @@ def compare(
     Given folders instead of methods (runs/compare-1, ./mine), read the runs in them and run nothing."""
     load_plugins(plugin)
     from torso.methods import methods as known
+    from torso.parallel.compare import compare as run_all
     from torso.report.comparison import compare_folders
     from torso.report.printing import print_comparison, print_differences, print_results
-    from torso.runs.compare import compare as run_all
-    from torso.runs.folder import own_folder
+    from torso.results.folder import own_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
         print_comparison(compare_folders(methods, baseline), as_json)

@@ -18,7 +18,7 @@ from torso.learn.recorded import Recorder
 from torso.methods import methods
 from torso.runs.rounds import play_round
 from torso.runs.run import prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
 

@@ -9,7 +9,7 @@ from torso import Config
 from torso.engine import Batched
 from torso.runs.rounds import participants, play_round, visit_of, weights_of
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -28,7 +28,7 @@ from torso.personal import personals
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped, prepare
-from torso.runs.state import State, bytes_of
+from torso.server.state import State, bytes_of
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 

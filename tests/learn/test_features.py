@@ -14,11 +14,12 @@ from torso.data.augment import augmentations
 from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.learn import local
+from torso.learn.course import Course, Learned
 from torso.learn.drift import Local, Proximal
 from torso.learn.features import are_fixed
-from torso.learn.local import Course, Habits, Learned, learn_by_epoch
+from torso.learn.local import learn_by_epoch
 from torso.learn.phases import Phase, lessons
-from torso.learn.steps import LookAhead
+from torso.learn.steps import Habits, LookAhead
 from torso.nets import Tensors
 from torso.runs.run import Job, prepare
 

@@ -15,15 +15,16 @@ from torch import Tensor
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.learn import local
+from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
 from torso.learn.gradients import gradients
-from torso.learn.local import Classroom, Course, Habits, Learned, learn, learn_by_epoch
-from torso.learn.meeting import Ask
+from torso.learn.local import learn, learn_by_epoch
+from torso.learn.lockstep import Ask
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
 from torso.learn.recorded import Recorder, _Recording
-from torso.learn.steps import Envelope, LookAhead, Plain, Step
+from torso.learn.steps import Envelope, Habits, LookAhead, Plain, Step
 from torso.nets import LinearHead, Network, Tensors, build, learnable, skeleton
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -15,7 +15,7 @@ from torso.data import Federation, Split
 from torso.engine import OneByOne
 from torso.measure import Accuracy, evaluate
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 # pixels in tenths of 255·0.2 = 51, so that x / 255 is a multiple of 0.2
 TRAIN = {0: [((5, 0), 0), ((1, 2), 2)], 1: [((5, 0), 1), ((3, 0), 1), ((0, 5), 3)], 2: [((0, 5), 0)]}

@@ -26,10 +26,10 @@ from torso.measure.analyses import analyses, at_end, class_counts, walk
 from torso.measure.analyses.models import class_sums, factors
 from torso.measure.analyses.similarity import mean_cosine
 from torso.measure.evaluate import own_models
-from torso.runs.analysing import scene_of, watch_round
+from torso.runs.analyses import scene_of, watch_round
 from torso.runs.rounds import play_round
 from torso.runs.run import Job, Stopped, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 from .test_accuracy import three
 from .test_mixes import SWAPPED

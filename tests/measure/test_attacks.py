@@ -22,8 +22,8 @@ from torso.data.attacks import attacked
 from torso.engine import Batched, OneByOne
 from torso.runs.rounds import play_round
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
 from torso.runs.tamper import Upload, random_updates
+from torso.server.state import State
 
 W_0 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]])
 W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])

@@ -25,7 +25,7 @@ from torso.measure.mixes import right_by_side, weigh
 from torso.runs.events import Listener
 from torso.runs.rounds import Round
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 from .test_accuracy import TEST, split, three
 

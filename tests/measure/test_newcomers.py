@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from torso import Config, Result, run
 from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
-from torso.learn.local import Course, learn
+from torso.learn.course import Course
+from torso.learn.local import learn
 from torso.learn.objectives import BalancedSoftmax, CrossEntropy
 from torso.measure import Accuracy, evaluate
 from torso.measure.accuracy import generic_answer
@@ -20,7 +21,7 @@ from torso.measure.mixes import percent_by_mix, right_by_class
 from torso.nets import Tensors, apply
 from torso.nets.dual import DualHead, HyperLinear
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 from .test_accuracy import three
 

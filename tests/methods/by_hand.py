@@ -20,7 +20,7 @@ from torso.data import Federation, Split
 from torso.engine import OneByOne
 from torso.runs.rounds import Round, play_round
 from torso.runs.run import Job
-from torso.runs.state import State
+from torso.server.state import State
 
 from . import tiny
 

@@ -21,13 +21,13 @@ from torso.methods import ClassMeans, methods
 from torso.nets import Network, Tensors
 from torso.nets import build as build_net
 from torso.personal import Fomo
+from torso.runs.class_means import ClassSums, open_with_class_means
 from torso.runs.cost import down, up
-from torso.runs.opening import ClassSums, open_with_class_means
 from torso.runs.rounds import play_round
 from torso.runs.run import prepare
 from torso.runs.stages import Stage, stages
-from torso.runs.state import Cost, State
 from torso.runs.visit import Sent, Visit
+from torso.server.state import Cost, State
 
 DATA: dict[str, Any] = {
     "source": "synthetic",

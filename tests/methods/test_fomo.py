@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from torso.engine import Desk
-from torso.learn.local import Course
+from torso.learn.course import Course
 from torso.nets import LinearHead, Tensors, build
 from torso.personal import Fomo, Opening
 from torso.personal.fomo import AFFINITY

@@ -17,14 +17,13 @@ from torch.testing import assert_close
 
 from torso.data.batches import Batch
 from torso.errors import RequestError
-from torso.learn.local import Habits
 from torso.learn.meta import GAMMA, MetaWeighted, weigh
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
 from torso.learn.sgd import Sgd
-from torso.learn.steps import Pupil
+from torso.learn.steps import Habits, Pupil
 from torso.nets import LinearHead, Network, Tensors, build
 from torso.nets.heads import Dual, Head
-from torso.runs.state import State
+from torso.server.state import State
 
 from .by_hand import EYE, Data, Floats, Model, federated, gradient, last, losses, mean, on, same, story
 from .tiny import head, job

@@ -23,11 +23,11 @@ from torso.learn.objectives import BalancedSoftmax
 from torso.methods import AXES, Method, Share
 from torso.nets import Tensors, part_names
 from torso.personal import Fomo, Kept
-from torso.runs.checkpoint import load_newest, save
+from torso.results.checkpoint import load_newest, save
 from torso.runs.rounds import play_round
 from torso.runs.run import Job, prepare
 from torso.runs.stages import Stage
-from torso.runs.state import State
+from torso.server.state import State
 
 SEED = 3
 

@@ -21,7 +21,7 @@ from torso.nets import apply
 from torso.personal.models import generic_model
 from torso.runs.rounds import participants, play_round
 from torso.runs.run import Job, prepare
-from torso.runs.state import State
+from torso.server.state import State
 
 from .by_hand import (
     BODY,

@@ -9,7 +9,7 @@ import torch
 
 from torso import Config, RequestError, run
 from torso.methods import methods
-from torso.runs.compare import compare
+from torso.parallel.compare import compare
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped, prepare
 

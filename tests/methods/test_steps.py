@@ -13,7 +13,7 @@ from torso.engine import Desk
 from torso.errors import RequestError
 from torso.learn.steps import Envelope
 from torso.runs.run import Job
-from torso.runs.state import State
+from torso.server.state import State
 
 from .by_hand import (
     BODY,

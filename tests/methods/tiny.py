@@ -24,7 +24,7 @@ from torso.nets.heads import head_inits
 from torso.runs.rounds import play_round
 from torso.runs.run import Job
 from torso.runs.stages import stages
-from torso.runs.state import State
+from torso.server.state import State
 
 SIGMA = 1 / (1 + math.e)  # softmax of a gap of one, the smaller side: 0.26894
 

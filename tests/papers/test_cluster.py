@@ -20,12 +20,12 @@ from torso.papers.plan import Plan, plan
 from torso.papers.progress import TableBar, TableLines
 from torso.papers.published import recipe
 from torso.papers.reproduce import reproduce
-from torso.runs.away import OnRay
+from torso.parallel.orchestrator import Spread
+from torso.parallel.ray_crew import OnRay
 from torso.runs.events import Begin, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
-from torso.runs.spread import Spread
-from torso.runs.state import Cost
+from torso.server.state import Cost
 
 from .tiny import QUICK, tiny_cifar10
 

@@ -11,7 +11,7 @@ from torso.papers.estimate import Rate, image_flops, longest, measured_on, secon
 from torso.papers.listing import said
 from torso.papers.plan import plan
 from torso.papers.published import recipe
-from torso.runs.together import participants
+from torso.parallel.packs import participants
 
 RATE = Rate("a device", {"conv4": (1000.0, 4000.0)}, known=True)
 

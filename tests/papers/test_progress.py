@@ -11,7 +11,7 @@ from tests.runs.samples import tiny
 from torso import run
 from torso.papers.progress import TableBar, TableLines
 from torso.runs.rounds import Round
-from torso.runs.state import Cost
+from torso.server.state import Cost
 
 
 def test_a_search_that_goes_on_beyond_what_was_foreseen_does_not_count_past_its_total(tmp_path: Path) -> None:

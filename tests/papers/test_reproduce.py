@@ -14,8 +14,8 @@ from torso.papers.files import find_all, known_roots
 from torso.papers.plan import Plan, plan
 from torso.papers.published import names, recipe
 from torso.papers.reproduce import reproduce
+from torso.results.result import Result
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.result import Result
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 
@@ -230,7 +230,7 @@ def test_memory_that_does_not_suffice_is_said(data: Path, torso: Torso, monkeypa
     def full(*_: object, **__: object) -> None:
         raise MemoryError("needed 300 GiB")
 
-    monkeypatch.setattr("torso.runs.together.run", full)
+    monkeypatch.setattr("torso.parallel.packs.run", full)
     words = ("reproduce", "fedbabu/13", "--only", f"{PART},method=fedavg", "--data-root", str(data), "--out", "out")
     said = torso(*words, sets=QUICK)
     assert said.status == 2

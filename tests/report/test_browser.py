@@ -15,9 +15,9 @@ from threading import Thread
 import pytest
 from PIL import Image
 
+from torso.parallel.compare import compare
 from torso.report.watch import serve
 from torso.report.write import report
-from torso.runs.compare import compare
 
 from .browser import PROGRAM, Browser, browser
 from .samples import write_run

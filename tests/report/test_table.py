@@ -17,10 +17,10 @@ from torso.nets import bodies
 from torso.report.lists import axes_in_words, list_methods, list_models
 from torso.report.progress import LiveBars, PlainLines
 from torso.report.table import rows, table
+from torso.results.result import Result
 from torso.runs.events import Begin
-from torso.runs.result import Result
 from torso.runs.rounds import Round
-from torso.runs.state import Cost
+from torso.server.state import Cost
 
 
 def made(method: str, seed: int, *clients: float, generic: float = 50.0, status: str = "ok") -> Result:

@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from torso import Config, RequestError, Result
 from torso.data import Federation, build
 from torso.measure import Accuracy
+from torso.parallel.crew import Crew
+from torso.parallel.packs import After, run_together
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.hands import Crew
 from torso.runs.rounds import Round
-from torso.runs.state import State
-from torso.runs.together import After, run_together
+from torso.server.state import State
 
 TINY = (
     "data.clients=10",

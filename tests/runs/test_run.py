@@ -14,7 +14,7 @@ from torso.learn.schedule import schedules
 from torso.methods import methods
 from torso.methods.method import method
 from torso.nets import Tensors
-from torso.runs.compare import compare
+from torso.parallel.compare import compare
 from torso.runs.rounds import sample
 from torso.runs.run import prepare
 

@@ -9,10 +9,10 @@ import pytest
 
 from torso import Result, run
 from torso.measure.evaluate import Exam
-from torso.runs.compare import compare
+from torso.parallel.compare import compare
+from torso.parallel.packs import run_together
 from torso.runs.events import Stop
 from torso.runs.run import Stopped
-from torso.runs.together import run_together
 
 from .samples import TINY, StopAfter, assert_same_run, tiny
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkabl
 from torso.data import Federation
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
+from torso.learn.course import Classroom
 from torso.learn.gradients import gradients
-from torso.learn.local import Classroom
-from torso.learn.meeting import Meeting
+from torso.learn.lockstep import Lockstep
 from torso.learn.recorded import Recorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
@@ -42,7 +42,7 @@ class Desk:
         federation: Federation,
         precision: str = "auto",
         recorded: bool = False,
-        meeting: Meeting | None = None,
+        lockstep: Lockstep | None = None,
     ) -> Desk:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
         device = federation.device
@@ -54,7 +54,7 @@ class Desk:
             skip_single=smallest_map(net, federation.image) == 1,
             precision=precision_of(precision, device),
             recorder=Recorder(gradients) if recorded and device.type == "cuda" and net.body.native else None,
-            meeting=meeting,
+            lockstep=lockstep,
         )
         return cls(room, federation)
 

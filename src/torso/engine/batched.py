@@ -15,7 +15,7 @@ import torch
 from torso.data import Federation
 from torso.engine.base import Desk, Work, engines
 from torso.errors import RunFailed
-from torso.learn.meeting import Meeting
+from torso.learn.lockstep import Lockstep
 from torso.nets import Network
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Batched:
         workers: int = 0,
         at_once: int = 0,
         precision: str = "auto",
-        meeting: Meeting | None = None,
+        lockstep: Lockstep | None = None,
     ) -> None:
         self.net = net
         self.federation = federation
@@ -44,7 +44,7 @@ class Batched:
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
         self.precision = precision
-        self.meeting = meeting  # of runs beside this one, whose peak then counts with this one's
+        self.lockstep = lockstep  # of runs beside this one, whose peak then counts with this one's
         self._desk: Desk | None = None
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Batched:
 
     def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
         """In order, group after group."""
-        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.meeting)
+        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.lockstep)
         start = 0
         while start < len(clients):
             group = clients[start : start + self.size(type(work).__name__)]

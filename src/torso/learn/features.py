@@ -7,19 +7,16 @@ the place of the images: a body that passes them on, under the same head, in the
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data.augment import Augmentation, Lens
 from torso.data.batches import Deck
+from torso.learn.course import Course
 from torso.learn.phases import Lesson
 from torso.learn.steps import Plain
 from torso.nets import Body, Network, Tensors, apply, set_modes
-
-if TYPE_CHECKING:
-    from torso.learn.local import Course
 
 
 def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool:

@@ -7,122 +7,26 @@ G clients, B samples; tensors are stacked [G, *]. One by one is G = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from torso.data.augment import Augmentation, Lens
-from torso.data.batches import Batch, Deck, Shuffle, on_device
-from torso.learn.drift import Drift, Local, NoDrift
+from torso.data.batches import on_device
+from torso.learn.course import Course, Learned
+from torso.learn.drift import Local
 from torso.learn.features import are_fixed, on_features
 from torso.learn.gradients import leading_gradients
-from torso.learn.meeting import Meeting
-from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
-from torso.learn.recorded import Recorder
-from torso.learn.sgd import Sgd
 from torso.learn.stacked import rows_at
-from torso.learn.steps import Plain, Pupil, Step
-from torso.nets import Network, Tensors, set_modes
-from torso.precision import Precision, activation_type, computing
-
-
-@dataclass(frozen=True)
-class Habits:
-    """How a client learns, the same for all clients of a run."""
-
-    batch_size: int
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    objective: Objective = field(default_factory=CrossEntropy)
-    drift: Drift = field(default_factory=NoDrift)
-    step: Step = field(default_factory=Plain)
-    shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
-
-    def optimiser(self) -> Sgd:
-        return Sgd(self.step.momentum(self.momentum), self.weight_decay)
-
-
-@dataclass(frozen=True)
-class Classroom:
-    """What a worker needs for any client: a network without weights, the lens on the images, the augmentation."""
-
-    net: Network
-    classes: int
-    lens: Lens
-    change: Augmentation
-    skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
-    precision: Precision = "fp32"  # of training; evaluation is always in fp32
-    recorder: Recorder | None = None  # replays gradients instead of launching them kernel by kernel
-    meeting: Meeting | None = None  # of runs that learn side by side
-
-    @property
-    def training_lens(self) -> Lens:
-        return replace(self.lens, dtype=activation_type(self.precision))
-
-
-@dataclass(frozen=True)
-class Course:
-    """What G clients go through: their samples, the lessons, how they learn. `meta`: data that everybody got."""
-
-    room: Classroom
-    deck: Deck
-    plan: tuple[Lesson, ...]
-    habits: Habits
-    shuffle: Shuffle
-    meta: Deck | None = None
-
-    def epoch(self, number: int) -> Iterator[Batch]:
-        size, room = self.habits.batch_size, self.room
-        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single)
-
-    def meta_batches(self, number: int) -> Iterator[Batch] | None:
-        """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
-        if self.meta is None:
-            return None
-        shuffle = self.shuffle.for_use(f"meta {number}")
-        size, room = self.habits.batch_size, self.room
-        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single)
-
-    def of_places(self, order: Sequence[int], places: Tensor) -> Course:
-        """That of the clients at these places, in this order."""
-        meta = None if self.meta is None else self.meta.of_places(order, places)
-        deck, shuffle = self.deck.of_places(order, places), self.shuffle.of_places(order)
-        plan = tuple(lesson.of_places(places) for lesson in self.plan)
-        return replace(self, deck=deck, plan=plan, shuffle=shuffle, meta=meta)
-
-
-@dataclass(frozen=True)
-class Learned:
-    """Stacked tensors after so many epochs; mean loss over all samples met [G].
-
-    `own` is the client's own model where the step makes one beside (pFedMe's θ), and the same tensors elsewhere;
-    `notes` is what the step wants to be told at the next visit."""
-
-    tensors: Tensors
-    loss: Tensor
-    epochs: int
-    own: Tensors
-    notes: Tensors = field(default_factory=dict)
-
-    def copy(self) -> Learned:
-        copies = {n: t.clone() for n, t in self.tensors.items()}
-        own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
-        return replace(self, tensors=copies, own=own)
-
-    def of_places(self, places: Tensor | slice) -> Learned:
-        """The clients at these places, in this order; copies where the places are a tensor and clients differ."""
-        tensors = {n: rows_at(t, places) for n, t in self.tensors.items()}
-        own = {n: tensors[n] if t is self.tensors.get(n) else t[places] for n, t in self.own.items()}
-        notes = {n: t[places] for n, t in self.notes.items()}
-        return replace(self, tensors=tensors, loss=self.loss[places], own=own, notes=notes)
+from torso.learn.steps import Habits, Pupil
+from torso.nets import Tensors, set_modes
+from torso.precision import computing
 
 
 def learn(course: Course, tensors: Tensors, anchor: Local | None = None, notes: Tensors | None = None) -> Learned:
     """Train copies of `tensors` [G, *] through the lessons. `anchor` is what drift corrections hold on to."""
-    if course.room.meeting is not None:
-        return course.room.meeting.learn(course, tensors, anchor, notes or {})
+    if course.room.lockstep is not None:
+        return course.room.lockstep.learn(course, tensors, anchor, notes or {})
     placed, back = _placed(course, tensors, anchor, notes or {})
     *_, last = _by_epoch(*placed)  # all in the same memory
     if back is not None:

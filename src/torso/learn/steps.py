@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,15 +17,13 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
-from torso.learn.drift import Local
+from torso.learn.drift import Drift, Local, NoDrift
 from torso.learn.gradients import Gradients, leading_gradients
+from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate, padded, scaled
 from torso.nets import Network, Tensors
 from torso.registry import Registry
-
-if TYPE_CHECKING:
-    from torso.learn.local import Habits
 
 
 @dataclass
@@ -119,6 +117,22 @@ class Plain(Step):
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for batch in batches:
             pupil.move(pupil.leading(pupil.tensors, batch), batch)
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a client learns, the same for all clients of a run."""
+
+    batch_size: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    objective: Objective = field(default_factory=CrossEntropy)
+    drift: Drift = field(default_factory=NoDrift)
+    step: Step = field(default_factory=Plain)
+    shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
+
+    def optimiser(self) -> Sgd:
+        return Sgd(self.step.momentum(self.momentum), self.weight_decay)
 
 
 @steps.register("look-ahead")

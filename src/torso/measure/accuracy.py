@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
-from torso.learn.local import Classroom
+from torso.learn.course import Classroom
 from torso.learn.objectives import cross_entropy
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors, apply, set_modes

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from torso.data.batches import Shuffle
 from torso.engine import Desk
-from torso.learn.local import Habits, Learned
+from torso.learn.course import Learned
 from torso.learn.phases import Lesson
+from torso.learn.steps import Habits
 from torso.nets import Tensors
 from torso.registry import Registry
 

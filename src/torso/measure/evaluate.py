@@ -11,7 +11,8 @@ import torch
 
 from torso.data import Federation
 from torso.engine import SERVER, Desk, Engine, Work
-from torso.learn.local import Course, learn, learn_by_epoch
+from torso.learn.course import Course
+from torso.learn.local import learn, learn_by_epoch
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
@@ -19,7 +20,7 @@ from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures
 from torso.measure.mixes import weigh
 from torso.nets import Tensors
 from torso.personal.models import generic_model
-from torso.runs.state import State
+from torso.server.state import State
 
 Values = dict[str, list[float]]
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from torso.engine import Desk
-from torso.learn.local import Course, learn_by_epoch
+from torso.learn.course import Course
+from torso.learn.local import learn_by_epoch
 from torso.learn.stacked import per_client
 from torso.measure.accuracy import percent_correct
 from torso.measure.base import Evaluation, measure

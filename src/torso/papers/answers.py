@@ -20,9 +20,9 @@ from torso.papers.plan import Plan
 from torso.papers.settings import REASONS, Refusal
 from torso.precision import precision_of
 from torso.report.comparison import flat
-from torso.runs.checkpoint import write_text
-from torso.runs.folder import is_free
-from torso.runs.result import Result
+from torso.results.checkpoint import write_text
+from torso.results.folder import is_free
+from torso.results.result import Result
 from torso.runs.run import device_of
 
 Answer = dict[str, Any]

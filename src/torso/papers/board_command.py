@@ -67,7 +67,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         from torso.papers.compete import search as run_search
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.search import combinations
-        from torso.runs.hands import crew, filling
+        from torso.parallel.crew import crew, filling
 
         load_plugins(plugin)
         arena = Arena(load(), tuple(said_sets(sets, device, precision)))

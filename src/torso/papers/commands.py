@@ -76,7 +76,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             return
         from torso.papers.progress import TableBar, TableLines
         from torso.papers.reproduce import reproduce as run_table
-        from torso.runs.hands import filling
+        from torso.parallel.crew import filling
 
         with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
             whole = _whole(made, out, said, data_root)

@@ -19,13 +19,13 @@ from torso.papers.progress import TableBar, TableLines
 from torso.papers.running import finished, run_all
 from torso.papers.search import FILE, Combination, best_of, entered, ranked, read_found, score
 from torso.papers.sharing import finished_runs, thin, training_key
-from torso.runs.checkpoint import write_text
+from torso.parallel.crew import Crew
+from torso.parallel.packs import alike
+from torso.results.checkpoint import write_text
+from torso.results.folder import make
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import make
-from torso.runs.hands import Crew
-from torso.runs.result import Result
 from torso.runs.run import Stopped
-from torso.runs.together import alike
 
 BOARD = "board.json"
 Row = dict[str, Any]

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from torso.measure import Accuracy
 from torso.papers.show import counted
 from torso.report.progress import means, short
+from torso.results.result import Result
 from torso.runs.events import Begin, Listener
-from torso.runs.result import Result
 from torso.runs.rounds import Round
 
 

@@ -13,11 +13,11 @@ from torso.papers.plan import Plan, Run
 from torso.papers.progress import TableBar, TableLines
 from torso.papers.running import finished, run_all
 from torso.papers.sharing import finished_runs
-from torso.runs.checkpoint import write_text
+from torso.parallel.crew import crew
+from torso.results.checkpoint import write_text
+from torso.results.folder import fingerprint, make
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import fingerprint, make
-from torso.runs.hands import crew
-from torso.runs.result import Result
 from torso.runs.run import Stopped
 
 

@@ -13,11 +13,11 @@ from torso.config import Config
 from torso.errors import RequestError, TorsoError
 from torso.papers.answers import note_machine
 from torso.papers.sharing import begin_at, opening_key, thin, training_key
+from torso.parallel.crew import Crew
+from torso.parallel.packs import run_together
+from torso.results.folder import RunFolder
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import RunFolder
-from torso.runs.hands import Crew
-from torso.runs.result import Result
-from torso.runs.together import run_together
 
 
 class Planned(Protocol):

@@ -15,9 +15,9 @@ from torso.errors import TorsoError
 from torso.measure.analyses import analyses
 from torso.methods import Finished
 from torso.personal import FineTune, Kept, Personal
-from torso.runs.checkpoint import adopt, write_text
-from torso.runs.folder import RunFolder, fingerprint
-from torso.runs.result import Result
+from torso.results.checkpoint import adopt, write_text
+from torso.results.folder import RunFolder, fingerprint
+from torso.results.result import Result
 
 _LARGE = 256 * 2**20  # bytes of a checkpoint: it holds models of clients, which nobody begins at
 _USUAL = Config()

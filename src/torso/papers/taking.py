@@ -14,7 +14,7 @@ from torso.papers.answers import Answer, changed, failures, is_divergence, recor
 from torso.papers.plan import Plan, plan
 from torso.papers.published import names, recipe
 from torso.papers.show import counted
-from torso.runs.checkpoint import write_text
+from torso.results.checkpoint import write_text
 
 _OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")
 _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from torso.kinds import Positive
-from torso.learn.local import Course, Learned
+from torso.learn.course import Course, Learned
 from torso.learn.phases import Phase, phases
 from torso.nets import Network, Tensors
 from torso.registry import Registry

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from torso.kinds import NotNegative
+from torso.learn.course import Learned
 from torso.learn.drift import Local, Proximal
-from torso.learn.local import Learned, learn
+from torso.learn.local import learn
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
 from torso.nets import Tensors

@@ -16,7 +16,7 @@ from torso.registry import plain
 from torso.runs.cost import down, up
 from torso.runs.rounds import visit_of
 from torso.runs.stages import Stage, stages
-from torso.runs.state import State, bytes_of
+from torso.server.state import State, bytes_of
 
 _PARTS = ("all", "body", "head", "personal")
 

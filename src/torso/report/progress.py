@@ -19,8 +19,8 @@ from rich.progress import (
 )
 
 from torso.measure import Accuracy
+from torso.results.result import Result
 from torso.runs.events import Begin, Listener
-from torso.runs.result import Result
 from torso.runs.rounds import Round
 
 

@@ -14,7 +14,7 @@ from torso.measure.fairness import worst
 from torso.report.charts.clients import in_words
 from torso.report.comparison import Comparison, title_of
 from torso.report.statistics import Difference, Refused
-from torso.runs.result import Result
+from torso.results.result import Result
 
 _OWN = "personalized"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torso.errors import RequestError
 from torso.measure import Accuracy
+from torso.results.result import Result
 from torso.runs.events import Begin, Listener
-from torso.runs.result import Result
 from torso.runs.rounds import Round
 
 

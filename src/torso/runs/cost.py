@@ -17,8 +17,8 @@ from torso.learn.phases import Lesson
 from torso.nets import Tensors
 from torso.nets.flops import step_flops
 from torso.runs.stages import Stage
-from torso.runs.state import Cost, bytes_of
 from torso.runs.visit import Visit
+from torso.server.state import Cost, bytes_of
 
 
 def down(stage: Stage, visit: Visit, client: int) -> Tensors:
@@ -61,13 +61,15 @@ def cost_of(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence
     return Cost(
         bytes_up,
         bytes_down,
-        _sum(stage, federation, visit, chosen, Unit(lambda lesson: 3 if lesson.moving & body_of(stage) else 1, 1)),
+        _sum(
+            stage, federation, visit, chosen, SampleCost(lambda lesson: 3 if lesson.moving & body_of(stage) else 1, 1)
+        ),
         _sum(stage, federation, visit, chosen, _flops(stage, federation)),
     )
 
 
 @dataclass(frozen=True)
-class Unit:
+class SampleCost:
     """What one sample costs: in an epoch of a lesson, and in a forward pass alone."""
 
     learn: Callable[[Lesson], float]
@@ -79,14 +81,14 @@ def body_of(stage: Stage) -> frozenset[str]:
     return frozenset(stage.net.parts["body"])
 
 
-def _flops(stage: Stage, federation: Federation) -> Unit:
+def _flops(stage: Stage, federation: Federation) -> SampleCost:
     """One step of a client is counted; a sample has its share of it."""
     batch = max(stage.train.batch_size, 2)  # of one sample, BatchNorm has no statistics
     count = partial(step_flops, stage.net, federation.image, batch)
-    return Unit(lambda lesson: count(lesson.rates) / batch, count() / batch)
+    return SampleCost(lambda lesson: count(lesson.rates) / batch, count() / batch)
 
 
-def _sum(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[int], unit: Unit) -> int:
+def _sum(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[int], unit: SampleCost) -> int:
     """What the participants' and the server's learning costs, in some unit."""
     method, personal = stage.method, stage.method.personal
     each = federation.train.sizes_of(chosen) + (len(federation.meta_rows) if method.meta_data else 0)
@@ -100,5 +102,10 @@ def _sum(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence[in
     return round(spent)
 
 
-def _epochs(plan: Sequence[Lesson], unit: Unit) -> float:
+def _epochs(plan: Sequence[Lesson], unit: SampleCost) -> float:
     return sum(lesson.epochs * unit.learn(lesson) for lesson in plan)
+
+
+def _passes(stage: Stage) -> SampleCost:
+    """Forward passes; a backward pass costs two of them."""
+    return SampleCost(lambda lesson: 3 if lesson.moving & body_of(stage) else 1, 1)

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 from torso.data.batches import Shuffle
 from torso.engine import Desk
+from torso.learn.course import Course, Learned
 from torso.learn.drift import NoDrift
-from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch
+from torso.learn.local import learn, learn_by_epoch
 from torso.learn.phases import Phase, lessons, own_head_learns
-from torso.learn.steps import Plain
+from torso.learn.steps import Habits, Plain
 from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
 from torso.personal import Personal, Standing
 from torso.runs.rounds import visit_of
 from torso.runs.stages import Stage
-from torso.runs.state import State
 from torso.runs.visit import Visit
+from torso.server.state import State
 
 if TYPE_CHECKING:
     from torso.runs.run import Job

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torso.measure import Accuracy
-from torso.runs.result import Result
+from torso.results.result import Result
 from torso.runs.rounds import Round
 
 

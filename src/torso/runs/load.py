@@ -8,9 +8,9 @@ from pathlib import Path
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError
-from torso.runs.checkpoint import load_newest
-from torso.runs.folder import fingerprint
-from torso.runs.result import Result
+from torso.results.checkpoint import load_newest
+from torso.results.folder import fingerprint
+from torso.results.result import Result
 from torso.runs.run import prepare
 
 

@@ -21,7 +21,7 @@ from torso.methods.parse import axis_to_config
 from torso.nets import Network, Tensors, heads
 from torso.nets.card import Card
 from torso.personal.models import generic_model
-from torso.runs.state import State
+from torso.server.state import State
 
 if TYPE_CHECKING:
     from torso.runs.run import Job

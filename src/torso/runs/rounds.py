@@ -21,9 +21,9 @@ from torso.personal import Personal
 from torso.randomness import numpy_generator
 from torso.runs.cost import cost_of
 from torso.runs.stages import Stage
-from torso.runs.state import Cost, State
 from torso.runs.tamper import TAMPERS, Tamper
 from torso.runs.visit import Sent, Visit
+from torso.server.state import Cost, State
 from torso.server.sums import add
 
 

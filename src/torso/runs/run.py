@@ -27,18 +27,18 @@ from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
-from torso.runs.analysing import scene_of, watch_round
-from torso.runs.checking import check_attack, check_measures, remarks
-from torso.runs.checkpoint import load_body, load_newest
+from torso.results.checkpoint import load_body, load_newest
+from torso.results.folder import RunFolder
+from torso.results.result import Result, versions
+from torso.runs.analyses import scene_of, watch_round
+from torso.runs.checks import check_attack, check_measures, remarks
+from torso.runs.class_means import ClassSums, linear_of, open_with_class_means
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.folder import RunFolder
-from torso.runs.heeding import Heeding
-from torso.runs.opening import ClassSums, linear_of, open_with_class_means
-from torso.runs.result import Result, versions
 from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
-from torso.runs.state import State
+from torso.runs.stopping import Stoppable
+from torso.server.state import State
 
 
 class Stopped(TorsoError):
@@ -233,10 +233,10 @@ class _Run:
                 self._open(engine)
             while self.state.round < job.rounds:
                 self._round(engine)
-            self.stop.when, heeding = Stop.MEASURE, Heeding(engine, self._heed)
+            self.stop.when, stoppable = Stop.MEASURE, Stoppable(engine, self._heed)
             self.listener.measuring(len(job.measured_clients))
-            accuracy = self._measure(heeding, config.measure.names)
-            found = self._analyse(heeding)
+            accuracy = self._measure(stoppable, config.measure.names)
+            found = self._analyse(stoppable)
         except RunFailed as failure:
             status = f"failed: {failure}"
         except PlaceLost as lost:

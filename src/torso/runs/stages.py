@@ -12,11 +12,11 @@ from torso.config import Config, TrainConfig
 from torso.data import Federation
 from torso.errors import RequestError
 from torso.learn.drift import NoDrift
-from torso.learn.local import Habits
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
+from torso.learn.steps import Habits
 from torso.methods import ClassMeans, Finished, Method, methods
 from torso.nets import Network, learnable, part_names
 from torso.server import Mean

@@ -12,16 +12,18 @@ from torch import Tensor
 from torso.data import Federation
 from torso.data.batches import Shuffle, on_device
 from torso.engine import SERVER, Desk
+from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
-from torso.learn.local import Course, Habits, Learned, learn, learn_by_epoch, paces
+from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson
 from torso.learn.stacked import all_finite
+from torso.learn.steps import Habits
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Opening, Personal
 from torso.personal.models import models_of
-from torso.runs.state import State
 from torso.runs.tamper import Tamper
+from torso.server.state import State
 from torso.server.sums import add, weighted_sum
 
 

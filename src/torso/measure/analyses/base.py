@@ -19,7 +19,7 @@ from torso.nets import Network, Tensors
 from torso.nets.heads import CosineLinear, NormalizedLinear
 from torso.personal.models import generic_model
 from torso.registry import Registry
-from torso.runs.state import State
+from torso.server.state import State
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.engine import Desk
-from torso.learn.local import Course, learn_by_epoch
+from torso.learn.course import Course
+from torso.learn.local import learn_by_epoch
 from torso.measure.analyses.base import Scene, analysis, plain
 from torso.measure.analyses.models import drawn
 from torso.nets import Tensors, learnable

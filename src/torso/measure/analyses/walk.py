@@ -10,7 +10,7 @@ import torch
 
 from torso.data import Federation
 from torso.engine import Desk
-from torso.learn.local import Learned
+from torso.learn.course import Learned
 from torso.measure.analyses.base import EndAnalysis, Part, RoundAnalysis, Scene, analyses
 from torso.nets import Tensors
 from torso.server.sums import add

@@ -2,7 +2,7 @@
 
 Ten clients do not keep an accelerator busy. Runs that differ only in their seed, in how data are dealt, in their
 learning rate or in what becomes of models after a visit have networks that can stand in one stack, so they go in
-lockstep (`learn/meeting.py`), as if they were one run.
+lockstep (`learn/lockstep.py`), as if they were one run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from torso.config import Config, RunConfig
 from torso.data import Federation, Shelf, seeded
 from torso.engine import Batched, Engine
-from torso.learn.meeting import Meeting
+from torso.learn.lockstep import Lockstep
+from torso.results.folder import RunFolder, fingerprint
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import RunFolder, fingerprint
-from torso.runs.result import Result
 from torso.runs.run import Stopped, data_of, device_of, run
 
 if TYPE_CHECKING:
-    from torso.runs.hands import Crew
+    from torso.parallel.crew import Crew
 
 CLIENTS = 128  # in one stack: more of them make an accelerator no faster
 _DEALING = {
@@ -43,7 +43,7 @@ _USUAL = Config()
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """One of several runs. A folder that holds an unfinished run of its config is resumed."""
 
     config: Config
@@ -69,9 +69,9 @@ def run_together(
     A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
     `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
     CPU, where a stack is no faster. `after` is called where a run has ended or stopped, with its config there and its
-    folder. That is in a process of the crew (`torso.runs.hands.crew`), which stays for the next call; without a crew in
-    this one or, with `run.engine = "ray"`, in one of the cluster for this once."""
-    plans = [Plan(config, out) for config, out in zip(configs, outs, strict=True)]
+    folder. That is in a process of the crew (`torso.parallel.crew.crew`), which stays for the next call; without a crew
+    in this one or, with `run.engine = "ray"`, in one of the cluster for this once."""
+    plans = [PlannedRun(config, out) for config, out in zip(configs, outs, strict=True)]
     told, ask = listener or Listener(), stop or Stop()
     if plans and (crew is not None or plans[0].config.run.engine == "ray"):
         yield from _in_others(plans, packs(configs, clients), told, ask, after, crew)
@@ -91,7 +91,7 @@ def run_together(
 
 
 def _in_others(
-    plans: Sequence[Plan],
+    plans: Sequence[PlannedRun],
     groups: Sequence[Sequence[int]],
     listener: Listener,
     stop: Stop,
@@ -99,17 +99,17 @@ def _in_others(
     crew: Crew | None,
 ) -> Generator[Ended, None, None]:
     """The same in other processes: those of the crew, or of a cluster for this once."""
-    from torso.runs import hands
-    from torso.runs.spread import Spread
+    from torso.parallel import crew as hands
+    from torso.parallel.orchestrator import Orchestrator
 
     with nullcontext(crew) if crew is not None else hands.crew(plans[0].config.run) as those:
         assert those is not None
-        with closing(Spread(plans, groups, listener, stop, those, after=after).go()) as ends:
+        with closing(Orchestrator(plans, groups, listener, stop, those, after=after).go()) as ends:
             yield from ends
 
 
 def side_by_side(
-    plans: Sequence[Plan],
+    plans: Sequence[PlannedRun],
     listeners: Sequence[Listener],
     stop: Stop,
     made: Callable[[Config], Federation],
@@ -117,13 +117,13 @@ def side_by_side(
 ) -> list[Result | Exception]:
     """The runs of one pack, in this process; `made` gives the data of one."""
 
-    def one(place: int, meeting: Meeting | None = None) -> Result:
+    def one(place: int, lockstep: Lockstep | None = None) -> Result:
         config, out = plans[place].config, plans[place].folder
         resume = out is not None and (out / "config.toml").exists()
         if out is not None and resume and RunFolder.check(out, config, resume).finished:
             result = Result.read(out)
         else:
-            told, engine = listeners[place], None if meeting is None else _engine(config, meeting)
+            told, engine = listeners[place], None if lockstep is None else _engine(config, lockstep)
             data = made(config)
             try:
                 result = run(config, out, resume=resume, listener=told, stop=stop, federation=data, engine=engine)
@@ -137,8 +137,8 @@ def side_by_side(
 
     if len(plans) == 1:
         return [_told(partial(one, 0))]
-    meeting = Meeting()
-    return meeting.hold([partial(one, place, meeting) for place in range(len(plans))])
+    lockstep = Lockstep()
+    return lockstep.hold([partial(one, place, lockstep) for place in range(len(plans))])
 
 
 def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[int]]:
@@ -192,10 +192,10 @@ def alike(config: Config) -> str:
     return f"{fingerprint(usual)} {config.run.engine} {config.run.device} {images}"
 
 
-def _engine(config: Config, meeting: Meeting) -> Callable[..., Engine]:
+def _engine(config: Config, lockstep: Lockstep) -> Callable[..., Engine]:
     chosen = config.run
     return lambda net, federation, _: Batched(
-        net, federation, chosen.workers, chosen.clients_at_once, chosen.precision, meeting
+        net, federation, chosen.workers, chosen.clients_at_once, chosen.precision, lockstep
     )
 
 

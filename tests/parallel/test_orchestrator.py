@@ -23,14 +23,14 @@ from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
 from torso.errors import PlaceLost
 from torso.methods import methods
+from torso.parallel.compare import compare
+from torso.parallel.crew import crew
+from torso.parallel.packs import PlannedRun, run_together
+from torso.parallel.ray_crew import OnRay, spread
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
-from torso.runs.away import OnRay, spread
-from torso.runs.compare import compare
 from torso.runs.events import Begin
-from torso.runs.hands import crew
 from torso.runs.run import Stopped, device_of
-from torso.runs.together import Plan, run_together
 
 pytestmark = [pytest.mark.usefixtures("lent"), pytest.mark.xdist_group("ray")]
 SMALL = ["data.clients=10", "train.rounds=3", "train.fraction=0.3", "personalize.epochs=1", "run.workers=1"]
@@ -47,7 +47,7 @@ def hands(cluster: None) -> Iterator[OnRay]:
 @pytest.fixture
 def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(run_together.__kwdefaults__, "crew", hands)
-    monkeypatch.setattr("torso.runs.compare.crew", lambda _: nullcontext(hands))
+    monkeypatch.setattr("torso.parallel.compare.crew", lambda _: nullcontext(hands))
 
 
 def data(config: Config) -> Federation:
@@ -97,7 +97,7 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     run(here, tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    (found,) = spread([Plan(chosen, tmp_path / "out")], data, heard, None, hands)
+    (found,) = spread([PlannedRun(chosen, tmp_path / "out")], data, heard, None, hands)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
     assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")
@@ -137,7 +137,7 @@ def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
     (tmp_path / "lives").mkdir()
     for name in "ab":
         (tmp_path / "lives" / name).touch()
-    monkeypatch.setattr("torso.runs.spread._TRIES", 2)  # to start processes takes long
+    monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)  # to start processes takes long
     fatal = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=5))
     asked = [config(method, train={"fraction": 1.0}) for method in (fatal, "fedper")]
     monkeypatch.setattr(hands, "room", lambda: 1)

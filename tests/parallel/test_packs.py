@@ -13,23 +13,22 @@ import torch
 from rich.console import Console
 from tests.foreign import Clipped
 from tests.near import assert_states_near, far
+from tests.runs.samples import history_of, tiny
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
 from torso.engine import Desk
-from torso.learn import meeting
+from torso.learn import lockstep
 from torso.learn.gradients import Gradients, leading_gradients
-from torso.learn.meeting import Ask
+from torso.learn.lockstep import Ask
 from torso.learn.recorded import Recorder
 from torso.learn.steps import steps
 from torso.nets import Tensors
+from torso.parallel.packs import packs, run_together
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
-from torso.runs.together import packs, run_together
-
-from .samples import history_of, tiny
 
 CASES = ("data.shards=2", "data.shards=5", "data.partition=dirichlet-class", "run.seed=1", "train.fraction=0.5")
 METHODS = ("fedavg", "fedbabu", "scaffold", "ditto", "fedrod-hyper", "fedrep", "per-fedavg", "pfedme", "mtl", "fedfomo")
@@ -43,13 +42,13 @@ def configs(method: str, *sets: str) -> list[Config]:
 def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The numbers of clients of the runs that shared a stack, stack after stack."""
     seen: list[list[int]] = []
-    learn = meeting._learn_together
+    learn = lockstep._learn_together
 
     def watched(group: list[Ask]) -> object:
         seen.append([ask.clients for ask in group])
         return learn(group)
 
-    monkeypatch.setattr(meeting, "_learn_together", watched)
+    monkeypatch.setattr(lockstep, "_learn_together", watched)
     return seen
 
 
@@ -134,14 +133,14 @@ def test_a_stop_ends_them_all_and_the_same_call_goes_on(tmp_path: Path) -> None:
 def test_memory_that_runs_out_in_company_makes_smaller_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stacks: list[list[int]]
 ) -> None:
-    learn, asked = meeting._learn_together, configs("fedavg")[:3]
+    learn, asked = lockstep._learn_together, configs("fedavg")[:3]
 
     def small(group: list[Ask]) -> object:
         if sum(ask.clients for ask in group) > 6:
             raise torch.OutOfMemoryError("too many")
         return learn(group)
 
-    monkeypatch.setattr(meeting, "_learn_together", small)
+    monkeypatch.setattr(lockstep, "_learn_together", small)
     found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
     assert all(isinstance(result, Result) and result.ok for result in found.values())
     assert max(sum(stack) for stack in stacks) <= 6
@@ -150,27 +149,27 @@ def test_memory_that_runs_out_in_company_makes_smaller_groups(
 def test_one_client_of_each_is_not_too_large_because_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn, asked = meeting._learn_together, [c.but("train.fraction=0.1") for c in configs("fedavg")[:3]]
+    learn, asked = lockstep._learn_together, [c.but("train.fraction=0.1") for c in configs("fedavg")[:3]]
 
     def small(group: list[Ask]) -> object:
         if len(group) > 1:
             raise torch.OutOfMemoryError("too many")
         return learn(group)
 
-    monkeypatch.setattr(meeting, "_learn_together", small)
+    monkeypatch.setattr(lockstep, "_learn_together", small)
     found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
     assert [result.status for result in found.values() if isinstance(result, Result)] == ["ok"] * 3
 
 
 def test_what_one_run_cannot_do_is_its_own_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn, asked = meeting._learn_together, configs("fedavg")[:3]
+    learn, asked = lockstep._learn_together, configs("fedavg")[:3]
 
     def clumsy(group: list[Ask]) -> object:
         if any(ask.member == 1 for ask in group):
             raise ValueError("not with me")
         return learn(group)
 
-    monkeypatch.setattr(meeting, "_learn_together", clumsy)
+    monkeypatch.setattr(lockstep, "_learn_together", clumsy)
     found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
     assert isinstance(found[1], ValueError)
     assert [getattr(found[place], "status", "") for place in (0, 2)] == ["ok", "ok"]
@@ -195,7 +194,7 @@ def test_runs_that_meet_have_one_recorder_which_forgets_when_memory_runs_out(
         def forget(self) -> None:
             self.forgot += 1
 
-    at, learn = Desk.at, meeting._learn_together
+    at, learn = Desk.at, lockstep._learn_together
     monkeypatch.setattr(
         Desk, "at", lambda *a, **k: replace(d := at(*a, **k), room=replace(d.room, recorder=Told(leading_gradients)))
     )
@@ -206,7 +205,7 @@ def test_runs_that_meet_have_one_recorder_which_forgets_when_memory_runs_out(
             raise torch.OutOfMemoryError("too many")
         return learn(group)
 
-    monkeypatch.setattr(meeting, "_learn_together", once)
+    monkeypatch.setattr(lockstep, "_learn_together", once)
     asked = [config.but("measure.names=[]") for config in configs("fedavg")[:3]]
     found = run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000)
     assert all(isinstance(result, Result) for _, result in found)

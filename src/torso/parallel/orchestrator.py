@@ -8,24 +8,24 @@ from typing import Any
 
 from torso.config import Config
 from torso.errors import PlaceLost
+from torso.parallel.crew import Crew, Lost, Task
+from torso.parallel.packs import After, Ended, PlannedRun
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.hands import Crew, Lost, Task
-from torso.runs.result import Result
 from torso.runs.run import Stopped
-from torso.runs.together import After, Ended, Plan
 
 _TRIES = 3  # processes that one pack may cost
 _LOOK = 0.2  # seconds between looks at what runs tell
 
 
-class Spread:
+class Orchestrator:
     """Packs of runs (numbers of plans) that wait, that are under way, and the processes that do them.
 
     `parcel` gives the data of a run, to be sent; without, processes read the files themselves."""
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[PlannedRun],
         packs: Sequence[Sequence[int]],
         listener: Listener,
         stop: Stop,

@@ -16,7 +16,7 @@ from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets import Network, Tensors
 from torso.runs.models import card_of, generic_network, generic_tensors, networks, newcomer_network
-from torso.runs.state import Cost, State
+from torso.server.state import Cost, State
 
 if TYPE_CHECKING:
     from torso.runs.run import Job

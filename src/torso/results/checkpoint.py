@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError
 from torso.nets import Tensors
-from torso.runs.state import Cost, State
+from torso.server.state import Cost, State
 
 KEPT = 2
 _FORMAT = 1

@@ -10,17 +10,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
 from torso.data.batches import Deck, Shuffles
+from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Local, NoDrift
+from torso.learn.local import learn
 from torso.learn.phases import beside
 from torso.nets import Tensors
-
-if TYPE_CHECKING:
-    from torso.learn.local import Classroom, Course, Learned
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ class Ask:
         )
 
 
-class Meeting:
+class Lockstep:
     """Of runs with networks made from the same options, on the same images."""
 
     def __init__(self) -> None:
@@ -83,7 +82,7 @@ class Meeting:
             with self._baton:
                 try:
                     ends[place] = runs[place]()
-                except Exception as error:  # told to whoever called the meeting
+                except Exception as error:  # told to whoever called the lockstep
                     ends[place] = error
                 except KeyboardInterrupt:  # from `_end`
                     pass
@@ -148,7 +147,7 @@ class Meeting:
         if self._first is None:
             recorder = None if room.recorder is None else room.recorder.another()
             self._first = replace(room, recorder=recorder)
-        return replace(room, net=self._first.net, recorder=self._first.recorder, meeting=None)
+        return replace(room, net=self._first.net, recorder=self._first.recorder, lockstep=None)
 
 
 def _answer(group: Sequence[Ask]) -> None:
@@ -188,8 +187,6 @@ def _groups(asks: Sequence[Ask]) -> list[list[Ask]]:
 
 
 def _learn_together(group: Sequence[Ask]) -> list[Learned]:
-    from torso.learn.local import learn  # which comes here where a room has a meeting
-
     first, sizes = group[0], [ask.clients for ask in group]
     course = first.course
     if len(group) == 1:

@@ -15,10 +15,10 @@ from typing import IO, Any
 from torso.config import Config
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
-from torso.runs import checkpoint
-from torso.runs.checkpoint import Checkpoint, write_text
-from torso.runs.result import ANALYSES, Result
-from torso.runs.state import State
+from torso.results import checkpoint
+from torso.results.checkpoint import Checkpoint, write_text
+from torso.results.result import ANALYSES, Result
+from torso.server.state import State
 
 _FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once", "run.ray"}
 """Keys that may change between a run and its continuation: they say how, not what."""

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Heeding:
+class Stoppable:
     """`heed` is called before each group; it raises where somebody wants an end."""
 
     engine: Engine

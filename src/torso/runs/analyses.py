@@ -9,7 +9,7 @@ from torso.learn.phases import moved_by
 from torso.measure.analyses import Scene, analyses, watch
 from torso.nets import learnable
 from torso.runs.rounds import Round, visit_of, weights_of
-from torso.runs.state import State
+from torso.server.state import State
 
 if TYPE_CHECKING:
     from torso.runs.run import Job

@@ -17,7 +17,7 @@ from torso.errors import RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
-from torso.runs.checkpoint import check_fits, replace_file
+from torso.results.checkpoint import check_fits, replace_file
 
 _SIDE = 4096  # pixels: a small network may look at large images
 SUFFIX = ".safetensors"

@@ -29,12 +29,12 @@ from torso.engine.connect import late, needs, room, threads
 from torso.engine.parcels import Parcel, read, whole
 from torso.engine.worker import Home
 from torso.errors import RequestError
+from torso.parallel.crew import Crew, Letter, Lost, Task, Unsound, do
+from torso.parallel.orchestrator import Orchestrator
+from torso.parallel.packs import PlannedRun
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.hands import Crew, Letter, Lost, Task, Unsound, do
-from torso.runs.result import Result
 from torso.runs.run import data_of, device_of
-from torso.runs.spread import Spread
-from torso.runs.together import Plan
 
 _LOOK = 0.2  # seconds between looks at whether to stop
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
@@ -52,7 +52,7 @@ class OnRay:
         return room(self.run)
 
     def hire(self) -> tuple[Any, Any]:
-        hand = ray.remote(Hand).options(**needs(self.run), max_restarts=0).remote()
+        hand = ray.remote(RayProcess).options(**needs(self.run), max_restarts=0).remote()
         return hand, hand.hello.remote()
 
     def ask(self, hand: Any, task: Task) -> Any:
@@ -112,7 +112,7 @@ def mailbox() -> Any:
     return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=with_us).remote()
 
 
-class Hand:
+class RayProcess:
     """A process of the cluster."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ def _elsewhere(key: str, folder: Path) -> RequestError:
 
 
 def spread(
-    plans: Sequence[Plan],
+    plans: Sequence[PlannedRun],
     data: Callable[[Config], Federation],
     listener: Listener | None,
     stop: Stop | None,
@@ -197,7 +197,7 @@ def spread(
 
     results: dict[int, Result] = {}
     alone = [[number] for number in range(len(plans))]
-    with closing(Spread(plans, alone, listener or Listener(), stop or Stop(), crew, parcel=parcel).go()) as ends:
+    with closing(Orchestrator(plans, alone, listener or Listener(), stop or Stop(), crew, parcel=parcel).go()) as ends:
         for number, end in ends:
             if isinstance(end, Exception):
                 raise end

@@ -10,9 +10,9 @@ from torso.data.sources.arrays import read_npz
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.card import Card
-from torso.runs.checkpoint import write_text
-from torso.runs.files import SUFFIX, save_model
-from torso.runs.result import Result
+from torso.results.checkpoint import write_text
+from torso.results.model_file import SUFFIX, save_model
+from torso.results.result import Result
 
 PAGE = "README.md"
 _NEW = "an .npz file with images (uint8 [n, height, width] or [n, height, width, channels]) and labels (integers [n])"

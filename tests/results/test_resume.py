@@ -16,12 +16,7 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
-
-from torso import RequestError, run
-from torso.runs.folder import RunFolder
-from torso.runs.run import Stopped
-
-from .samples import (
+from tests.runs.samples import (
     TINY,
     StopAfter,
     assert_same_run,
@@ -33,6 +28,10 @@ from .samples import (
     same_tensors,
     tiny,
 )
+
+from torso import RequestError, run
+from torso.results.folder import RunFolder
+from torso.runs.run import Stopped
 
 METHODS = ("fedper", "lg-fedavg")  # one keeps heads with clients; the other has two stages and keeps bodies
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError
+from torso.parallel.crew import crew
+from torso.parallel.packs import PlannedRun
+from torso.results.folder import RunFolder
+from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.folder import RunFolder
-from torso.runs.hands import crew
-from torso.runs.result import Result
 from torso.runs.run import Stopped, data_of, prepare, run
-from torso.runs.together import Plan
 
 Planned = tuple[Config, str, int]  # with its method and seed
 
@@ -84,10 +84,10 @@ def _spread(
     for other, _, seed in first:
         prepare(other, made[seed])
     with crew(plans[0][0].run) as hands:
-        from torso.runs.away import spread  # needs Ray
+        from torso.parallel.ray_crew import spread  # needs Ray
 
         assert hands is not None
-        chosen = [Plan(config, folder) for (config, _, _), folder in zip(plans, folders, strict=True)]
+        chosen = [PlannedRun(config, folder) for (config, _, _), folder in zip(plans, folders, strict=True)]
         try:
             return spread(
                 chosen, lambda config: made.pop(config.run.seed, None) or data_of(config), listener, stop, hands

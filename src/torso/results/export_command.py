@@ -44,8 +44,8 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Write models of a finished run as safetensors files, and a page that says how to use them."""
         load_plugins(plugin)
-        from torso.runs.export import PAGE, check_empty, chosen_clients, read_samples
-        from torso.runs.export import export as write
+        from torso.results.export import PAGE, check_empty, chosen_clients, read_samples
+        from torso.results.export import export as write
         from torso.runs.load import load
 
         check_empty(out)  # before data are read

@@ -19,7 +19,7 @@ from torso.nets import Network, Tensors
 from torso.nets.dual import DualHead
 from torso.nets.flops import step_flops
 from torso.nets.layers import Linear
-from torso.runs.state import Cost, State
+from torso.server.state import Cost, State
 from torso.server.sums import add
 
 _NEVER = -1e4  # the bias of a class that nobody has: finite, so that training can go on from it

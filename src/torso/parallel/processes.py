@@ -19,16 +19,16 @@ from torso.config import Config
 from torso.data import Shelf
 from torso.engine.batched import Batched
 from torso.errors import RequestError
+from torso.parallel.crew import Letter, Lost, Task, Unsound, do, portable
 from torso.registry import guests, welcome
-from torso.runs.hands import Letter, Lost, Task, Unsound, do, portable
-from torso.runs.result import Result
+from torso.results.result import Result
 from torso.runs.run import data_of, device_of
 
 _PATIENCE = 20.0  # seconds in which an idle process has to end
 
 
 @dataclass(eq=False)
-class Hand:
+class LocalProcess:
     """A process as we see it: it has one call at a time, and `said` is its answer."""
 
     process: SpawnProcess
@@ -47,7 +47,7 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.idle: list[Hand] = []
+        self.idle: list[LocalProcess] = []
         self.context = get_context("spawn")  # a fork of a process with CUDA or with threads is none
         self.stopping = self.context.RawValue("b", 0)  # not an Event, whose lock a process would take along when killed
         self.heard: list[Letter] = []
@@ -55,7 +55,7 @@ class Processes:
     def room(self) -> int:
         return self.count
 
-    def hire(self) -> tuple[Hand, Hand]:
+    def hire(self) -> tuple[LocalProcess, LocalProcess]:
         try:
             ours, theirs = self.context.Pipe()
             with theirs:
@@ -64,10 +64,10 @@ class Processes:
                     process.start()
         except OSError as error:
             raise Lost(str(error)) from None
-        hand = Hand(process, ours)
+        hand = LocalProcess(process, ours)
         return hand, hand
 
-    def ask(self, hand: Hand, task: Task) -> Hand:
+    def ask(self, hand: LocalProcess, task: Task) -> LocalProcess:
         hand.said = None
         written = _written(task)
         try:
@@ -76,7 +76,7 @@ class Processes:
             raise Lost(f"process {hand.process.pid} died while it was idle") from None
         return hand
 
-    def first(self, calls: Sequence[Hand], seconds: float) -> Sequence[Hand]:
+    def first(self, calls: Sequence[LocalProcess], seconds: float) -> Sequence[LocalProcess]:
         alive = {hand.pipe: hand for hand in calls if not hand.gone}
         for pipe in connection.wait(list(alive), seconds if len(alive) == len(calls) else 0.0):
             self._read(alive[pipe])  # type: ignore[index]  # it is given what we gave
@@ -87,7 +87,7 @@ class Processes:
                     hand.pipe.close()
         return [hand for hand in calls if hand.gone or hand.said is not None]
 
-    def _read(self, hand: Hand) -> None:
+    def _read(self, hand: LocalProcess) -> None:
         """What lies in the pipe: letters, until an answer comes."""
         try:
             while hand.said is None and hand.pipe.poll():
@@ -97,7 +97,7 @@ class Processes:
         except (EOFError, OSError):
             hand.pipe.close()
 
-    def answer(self, call: Hand) -> list[Result | Exception]:
+    def answer(self, call: LocalProcess) -> list[Result | Exception]:
         if call.said is None:
             call.process.join(_PATIENCE)
             raise Lost(f"process {call.process.pid} ended with status {call.process.exitcode}")
@@ -111,7 +111,7 @@ class Processes:
         letters, self.heard = self.heard, []
         return letters
 
-    def dismiss(self, hand: Hand) -> None:
+    def dismiss(self, hand: LocalProcess) -> None:
         hand.process.kill()
         hand.process.join()
         hand.pipe.close()

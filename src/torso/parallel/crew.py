@@ -19,11 +19,11 @@ from torso.config import Config, RunConfig
 from torso.data import Federation
 from torso.engine.connect import connected
 from torso.errors import RequestError, TorsoError
+from torso.parallel.packs import After, PlannedRun, side_by_side
+from torso.results.result import Result
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.result import Result
 from torso.runs.rounds import Round
 from torso.runs.run import device_of
-from torso.runs.together import After, Plan, side_by_side
 
 Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
 Post = Callable[[Letter], None]  # leaves word
@@ -34,7 +34,7 @@ class Task:
     """A pack of runs, and their numbers among all; `parcel`: their data, where those are sent."""
 
     numbers: Sequence[int]
-    plans: Sequence[Plan]
+    plans: Sequence[PlannedRun]
     after: After | None = None
     parcel: Any = None
 
@@ -106,17 +106,17 @@ def crew(run: RunConfig, processes: int = 1) -> Iterator[Crew | None]:
                     "one of them; run.ray.workers says how many"
                 )
             stack.enter_context(connected(run))
-            from torso.runs.away import OnRay  # needs Ray
+            from torso.parallel.ray_crew import OnRay  # needs Ray
 
             hands = stack.enter_context(closing(OnRay(run)))
         elif processes > 1:
-            from torso.runs.processes import Processes
+            from torso.parallel.processes import Processes
 
             hands = stack.enter_context(closing(Processes(processes)))
         yield hands
 
 
-class Away(Listener):
+class RemoteListener(Listener):
     """Passes on what a run tells, from where it runs."""
 
     def __init__(self, number: int, post: Post) -> None:
@@ -141,7 +141,7 @@ class Away(Listener):
         self._post("end", light(result))
 
 
-class StopFromAfar(Stop):
+class RemoteStop(Stop):
     """`look` says whether whoever deals the runs wants them to end."""
 
     def __init__(self, look: Callable[[], bool]) -> None:
@@ -162,8 +162,8 @@ def do(
 ) -> list[Result | Exception]:
     """Each run as it would be in this process alone; `here`: its config in this process, `made` gives its data."""
     plans = [replace(plan, config=here(plan.config)) for plan in task.plans]
-    listeners = [Away(number, post) for number in task.numbers]
-    ends = side_by_side(plans, listeners, StopFromAfar(look), made, task.after)
+    listeners = [RemoteListener(number, post) for number in task.numbers]
+    ends = side_by_side(plans, listeners, RemoteStop(look), made, task.after)
     told = [portable(end) if isinstance(end, Exception) else light(end) for end in ends]
     del ends  # models and tracebacks
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -27,12 +27,12 @@ from torso import Config, RequestError, Result, run
 from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import Method, methods
+from torso.parallel.crew import Lost, crew, filling
+from torso.parallel.packs import run_together
+from torso.parallel.processes import Processes
 from torso.personal import Personal, personals
-from torso.runs.hands import Lost, crew, filling
-from torso.runs.processes import Processes
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
-from torso.runs.together import run_together
 
 TABLE = ("reproduce", "fedbabu/13", "--data-root", "data", "--quiet", "--out")
 PART = ("--only", "shards=2,fraction=0.1,local_epochs=10,method=fedavg|lg-fedavg|fedper")
@@ -87,7 +87,7 @@ def test_what_kills_every_process_is_told_of_its_run_and_the_others_go_on(
 ) -> None:
     for name in "ab":
         (tmp_path / "lives" / name).touch()
-    monkeypatch.setattr("torso.runs.spread._TRIES", 2)
+    monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)
     asked = [_with(fatal), tiny("fedper", "train.rounds=1")]
     found = dict(run_together(asked, [tmp_path / "0", tmp_path / "1"], crew=hands))
     assert isinstance(found[0], PlaceLost)
@@ -294,7 +294,7 @@ def test_a_cluster_has_its_own_processes() -> None:
 def test_an_accelerator_is_filled_as_far_as_cores_and_memory_go(
     cores: int, gigabytes: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torso.runs.hands.device_of", lambda run: torch.device("cuda"))
+    monkeypatch.setattr("torso.parallel.crew.device_of", lambda run: torch.device("cuda"))
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gigabytes * 2**30)
