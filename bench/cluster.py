@@ -32,9 +32,10 @@ from torso.engine import Engine, OneByOne, engines
 from torso.engine.cluster import Cluster
 from torso.learn.steps import Pupil, Step, steps
 from torso.methods import methods
+from torso.personal.state import State
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import Job, prepare
-from torso.server.state import State, bytes_of
+from torso.server.state import bytes_of
 
 Row = dict[str, Any]
 
@@ -49,11 +50,11 @@ class Nothing(Step):
 
 def job_of(
     method: str, body: str, clients: int, each: int = 1, size: int = 8, epochs: int = 1, idle: bool = True
-) -> Job:
+) -> Simulation:
     """All clients take part, each with so many synthetic images; `idle`: nothing is learned from them."""
     shape = {"samples": each * clients, "test_samples": 10, "size": size, "channels": 3 if size == 32 else 1}
     chosen = methods[method].but(step=Nothing()) if idle else methods[method]
-    return prepare(
+    return simulate(
         Config(
             method=chosen,
             data={"source": "synthetic", "clients": clients, "partition": "iid", "synthetic": shape},
@@ -70,7 +71,7 @@ def job_of(
 
 
 @contextmanager
-def on_cluster(job: Job) -> Iterator[Cluster]:
+def on_cluster(job: Simulation) -> Iterator[Cluster]:
     place = engines["ray"](job.net, job.federation, job.config.run)
     assert isinstance(place, Cluster)
     with place as engine:
@@ -92,7 +93,7 @@ def against_one_process(body: str, clients: int, each: int, size: int, epochs: i
     job = job_of("fedavg", body, clients, each, size, epochs, idle=False)
 
     def once(engine: Engine) -> Callable[[], object]:
-        return lambda: play_round(job.plan[0], State(job.model), job.federation, engine, 0)
+        return lambda: play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
 
     with (
         on_cluster(job) as two,
@@ -121,15 +122,15 @@ def of_the_driver(method: str, body: str, clients: int, repeats: int, size: int 
     found: list[tuple[float, ...]] = []
     at_once = job.config.run.clients_at_once
     with on_cluster(job) as engine, OneByOne(job.net, job.federation, 2, at_once) as here:
-        state = alone = State(job.model)
+        state = alone = State.begin(job.model)
         for repeat in range(repeats + 1):
             before, began = (engine.waited, engine.bytes_out, engine.bytes_in), time.perf_counter()
-            state, _ = play_round(job.plan[0], state, job.federation, engine, 0)
+            state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
             took = time.perf_counter() - began
             own = took - (engine.waited - before[0])
             moved = [(engine.bytes_out - before[1]) / 1e6, (engine.bytes_in - before[2]) / 1e6]
             began = time.perf_counter()
-            alone, _ = play_round(job.plan[0], alone, job.federation, here, 0)
+            alone, _ = play_round(job.plan[0], alone, job.roster, here, 0)
             if repeat:
                 found.append((took, own, *moved, time.perf_counter() - began))
     kept = sum(bytes_of(t) for held in (state.private, state.memory, state.own, state.notes) for t in held.values())

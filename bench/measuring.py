@@ -30,15 +30,16 @@ from torso.learn.local import learn
 from torso.learn.phases import Lesson, Phase, lessons
 from torso.learn.steps import Habits
 from torso.measure import Evaluation, evaluate
-from torso.runs.run import Job, prepare
-from torso.server.state import State
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation, simulate
 
 
 @dataclass(frozen=True)
 class Tuning:
     """Work: fine-tune a group of clients and look at nothing."""
 
-    job: Job
+    job: Simulation
     plan: tuple[Lesson, ...]
     habits: Habits
 
@@ -47,11 +48,11 @@ class Tuning:
         learn(course, desk.models(self.job.model, {}, clients))
 
 
-def job_of(body: str, clients: int, samples: int, norm: str) -> Job:
+def job_of(body: str, clients: int, samples: int, norm: str) -> Simulation:
     """Clients of so many images of 32 × 32 × 3 to train and a fifth of that to test, none of them augmented."""
     size = {"samples": samples * clients, "test_samples": samples * clients // 5, "size": 32, "channels": 3}
     data = {"source": "synthetic", "clients": clients, "partition": "iid", "synthetic": size}
-    return prepare(Config(data=data, model={"body": body, "norm": norm}, run={"device": "cpu"}))
+    return simulate(Config(data=data, model={"body": body, "norm": norm}, run={"device": "cpu"}))
 
 
 def in_turn(repeats: int, one: Callable[[], object], other: Callable[[], object]) -> tuple[list[float], list[float]]:
@@ -89,13 +90,13 @@ def features_once(body: str, clients: int, samples: int, repeats: int) -> None:
 
 def evaluation(body: str, clients: int, samples: int, repeats: int) -> None:
     job = job_of(body, clients, samples, "default")
-    state = State(job.model)
-    how: Evaluation = job.evaluation(job.plan[0], state)
+    state = State.begin(job.model)
+    how: Evaluation = evaluation_of(job, job.plan[0], state)
     work = Tuning(job, how.finetune(5), how.habits)
     with OneByOne(job.net, job.federation) as engine:
 
         def measure() -> None:
-            evaluate(engine, job.federation, job.config.measure.names, state, how, range(clients))
+            evaluate(engine, job.roster, job.config.measure.names, state, how, range(clients))
 
         def tune() -> None:
             list(engine.map(work, range(clients)))

@@ -27,9 +27,10 @@ from plain import NETWORKS
 from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
+from torso.personal.state import State
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import sample, visit_of, weights_of
-from torso.runs.run import Job, prepare, run
-from torso.server.state import State
+from torso.runs.run import run
 
 Figures = dict[str, Any]
 
@@ -52,7 +53,7 @@ def settings(body: str, samples: int, **run: Any) -> Config:
     )
 
 
-def bare_loop(job: Job, clients: tuple[int, ...]) -> float:
+def bare_loop(job: Simulation, clients: tuple[int, ...]) -> float:
     """Images per second of the hand-written loop over the same batches, which are made before the clock starts."""
     desk = Desk.at(job.net, job.federation)
     room = desk.room
@@ -73,9 +74,9 @@ def bare_loop(job: Job, clients: tuple[int, ...]) -> float:
     return sum(len(labels) for _, labels in batches) / (time.perf_counter() - began)
 
 
-def torso_loop(job: Job, clients: tuple[int, ...]) -> float:
+def torso_loop(job: Simulation, clients: tuple[int, ...]) -> float:
     """Images per second of a round's visits: the same steps, batches and augmentation made on the way."""
-    visit = visit_of(job.plan[0], State(job.model), 1, weights_of(job.federation, clients, "samples"), seed=0)
+    visit = visit_of(job.plan[0], State.begin(job.model), 1, weights_of(job.federation, clients, "samples"), seed=0)
     with OneByOne(job.net, job.federation) as engine:
         began = time.perf_counter()
         for _ in engine.map(visit, clients):
@@ -84,7 +85,7 @@ def torso_loop(job: Job, clients: tuple[int, ...]) -> float:
     return int(job.federation.train.sizes_of(clients).sum()) / seconds
 
 
-def whole_run(job: Job, clients: tuple[int, ...]) -> float:
+def whole_run(job: Simulation, clients: tuple[int, ...]) -> float:
     """Training images per second of a whole run: sampling, augmentation, aggregation, evaluation every ten rounds."""
     began = time.perf_counter()
     result = run(job.config, federation=job.federation)
@@ -97,7 +98,7 @@ SIDES = {"bare": bare_loop, "local training": torso_loop, "whole run": whole_run
 
 def one_side(side: str, body: str, samples: int) -> float:
     """What a process of its own prints: the rate after a pass to warm up."""
-    job = prepare(settings(body, samples))
+    job = simulate(settings(body, samples))
     clients = sample(job.federation, 0.1, 0, 1)
     if side != "whole run":
         SIDES[side](job, clients)

@@ -31,10 +31,10 @@ from torso.learn.gradients import gradients
 from torso.measure import measures
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors, bodies
+from torso.personal.state import State
 from torso.registry import Registry
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
-from torso.server.state import State
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -135,13 +135,13 @@ def second_round(notes: dict[int, Tensors] | None = None, **options: Any) -> Sta
 
     task = tiny.job(replace(methods["fedala"], personal=FedALA(**options)), lr=1e-30)
     own = {k: {"head.weight": w} for k, w in OLD.items()}
-    start = State({**task.model, "head.weight": MEAN}, round=1, own=own, notes=notes or {})
+    start = State.begin({**task.model, "head.weight": MEAN}, round=1, own=own, notes=notes or {})
     with OneByOne(task.net, task.federation, workers=1) as engine:
-        return play_round(task.stage(2), start, task.federation, engine, seed=0)[0]
+        return play_round(task.stage(2), start, task.roster, engine, seed=0)[0]
 
 
 def heads(state: State) -> list[Tensor]:
-    return [state.own[k]["head.weight"] for k in (0, 1)]
+    return [state.clients[k].own["head.weight"] for k in (0, 1)]
 
 
 def test_one_step_of_the_weights_by_hand() -> None:
@@ -153,7 +153,7 @@ def test_one_step_of_the_weights_by_hand() -> None:
     one, other = 0.5 - 0.375 * (1 - 0.375 * Q * lr), 0.5 - 0.125 * (1 - 0.125 * R * lr)
     assert_close(first, torch.stack([torch.tensor([one, -one]), MEAN[:, 1]], dim=1))
     assert_close(second, torch.stack([MEAN[:, 0], torch.tensor([-other, other])], dim=1))
-    assert_close(state.notes[0]["W.head.weight"], torch.tensor([[1 - 0.375 * Q * lr, 1.0]]).expand(2, 2))
+    assert_close(state.clients[0].notes["W.head.weight"], torch.tensor([[1 - 0.375 * Q * lr, 1.0]]).expand(2, 2))
 
 
 def test_two_epochs_are_two_steps_of_the_weights() -> None:
@@ -212,9 +212,9 @@ def test_the_lower_part_is_taken_as_received() -> None:
         task = tiny.job(replace(methods["fedala"], personal=FedALA(lower=lower, lr=1e6)), lr=1e-30)
         own = {0: {"head.weight": OLD[0], "body.blocks.0.weight": torch.full((2,), 3.0)}}
         with OneByOne(task.net, task.federation, workers=1) as engine:
-            start = State({**task.model, "head.weight": MEAN}, round=1, own=own)
-            state, _ = play_round(task.stage(2), start, task.federation, engine, seed=0)
-        assert state.own[0]["body.blocks.0.weight"].tolist() == expected
+            start = State.begin({**task.model, "head.weight": MEAN}, round=1, own=own)
+            state, _ = play_round(task.stage(2), start, task.roster, engine, seed=0)
+        assert state.clients[0].own["body.blocks.0.weight"].tolist() == expected
 
 
 def test_nothing_to_mix_is_said_with_the_key() -> None:
@@ -262,9 +262,9 @@ def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
     stacked = small("fedala", at_once=2)
     close(mixed.model, stacked.model)
     for client, own in mixed.state.own.items():
-        close(own, stacked.state.own[client])
+        close(own, stacked.state.clients[client].own)
     for client, notes in mixed.state.notes.items():
-        close(notes, stacked.state.notes[client])
+        close(notes, stacked.state.clients[client].notes)
 
 
 def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
-from torso.results import export_command
+from torso.runs import export_command
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -279,7 +279,7 @@ def bench_engine(
     """Training steps of stacked clients, in images per second, beside one by one and one large model."""
     from torso.engine.bench import measure_engine
     from torso.report.printing import print_list
-    from torso.runs.run import device_named
+    from torso.runs.job import device_named
 
     try:
         counts = [int(count) for count in clients.split(",")]

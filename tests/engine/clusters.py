@@ -10,8 +10,8 @@ from tests.near import assert_states_near
 from torso import Config, Result
 from torso.engine.dealing import home, shares
 from torso.methods import Method
+from torso.runs.job import simulate
 from torso.runs.rounds import participants
-from torso.runs.run import prepare
 
 RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
 TRAIN = {"rounds": 3, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05}
@@ -37,8 +37,8 @@ def assert_near(one: Result, other: Result) -> None:
 
 def last_of_first(workers: int) -> int:
     """In round 2, the last client of the first worker's share: it has done others before it dies."""
-    job = prepare(config("fedper", "one-by-one"))
-    chosen = participants(job.plan[0], job.federation, 0, 2)
+    job = simulate(config("fedper", "one-by-one"))
+    chosen = participants(job.plan[0], job.roster, 0, 2)
     steps = [-(-int(size) // job.config.train.batch_size) for size in job.federation.train.sizes_of(chosen)]
     dealt = shares(chosen, steps, [home(k, job.federation.clients, workers) for k in chosen], workers)
     assert len(dealt[0]) > 1

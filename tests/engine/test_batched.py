@@ -16,9 +16,9 @@ from torso.errors import RunFailed
 from torso.learn.gradients import gradients
 from torso.learn.recorded import Recorder
 from torso.methods import methods
+from torso.personal.state import State
+from torso.runs.job import simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import prepare
-from torso.server.state import State
 
 RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
 
@@ -64,11 +64,11 @@ def test_in_double_precision_nothing_is_left_of_the_difference(body: str, double
         model={"body": body},
         train={"rounds": 1, "local_epochs": 1, "fraction": 1.0, "batch_size": 16, "lr": 0.01},
     )
-    job = prepare(config)
+    job = simulate(config)
     ends = []
     for place in (OneByOne(job.net, job.federation, workers=2), Batched(job.net, job.federation)):
         with place as engine:
-            state, _ = play_round(job.plan[0], State(job.model), job.federation, engine, seed=0)
+            state, _ = play_round(job.plan[0], State.begin(job.model), job.roster, engine, seed=0)
             ends.append(state.model)
     assert far(*ends) < 1e-10
 
@@ -87,7 +87,7 @@ class Counted:
 
 
 def engine(at_once: int = 0) -> Batched:
-    job = prepare(Config(data=RAGGED))
+    job = simulate(Config(data=RAGGED))
     return Batched(job.net, job.federation, at_once=at_once)
 
 
@@ -131,7 +131,7 @@ def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch
 
 
 def test_auto_is_one_by_one_on_cpu() -> None:
-    job = prepare(Config(data=RAGGED))
+    job = simulate(Config(data=RAGGED))
     assert isinstance(auto(job.net, job.federation, job.config.run), OneByOne)
 
 

@@ -7,18 +7,20 @@ import torch
 
 from torso import Config
 from torso.engine import Batched
+from torso.personal.state import State
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import participants, play_round, visit_of, weights_of
-from torso.runs.run import Job, prepare
-from torso.server.state import State
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 SYNTHETIC = {"samples": 400, "test_samples": 40, "size": 32, "channels": 3}
 
 
-def job(body: str, method: str = "fedbabu", device: str = "cuda", batch_size: int = 16, alpha: float = 0.5) -> Job:
+def job(
+    body: str, method: str = "fedbabu", device: str = "cuda", batch_size: int = 16, alpha: float = 0.5
+) -> Simulation:
     data = {"source": "synthetic", "clients": 8, "partition": "dirichlet-class", "alpha": alpha, "augment": "crop-flip"}
-    return prepare(
+    return simulate(
         Config(
             method=method,
             data={**data, "synthetic": SYNTHETIC},
@@ -32,11 +34,11 @@ def job(body: str, method: str = "fedbabu", device: str = "cuda", batch_size: in
 @pytest.mark.parametrize("method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper"])
 def test_nobody_waits_for_the_device_during_a_visit(method: str) -> None:
     task = job("conv4", method)
-    stage, state = task.plan[0], State(task.model)
+    stage, state = task.plan[0], State.begin(task.model)
     with Batched(task.net, task.federation) as engine:
         for _ in range(2):  # kernels are compiled and recorded
-            state, _ = play_round(stage, state, task.federation, engine, seed=0)
-        chosen = participants(stage, task.federation, 0, 2)
+            state, _ = play_round(stage, state, task.roster, engine, seed=0)
+        chosen = participants(stage, task.roster, 0, 2)
         weights = weights_of(task.federation, chosen, "samples")
         visit = visit_of(stage, state, task.federation.clients, 2, weights, seed=0)
         list(engine.map(visit, chosen))
@@ -55,7 +57,7 @@ def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
     for device in ("cpu", "cuda"):
         task = job(body, "fedavg", device, batch_size=64, alpha=5.0)  # 42 to 56 images a client
         with Batched(task.net, task.federation, precision="fp32") as engine:
-            state, _ = play_round(task.plan[0], State(task.model), task.federation, engine, seed=0)
+            state, _ = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
         ends.append({name: (tensor - task.model[name]).cpu().double() for name, tensor in state.model.items()})
     on_cpu, on_device = (torch.cat([step.flatten() for step in steps.values()]) for steps in ends)
     assert (on_cpu - on_device).norm() / on_cpu.norm() < 0.1

@@ -25,7 +25,7 @@ from torso.measure.base import Measurement
 from torso.methods import methods
 from torso.personal import personals
 from torso.runs.events import Listener
-from torso.runs.run import prepare
+from torso.runs.job import simulate
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
@@ -159,7 +159,7 @@ class Halves:
 
 
 def test_a_late_answer_of_a_lost_worker_is_not_taken_for_what_its_successor_holds() -> None:
-    job = prepare(config("fedavg", run={"ray": {"workers": 1}}))
+    job = simulate(config("fedavg", run={"ray": {"workers": 1}}))
     with Cluster(job.net, job.federation, job.config.run, started=False) as place:
         late, early = place._send(Halves(), [(place.places[0], [2]), (place.places[0], [3])])
         ray.wait([late.answer, early.answer], num_returns=2)

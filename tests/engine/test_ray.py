@@ -25,10 +25,12 @@ from torso.engine.cluster import Cluster
 from torso.methods import methods
 from torso.nets import Network
 from torso.personal import personals
+from torso.personal.state import State
 from torso.runs.events import Listener, Stop
+from torso.runs.job import simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import Stopped, prepare
-from torso.server.state import State, bytes_of
+from torso.runs.run import Stopped
+from torso.server.state import bytes_of
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
@@ -36,7 +38,7 @@ pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")
 @pytest.fixture(scope="module")
 def lent(cluster: None) -> Iterator[Cluster]:
     """Two workers for all runs of this network and these data: to start some takes longer than such a run."""
-    job = prepare(config("fedavg"))
+    job = simulate(config("fedavg"))
     place = engines["ray"](job.net, job.federation, job.config.run)
     assert isinstance(place, Cluster)
     with place as engine:
@@ -79,13 +81,13 @@ def test_one_number_of_workers_gives_one_sequence_of_bits() -> None:
 
 def test_what_a_worker_holds_does_not_travel_again(borrowed: Cluster) -> None:
     """All clients take part in Ditto, and come back to the workers that made their own models: those stay there."""
-    job = prepare(config("ditto", train={"fraction": 1.0}))
+    job = simulate(config("ditto", train={"fraction": 1.0}))
     with engines["ray"](job.net, job.federation, job.config.run) as engine:
-        state, _ = play_round(job.plan[0], State(job.model), job.federation, engine, 0)
+        state, _ = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
         model = bytes_of(state.model)
         assert sum(bytes_of(own) for own in state.own.values()) == 12 * model
         sent = borrowed.bytes_out
-        state, _ = play_round(job.plan[0], state, job.federation, engine, 0)
+        state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
         assert model <= borrowed.bytes_out - sent < 1.5 * model
         held = 12 + 2  # own models; the shared one, and what the workers have sent last
         assert 12 * len(state.model) <= _on_the_shelves(borrowed) <= 2 * held * len(state.model)

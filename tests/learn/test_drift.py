@@ -107,7 +107,7 @@ def test_the_server_keeps_the_mean_over_all_clients(method: str, workers: int) -
 def test_scaffold_round_by_hand() -> None:
     """One step each of rate 1 from W = 0: c_k = gradient met, so W_k = −c_k; c = (c₀ + c₁)/2 (uniform over N)."""
     state = tiny.play(tiny.job("scaffold"))
-    first, second = (state.memory[k]["head.weight"] for k in (0, 1))
+    first, second = (state.clients[k].memory["head.weight"] for k in (0, 1))
     assert_close(first, torch.tensor([[-0.5, 0.0], [0.5, 0.0]]))
     assert_close(second, torch.tensor([[0.0, 0.5], [0.0, -0.5]]))
     assert_close(state.drift["head.weight"], (first + second) / 2)
@@ -119,7 +119,7 @@ def test_feddyn_round_by_hand() -> None:
     w0, w1 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]]), torch.tensor([[0.0, -0.5], [0.0, 0.5]])
     state = tiny.play(tiny.job("feddyn"))
     mean = 0.25 * w0 + 0.75 * w1
-    assert_close(state.memory[0]["head.weight"], -0.01 * w0)
+    assert_close(state.clients[0].memory["head.weight"], -0.01 * w0)
     assert_close(tiny.head(state), mean + 0.5 * (w0 + w1))
     assert_close(state.shown["head.weight"], mean)
     assert not tiny.play(tiny.job({"name": "feddyn", "drift": {"report": "cloud"}})).shown

@@ -21,16 +21,18 @@ from torso.learn.local import learn_by_epoch
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Habits, LookAhead
 from torso.nets import Tensors
-from torso.runs.run import Job, prepare
+from torso.runs.job import Simulation, simulate
 
 RAGGED = {"clients": 4, "partition": "dirichlet-class", "alpha": 0.5}
 
 
-def job_of(body: str = "conv3", head: str = "linear", norm: str = "running") -> Job:
-    return prepare(Config(data=RAGGED, method={"name": "fedavg", "head": head}, model={"body": body, "norm": norm}))
+def job_of(body: str = "conv3", head: str = "linear", norm: str = "running") -> Simulation:
+    return simulate(Config(data=RAGGED, method={"name": "fedavg", "head": head}, model={"body": body, "norm": norm}))
 
 
-def course_of(job: Job, *plan: Phase, clients: tuple[int, ...] = (0, 1, 2, 3), **habits: Any) -> tuple[Course, Tensors]:
+def course_of(
+    job: Simulation, *plan: Phase, clients: tuple[int, ...] = (0, 1, 2, 3), **habits: Any
+) -> tuple[Course, Tensors]:
     desk = Desk.at(job.net, job.federation)
     how = Habits(20, 0.9, 0.001, **habits)
     course = Course(desk.room, desk.train_deck(clients), lessons(job.net, plan, 3, 0.05), how, Shuffle(0, "t", 1))

@@ -14,8 +14,9 @@ from torso import Config, run
 from torso.data import Federation, Split
 from torso.engine import OneByOne
 from torso.measure import Accuracy, evaluate
-from torso.runs.run import Job, prepare
-from torso.server.state import State
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation, simulate
 
 # pixels in tenths of 255·0.2 = 51, so that x / 255 is a multiple of 0.2
 TRAIN = {0: [((5, 0), 0), ((1, 2), 2)], 1: [((5, 0), 1), ((3, 0), 1), ((0, 5), 3)], 2: [((0, 5), 0)]}
@@ -38,11 +39,11 @@ def measured(
 ) -> dict[str, Accuracy]:
     """Head rows (1, 0), (0, 1), 0, 0: class 0 where the first pixel is larger, else class 1. The body times `scale`."""
     config = Config(model={"body": "scale", "head_init": "eye", "head_bias": False}, **sections)
-    job: Job = prepare(config, three())
+    job: Simulation = simulate(config, three())
     job.model["body.blocks.0.weight"] *= scale
-    how = job.evaluation(job.plan[0], State(job.model))
+    how = evaluation_of(job, job.plan[0], State.begin(job.model))
     with OneByOne(job.net, job.federation, workers=2, at_once=at_once) as engine:
-        return evaluate(engine, job.federation, names, State(job.model), how, job.measured_clients)
+        return evaluate(engine, job.roster, names, State.begin(job.model), how, job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -26,10 +26,12 @@ from torso.measure.analyses import analyses, at_end, class_counts, walk
 from torso.measure.analyses.models import class_sums, factors
 from torso.measure.analyses.similarity import mean_cosine
 from torso.measure.evaluate import own_models
+from torso.personal.state import State
 from torso.runs.analyses import scene_of, watch_round
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import Job, Stopped, prepare
-from torso.server.state import State
+from torso.runs.run import Stopped
 
 from .test_accuracy import three
 from .test_mixes import SWAPPED
@@ -37,10 +39,10 @@ from .test_mixes import SWAPPED
 OF_ROUNDS = ["norms", "class_curves", "drift_variance", "regularization"]
 
 
-def job_of(names: Sequence[str], method: str = "fedavg", **train: Any) -> Job:
+def job_of(names: Sequence[str], method: str = "fedavg", **train: Any) -> Simulation:
     """Three clients whose rates are too small to change a bit, unless told."""
     settings = {"rounds": 2, "local_epochs": 2, "fraction": 1.0, "lr": 1e-30, "schedule": "const", **train}
-    return prepare(
+    return simulate(
         Config(
             method=method,
             model={"body": "scale", "head_init": "eye", "head_bias": False},
@@ -52,12 +54,12 @@ def job_of(names: Sequence[str], method: str = "fedavg", **train: Any) -> Job:
     )
 
 
-def watched(job: Job, at_once: int = 1) -> tuple[dict[str, Any], State]:
+def watched(job: Simulation, at_once: int = 1) -> tuple[dict[str, Any], State]:
     """The entries of the first round."""
-    state = State(job.model)
+    state = State.begin(job.model)
     make = Batched if at_once > 1 else OneByOne
     with make(job.net, job.federation, at_once=at_once) as engine:
-        after, played = play_round(job.stage(1), state, job.federation, engine, seed=0)
+        after, played = play_round(job.stage(1), state, job.roster, engine, seed=0)
         return watch_round(job, engine, state, after, played), after
 
 
@@ -122,7 +124,7 @@ def test_regularization_of_ditto_is_of_its_own_models() -> None:
     found, after = hands_on(["regularization"], "ditto", local_epochs=3)
     apart = [
         sum(float((own[n] - after.model[n]).square().sum()) for n in own) * share
-        for own, share in ((after.own[0], 0.25), (after.own[1], 0.75))
+        for own, share in ((after.clients[0].own, 0.25), (after.clients[1].own, 0.75))
     ]
     assert found["regularization"]["distance"] == pytest.approx(sum(apart), rel=1e-5)
     local = hands_on(["regularization"], local_epochs=3)[0]["regularization"]
@@ -186,7 +188,7 @@ def test_the_cross_client_matrix_by_hand(at_once: int) -> None:
     """Client 0's own model is right once, of class 1, which is two thirds of client 1; the others hold the first model,
     whose P-FL is ⅔, ⅖ and 1 by the mixes of clients 0, 1 and 2 (test_mixes.py)."""
     job = job_of(["cross_client"], "ditto")
-    state = State(job.model, own={0: {"head.weight": SWAPPED}})
+    state = State.begin(job.model, own={0: {"head.weight": SWAPPED}})
     make = Batched if at_once > 1 else OneByOne
     with make(job.net, job.federation, at_once=at_once) as engine:
         found = at_end(["cross_client"], scene_of(job, state, engine))["cross_client"]
@@ -209,8 +211,8 @@ def test_layer_similarity_is_that_of_clients_fine_tuned_one_by_one() -> None:
     assert result.state is not None
     found = result.analyses["layer_similarity"]
     assert found["epochs"] == list(range(1, 21))
-    job = prepare(config)
-    desk, how = Desk.at(job.net, job.federation), job.evaluation(job.plan[0], result.state)
+    job = simulate(config)
+    desk, how = Desk.at(job.net, job.federation), evaluation_of(job, job.plan[0], result.state)
     tuned = [
         {
             epochs: {n: t.clone() for n, t in model.items()}
@@ -228,7 +230,7 @@ def test_layer_similarity_is_that_of_clients_fine_tuned_one_by_one() -> None:
 
 def test_layer_similarity_needs_fine_tuning() -> None:
     with pytest.raises(RequestError, match=r"measure\.analyses = 'layer_similarity'.*'ditto' has none"):
-        prepare(samples.tiny("ditto", "measure.analyses=layer_similarity"), samples.digits())
+        simulate(samples.tiny("ditto", "measure.analyses=layer_similarity"), samples.digits())
 
 
 def test_tsne_places_test_samples_and_knows_superclasses() -> None:

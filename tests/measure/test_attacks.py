@@ -20,24 +20,24 @@ from torso.config import AttackConfig
 from torso.data import Federation, build
 from torso.data.attacks import attacked
 from torso.engine import Batched, OneByOne
+from torso.personal.state import State
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import Job, prepare
 from torso.runs.tamper import Upload, random_updates
-from torso.server.state import State
 
 W_0 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]])
 W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])
 
 
-def besieged(kind: str, malicious: set[int], method: str = "fedavg", head: str = "zeros") -> Job:
+def besieged(kind: str, malicious: set[int], method: str = "fedavg", head: str = "zeros") -> Simulation:
     task = tiny.job(method, head)
     plan = tuple(replace(stage, attack=kind) for stage in task.plan)
     return replace(task, federation=replace(task.federation, malicious=frozenset(malicious)), plan=plan)
 
 
-def stacked(task: Job) -> State:
+def stacked(task: Simulation) -> State:
     with Batched(task.net, task.federation, at_once=2) as engine:
-        return play_round(task.stage(1), State(task.model), task.federation, engine, seed=0)[0]
+        return play_round(task.stage(1), State.begin(task.model), task.roster, engine, seed=0)[0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_every_method_that_uploads_is_attacked(method: str, kind: str) -> None:
 
 def test_an_attack_on_nothing_that_travels_changes_nothing() -> None:
     honest, hostile = (tiny.play(besieged("model-replacement", who, "local-only")) for who in (set[int](), {0}))
-    assert all(torch.equal(t, hostile.private[k][n]) for k, own in honest.private.items() for n, t in own.items())
+    assert all(torch.equal(t, hostile.clients[k].kept[n]) for k, own in honest.private.items() for n, t in own.items())
 
 
 # labels
@@ -176,7 +176,7 @@ def test_without_an_attack_everybody_is_benign() -> None:
 )
 def test_refusals_name_the_key(sets: tuple[str, ...], words: str) -> None:
     with pytest.raises(RequestError) as refused:
-        prepare(samples.tiny("fedavg", *sets), samples.digits())
+        simulate(samples.tiny("fedavg", *sets), samples.digits())
     assert words in str(refused.value)
 
 
@@ -193,5 +193,5 @@ def test_attackers_do_not_depend_on_workers_or_stacks() -> None:
 def test_one_by_one_engine_meets_the_attack_too() -> None:
     task = besieged("model-replacement", {1})
     with OneByOne(task.net, task.federation, workers=1, at_once=2) as engine:
-        state, _ = play_round(task.stage(1), State(task.model), task.federation, engine, seed=0)
+        state, _ = play_round(task.stage(1), State.begin(task.model), task.roster, engine, seed=0)
     assert_close(tiny.head(state), W_0 / 4 + 3 * W_1 / 2)

@@ -22,30 +22,31 @@ from torso.data import Federation
 from torso.engine import Batched, Desk, OneByOne
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.measure.mixes import right_by_side, weigh
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Listener
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import Round
-from torso.runs.run import Job, prepare
-from torso.server.state import State
 
 from .test_accuracy import TEST, split, three
 
 SWAPPED = torch.eye(4, 2)[[1, 0, 2, 3]]  # a head that says 1 where `three`'s says 0, and 0 where it says 1
 
 
-def job_of(method: str = "fedavg", federation: Federation | None = None, **sections: dict[str, Any]) -> Job:
+def job_of(method: str = "fedavg", federation: Federation | None = None, **sections: dict[str, Any]) -> Simulation:
     model = {"body": "scale", "head_init": "eye", "head_bias": False}
     sections.setdefault("measure", {"batch_size": 4})
-    return prepare(Config(method=method, model=model, **sections), federation or three())
+    return simulate(Config(method=method, model=model, **sections), federation or three())
 
 
 def measured(
-    job: Job, names: list[str], at_once: int = 1, own: Mapping[int, dict[str, Tensor]] | None = None
+    job: Simulation, names: list[str], at_once: int = 1, own: Mapping[int, dict[str, Tensor]] | None = None
 ) -> dict[str, Accuracy]:
-    state = State(job.model, own=own or {})
-    how = job.evaluation(job.plan[0], state)
+    state = State.begin(job.model, own=own or {})
+    how = evaluation_of(job, job.plan[0], state)
     make = partial(OneByOne, workers=2) if at_once == 1 else Batched
     with make(job.net, job.federation, at_once=at_once) as engine:
-        return evaluate(engine, job.federation, names, state, how, job.measured_clients)
+        return evaluate(engine, job.roster, names, state, how, job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
@@ -90,7 +91,7 @@ def test_inside_and_outside(at_once: int) -> None:
 
 def test_inside_and_outside_recombine_to_the_whole() -> None:
     """Spec 18, point 10, on test data dealt anew (spec 9.5)."""
-    job = prepare(Config(data={"clients": 10, "shards": 5, "test_shards": 10}))
+    job = simulate(Config(data={"clients": 10, "shards": 5, "test_shards": 10}))
     clients = list(job.measured_clients)
     desk = Desk.at(job.net, job.federation)
     _, there = right_by_side(desk, clients, desk.models(job.model, {}, clients), 128)
@@ -136,8 +137,8 @@ def test_the_local_model_is_what_one_visit_leaves(method: str) -> None:
 )
 def test_every_model_is_made_once_whoever_looks(names: tuple[str, ...]) -> None:
     job = job_of("fedrod-linear" if "local" in names else "fedavg", train={"local_epochs": 1})
-    state, made = State(job.model), {"own": 0, "visit": 0}
-    how = job.evaluation(job.plan[0], state)
+    state, made = State.begin(job.model), {"own": 0, "visit": 0}
+    how = evaluation_of(job, job.plan[0], state)
 
     def counted(what: str, *given: Any) -> Any:
         made[what] += 1
@@ -145,7 +146,7 @@ def test_every_model_is_made_once_whoever_looks(names: tuple[str, ...]) -> None:
 
     counting: Evaluation = replace(how, own=partial(counted, "own"), visit=partial(counted, "visit"))
     with Batched(job.net, job.federation, at_once=3) as engine:
-        evaluate(engine, job.federation, names, state, counting, job.measured_clients)
+        evaluate(engine, job.roster, names, state, counting, job.measured_clients)
     assert made == {"own": 1, "visit": int("local" in names)}
 
 
@@ -172,10 +173,10 @@ def test_the_best_epoch_on_test_data_is_each_clients_own(at_once: int) -> None:
     def by_epoch(desk: Desk, clients: Sequence[int]) -> Iterator[dict[str, Tensor]]:
         return (desk.models(model, {}, clients) for model in (first, second, third))
 
-    how = replace(job.evaluation(job.plan[0], State(first)), alone_by_epoch=by_epoch)
+    how = replace(evaluation_of(job, job.plan[0], State.begin(first)), alone_by_epoch=by_epoch)
     with Batched(job.net, job.federation, at_once=at_once) as engine:
         names = ["local_only_best_on_test"]
-        found = evaluate(engine, job.federation, names, State(first), how, job.measured_clients)
+        found = evaluate(engine, job.roster, names, State.begin(first), how, job.measured_clients)
     best = found["local_only_best_on_test"]
     assert best.clients == (50.0, 100.0, None)
     assert (best.mean, best.n) == (75.0, 2)
@@ -205,8 +206,12 @@ def test_the_best_epoch_on_test_data_is_one_of_the_run_of_everybody_alone() -> N
 
 def test_epochs_of_a_client_alone_are_all_there_and_end_where_it_ends() -> None:
     """Three rounds of two epochs; a method without rounds has none, and so nothing to choose from."""
-    job = prepare(Config(method="local-only", **SMALL))
-    how, desk, clients = job.evaluation(job.plan[0], State(job.model)), Desk.at(job.net, job.federation), [0, 3]
+    job = simulate(Config(method="local-only", **SMALL))
+    how, desk, clients = (
+        evaluation_of(job, job.plan[0], State.begin(job.model)),
+        Desk.at(job.net, job.federation),
+        [0, 3],
+    )
     epochs = [{n: t.clone() for n, t in models.items()} for models in how.alone_by_epoch(desk, clients)]
     assert len(epochs) == 6
     end = how.alone(desk, clients)

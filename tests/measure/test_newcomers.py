@@ -20,8 +20,9 @@ from torso.measure.accuracy import generic_answer
 from torso.measure.mixes import percent_by_mix, right_by_class
 from torso.nets import Tensors, apply
 from torso.nets.dual import DualHead, HyperLinear
-from torso.runs.run import Job, prepare
-from torso.server.state import State
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation, simulate
 
 from .test_accuracy import three
 
@@ -32,10 +33,10 @@ def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) 
     model = {"body": "scale", "head_init": "eye", "head_bias": False}
     config = Config(model=model, measure={"names": names, "batch_size": 4}, **sections)
     federation = replace(three(), newcomers=np.array([0, 1]))
-    job = prepare(config, federation)
-    state = State(job.model)
+    job = simulate(config, federation)
+    state = State.begin(job.model)
     with OneByOne(job.net, federation, workers=2, at_once=at_once) as engine:
-        return evaluate(engine, federation, names, state, job.evaluation(job.plan[0], state), job.measured_clients)
+        return evaluate(engine, federation, names, state, evaluation_of(job, job.plan[0], state), job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -67,13 +68,13 @@ def test_after_training_for_itself(at_once: int) -> None:
 def test_measuring_newcomers_needs_some() -> None:
     for key in ("names", "during"):
         with pytest.raises(RequestError, match=rf"^measure\.{key} = 'new_before' .* data\.new_clients is 0"):
-            prepare(Config(measure={key: ["new_before"]}))
+            simulate(Config(measure={key: ["new_before"]}))
 
 
 def test_equal_shares_of_every_class_are_the_plain_accuracy() -> None:
     """Spec 18, point 10: P-FL with equal shares is G-FL of the same model."""
     config = Config(data={"clients": 1, "partition": "iid", "source": "synthetic"})
-    job = prepare(config)
+    job = simulate(config)
     desk = Desk.at(job.net, job.federation)
     tensors = desk.models(job.model, {}, [0])
     right, there = right_by_class(desk, [0], tensors, 128)
@@ -125,7 +126,7 @@ def test_a_clients_network_answers_as_the_evaluator_sees_it(rod: Result) -> None
     assert rod.initial is not None
     client, images = 1, torch.rand(5, 1, 8, 8)
     desk = Desk.at(rod.initial, rod.federation)
-    said = apply(desk.room.net.eval(), desk.models(rod.state.model, rod.state.private, [client]), images[None])
+    said = apply(desk.room.net.eval(), desk.holding(rod.state.clients).models(rod.state.model, [client]), images[None])
     net = rod.network(client, personal=False)
     assert_close(net(images), said.own[0])
     assert isinstance(net.head, DualHead)
@@ -146,7 +147,7 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
     assert result.initial is not None
     (visited, *_), (absent, *_) = sorted(result.state.own), sorted(set(range(4)) - set(result.state.own))
     own = result.network(visited).state_dict()
-    assert all(torch.equal(own[name], tensor) for name, tensor in result.state.own[visited].items())
+    assert all(torch.equal(own[name], tensor) for name, tensor in result.state.clients[visited].own.items())
     start = result.initial.state_dict()
     assert all(torch.equal(tensor, start[name]) for name, tensor in result.network(absent).state_dict().items())
     with pytest.raises(RequestError, match="Accepted: 0 to 3"):
@@ -163,15 +164,15 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
     ],
 )
 def test_newcomers_train_as_others_do_for_their_own_model(method: object, balances: bool) -> None:
-    job = prepare(Config(method=method, data={"new_clients": 2}))
-    how = job.evaluation(job.plan[-1], State(job.model)).arrival_habits.objective
+    job = simulate(Config(method=method, data={"new_clients": 2}))
+    how = evaluation_of(job, job.plan[-1], State.begin(job.model)).arrival_habits.objective
     assert type(how) is (BalancedSoftmax if balances else CrossEntropy)
 
 
 def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
     """φ = H(a) is what it begins with (spec 9.7): as Fed-RoD with a linear personal head of these weights trains."""
     sections = {"data": {"clients": 10, "new_clients": 2}, "model": {"head_bias": False}, "personalize": {"epochs": 2}}
-    hyper, linear = (prepare(Config(method=name, **sections)) for name in ("fedrod-hyper", "fedrod-linear"))
+    hyper, linear = (simulate(Config(method=name, **sections)) for name in ("fedrod-hyper", "fedrod-linear"))
     clients = hyper.federation.newcomers.tolist()
     held = Desk.at(hyper.net, hyper.federation).models(hyper.model, {}, clients)
     hidden = torch.relu(held["head.personal.first.weight"] @ held["head.personal.mix"][..., None])
@@ -185,8 +186,8 @@ def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
     assert_close({n: ours[n] for n in shared}, {n: theirs[n] for n in shared})
 
 
-def taught(job: Job, clients: list[int], tensors: Tensors) -> Tensors:
-    desk, how = Desk.at(job.net, job.federation), job.evaluation(job.plan[-1], State(job.model))
+def taught(job: Simulation, clients: list[int], tensors: Tensors) -> Tensors:
+    desk, how = Desk.at(job.net, job.federation), evaluation_of(job, job.plan[-1], State.begin(job.model))
     return learn(
         Course(desk.room, desk.train_deck(clients), how.arrival, how.arrival_habits, how.shuffle), tensors
     ).tensors

@@ -18,9 +18,9 @@ from torch.testing import assert_close
 
 from torso.data import Federation, Split
 from torso.engine import OneByOne
+from torso.personal.state import State
+from torso.runs.job import Simulation
 from torso.runs.rounds import Round, play_round
-from torso.runs.run import Job
-from torso.server.state import State
 
 from . import tiny
 
@@ -128,20 +128,20 @@ def federated(clients: Sequence[Data], meta_rows: Sequence[int] = (), server_row
     )
 
 
-def on(task: Job, federation: Federation) -> Job:
+def on(task: Simulation, federation: Federation) -> Simulation:
     """The same job with other data of the same shape."""
     return replace(task, federation=federation)
 
 
-def story(task: Job, rounds: int, at_once: int = 1) -> list[tuple[State, Round]]:
+def story(task: Simulation, rounds: int, at_once: int = 1) -> list[tuple[State, Round]]:
     """The state after each round, and who took part."""
-    state, told = State(task.model), []
+    state, told = State.begin(task.model), []
     with OneByOne(task.net, task.federation, workers=1, at_once=at_once) as engine:
         for number in range(1, rounds + 1):
-            state, played = play_round(task.stage(number), state, task.federation, engine, seed=0)
+            state, played = play_round(task.stage(number), state, task.roster, engine, seed=0)
             told.append((state, played))
     return told
 
 
-def last(task: Job, rounds: int = 1, at_once: int = 1) -> State:
+def last(task: Simulation, rounds: int = 1, at_once: int = 1) -> State:
     return story(task, rounds, at_once)[-1][0]

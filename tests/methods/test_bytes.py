@@ -21,13 +21,14 @@ from torso.methods import ClassMeans, methods
 from torso.nets import Network, Tensors
 from torso.nets import build as build_net
 from torso.personal import Fomo
+from torso.personal.state import State
 from torso.runs.class_means import ClassSums, open_with_class_means
 from torso.runs.cost import down, up
+from torso.runs.job import simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import prepare
 from torso.runs.stages import Stage, stages
 from torso.runs.visit import Sent, Visit
-from torso.server.state import Cost, State
+from torso.server.state import Cost
 
 DATA: dict[str, Any] = {
     "source": "synthetic",
@@ -94,7 +95,7 @@ def watched(
         run={"engine": "spy", "workers": 1, "device": "cpu"},
     )
     result = run(config, federation=data())
-    job = prepare(config, data())
+    job = simulate(config, data())
     return result, made[0], [job.stage(visit.state.round + 1) for visit, _, _ in made[0].visits]
 
 
@@ -260,7 +261,7 @@ def mobilenet(method: str) -> tuple[Stage, State]:
     config = Config(method=method, train={"fraction": 1.0})
     net = build_net("mobilenet", CLASSES, (3, 32, 32), config.method.head)
     stage = stages(config, net)[-1]
-    return stage, State({n: t.detach() for n, t in net.state_dict().items()}, round=stage.first - 1)
+    return stage, State.begin({n: t.detach() for n, t in net.state_dict().items()}, round=stage.first - 1)
 
 
 def six_clients() -> Federation:

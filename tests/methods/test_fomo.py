@@ -145,10 +145,10 @@ def test_fomo_rounds_against_numpy(at_once: int, fraction: float) -> None:
         uploaded |= set(played.participants)
         assert set(state.private) == uploaded
         for k in uploaded:
-            same(state.private[k], models[k], tol=1e-4)
-            assert_close(state.notes[k][AFFINITY].double(), torch.from_numpy(affinity[k]), atol=1e-3, rtol=1e-3)
+            same(state.clients[k].kept, models[k], tol=1e-4)
+            assert_close(state.clients[k].notes[AFFINITY].double(), torch.from_numpy(affinity[k]), atol=1e-3, rtol=1e-3)
         assert torch.equal(state.model["head.weight"], torch.eye(2))  # nothing is averaged
-        generic = generic_model(state.model, state.private, task.federation)
+        generic = generic_model(state.model, state.clients, task.roster)
         same(generic, mean(models, [5 / 16, 6 / 16, 5 / 16]), tol=1e-4)  # by samples; who never came counts as I
 
 
@@ -161,10 +161,10 @@ def test_fomo_does_not_train_on_what_it_holds_out() -> None:
     rows = kept.index[0].tolist()
     assert (len(rows), len(held.index[0])) == (4, 1)
     state = last(task)
-    same(state.private[0], sgd(EYE, Data(data.x[rows], data.y[rows]), 1.0))
+    same(state.clients[0].kept, sgd(EYE, Data(data.x[rows], data.y[rows]), 1.0))
     others = [[row for row in range(5) if row != out] for out in range(5)]
     fits = [sgd(EYE, Data(data.x[rest], data.y[rest]), 1.0).w for rest in others]
-    close = [np.abs(fit - state.private[0]["head.weight"].double().numpy()).max() < 1e-5 for fit in fits]
+    close = [np.abs(fit - state.clients[0].kept["head.weight"].double().numpy()).max() < 1e-5 for fit in fits]
     assert sum(close) == 1  # no other choice of four gives the same step
 
 

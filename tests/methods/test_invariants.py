@@ -70,7 +70,7 @@ def test_one_client_is_centralised_sgd_with_a_fresh_optimiser_each_round() -> No
     one = go("fedavg", data=data, fraction=1.0, local_epochs=1)
     alone = go("local-only", data=data, fraction=1.0, local_epochs=1)
     assert alone.state is not None
-    assert all(torch.equal(tensor, alone.state.private[0][name]) for name, tensor in model(one).items())
+    assert all(torch.equal(tensor, alone.state.clients[0].kept[name]) for name, tensor in model(one).items())
 
 
 def test_weightings_agree_when_sizes_are_equal() -> None:
@@ -132,10 +132,10 @@ def test_running_statistics_travel_with_the_body_and_stay_when_it_is_frozen() ->
 def test_the_trained_networks_come_out_as_modules() -> None:
     """The generic network gives the generic accuracy; a FedPer client's network has its own head."""
     from torso.data import build
-    from torso.runs.run import prepare
+    from torso.runs.job import simulate
 
     config = Config(method="fedper", data={"clients": 10}, train={**SMALL, "fraction": 1.0})
-    job = prepare(config)
+    job = simulate(config)
     result = run(config, federation=job.federation)
     federation = build(config.data, 0, job.model["head.weight"].device)
     images = federation.test.images.movedim(-1, 1) / 255

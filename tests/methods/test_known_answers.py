@@ -63,13 +63,13 @@ def test_fedprox_babu_pulls_the_body_only() -> None:
 def test_fedper_keeps_heads_and_averages_bodies() -> None:
     task = job("fedper")
     state = play(task)
-    assert_close(state.private[0]["head.weight"], W0)
-    assert_close(state.private[1]["head.weight"], W1)
+    assert_close(state.clients[0].kept["head.weight"], W0)
+    assert_close(state.clients[1].kept["head.weight"], W1)
     assert torch.equal(head(state), torch.zeros(2, 2))  # the server never sees a head
-    generic = generic_model(state.model, state.private, task.federation)
+    generic = generic_model(state.model, state.clients, task.roster)
     assert_close(generic["head.weight"], 0.25 * W0 + 0.75 * W1)  # sample-weighted mean of the final heads (4.2)
     again = play(task, rounds=2)  # second round: W0 at gap 1 → column grows by σ, s by σ
-    assert_close(again.private[0]["head.weight"], torch.tensor([[0.5 + SIGMA, 0], [-0.5 - SIGMA, 0]]))
+    assert_close(again.clients[0].kept["head.weight"], torch.tensor([[0.5 + SIGMA, 0], [-0.5 - SIGMA, 0]]))
     assert_close(body(again), torch.tensor([1 + 0.25 * SIGMA, 1 + 0.75 * SIGMA]))
 
 
@@ -83,7 +83,7 @@ def test_fedper_reset_throws_the_head_away() -> None:
 def test_fedrep_trains_the_head_first_then_the_body_for_one_epoch() -> None:
     """Head: W0 as above. Body, at the new head: gap 1, −∂ℓ/∂s₀ = ½σ + ½σ."""
     state = play(job("fedrep"))
-    assert_close(state.private[0]["head.weight"], W0)
+    assert_close(state.clients[0].kept["head.weight"], W0)
     assert_close(body(state), torch.tensor([1 + 0.25 * SIGMA, 1 + 0.75 * SIGMA]))
 
 
@@ -119,7 +119,7 @@ def test_lg_fedavg_shares_the_head_and_keeps_bodies_after_a_fedavg_stage() -> No
     s, w = body(before), head(before)
     errors = [torch.softmax(w @ (s * x), 0) - x for x in torch.eye(2)]  # p − e; the label of pixel k is k
     for client, (x, error) in enumerate(zip(torch.eye(2), errors, strict=True)):
-        assert_close(after.private[client]["body.blocks.0.weight"], s - 0.001 * x * (w.T @ error))
+        assert_close(after.clients[client].kept["body.blocks.0.weight"], s - 0.001 * x * (w.T @ error))
     moves = [torch.outer(error, s * x) for x, error in zip(torch.eye(2), errors, strict=True)]
     assert_close(head(after), w - 0.001 * (0.25 * moves[0] + 0.75 * moves[1]))
 
@@ -128,8 +128,8 @@ def test_local_only_shares_nothing_and_everybody_trains() -> None:
     task = job("local-only", fraction=0.5)
     state = play(task)
     assert torch.equal(head(state), torch.zeros(2, 2))
-    assert_close(state.private[0]["head.weight"], W0)
-    assert_close(state.private[1]["head.weight"], W1)
+    assert_close(state.clients[0].kept["head.weight"], W0)
+    assert_close(state.clients[1].kept["head.weight"], W1)
     assert (state.cost.bytes_up, state.cost.bytes_down) == (0, 0)
 
 

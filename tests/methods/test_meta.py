@@ -23,7 +23,7 @@ from torso.learn.sgd import Sgd
 from torso.learn.steps import Habits, Pupil
 from torso.nets import LinearHead, Network, Tensors, build
 from torso.nets.heads import Dual, Head
-from torso.server.state import State
+from torso.personal.state import State
 
 from .by_hand import EYE, Data, Floats, Model, federated, gradient, last, losses, mean, on, same, story
 from .tiny import head, job
@@ -216,11 +216,13 @@ def test_meta_bsm_rounds_against_numpy(kind: Kind, learn_gamma: bool, at_once: i
                 mine, notes[k] = walked(Task(mine, data, BALANCED, counts, 1.0, kind), notes[k], 1.0, learn_gamma)
             came.append(mine)
             for name in NOTES:
-                assert_close(state.notes[k][name].double(), torch.from_numpy(notes[k][name]), atol=2e-5, rtol=2e-4)
+                assert_close(
+                    state.clients[k].notes[name].double(), torch.from_numpy(notes[k][name]), atol=2e-5, rtol=2e-4
+                )
         w = mean(came, [4 / 7, 3 / 7])
         same(state.model, w, "head.generic.weight", tol=2e-5)
-    assert not torch.allclose(state.notes[0]["second.weight"], state.notes[1]["second.weight"])
-    assert (state.notes[0][GAMMA].item() == 1.0) != learn_gamma
+    assert not torch.allclose(state.clients[0].notes["second.weight"], state.clients[1].notes["second.weight"])
+    assert (state.clients[0].notes[GAMMA].item() == 1.0) != learn_gamma
 
 
 def test_meta_bsm_weighs_the_generic_loss_alone() -> None:

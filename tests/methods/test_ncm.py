@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from torso import Config, RequestError, run
 from torso.methods import methods
 from torso.runs.events import Listener
-from torso.runs.run import prepare
+from torso.runs.job import simulate
 
 SMALL = {"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 10, "lr": 0.01}
 
@@ -89,7 +89,7 @@ def test_linear_probing_leaves_the_body_and_lp_ft_is_two_stages() -> None:
     assert result.state is not None
     for name, tensor in result.initial.state_dict().items():
         assert torch.equal(tensor, result.state.model[name]) == name.startswith("body.")
-    job = prepare(Config(method="lp-ft", data={"clients": 10}, train=SMALL))
+    job = simulate(Config(method="lp-ft", data={"clients": 10}, train=SMALL))
     assert [(s.method.name, s.rounds, s.rate(s.first)) for s in job.plan] == [("lp", 10, 0.01), ("lp-ft", 2, 0.01)]
 
 
@@ -99,7 +99,7 @@ def test_a_body_trained_elsewhere_comes_from_a_run_or_a_file(tmp_path: Path) -> 
     assert trained.state is not None
     save_file(trained.state.model, tmp_path / "net.safetensors")
     for source in ("run", "net.safetensors"):
-        started = prepare(Config(method="fedncm", model={"weights": str(tmp_path / source)}, **base)).model
+        started = simulate(Config(method="fedncm", model={"weights": str(tmp_path / source)}, **base)).model
         for name, tensor in started.items():
             assert torch.equal(tensor, trained.state.model[name]) == name.startswith("body.")
 
@@ -108,27 +108,27 @@ def test_a_body_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"body.blocks.0.linear.weight": torch.zeros(2, 2)}, tmp_path / "small.safetensors")
     fits = r"^model\.weights = '.*small.safetensors': body\.blocks\.0\.linear\.weight is torch\.float32 \[2, 2\], .* "
     with pytest.raises(RequestError, match=fits + r"Give weights of model\.body = 'mlp', or change model\.body\.$"):
-        prepare(Config(model={"weights": str(tmp_path / "small.safetensors")}))
+        simulate(Config(model={"weights": str(tmp_path / "small.safetensors")}))
     save_file({"body.stem": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
     with pytest.raises(RequestError, match=r"^model\.weights = .* holds body\.stem, which .* model\.body = 'mlp'"):
-        prepare(Config(model={"weights": str(tmp_path / "other.safetensors")}))
-    lost = {n: t.detach() * torch.nan for n, t in prepare(Config()).net.body.state_dict(prefix="body.").items()}
+        simulate(Config(model={"weights": str(tmp_path / "other.safetensors")}))
+    lost = {n: t.detach() * torch.nan for n, t in simulate(Config()).net.body.state_dict(prefix="body.").items()}
     save_file(lost, tmp_path / "lost.safetensors")
     with pytest.raises(RequestError, match=r"^model\.weights = .*lost.* body\..* holds NaN or infinite values"):
-        prepare(Config(model={"weights": str(tmp_path / "lost.safetensors")}))
+        simulate(Config(model={"weights": str(tmp_path / "lost.safetensors")}))
     save_file({"head.weight": torch.zeros(2, 2)}, tmp_path / "head.safetensors")
     with pytest.raises(RequestError, match=r"lacks body\.blocks\.0\.linear\.weight"):
-        prepare(Config(model={"weights": str(tmp_path / "head.safetensors")}))
+        simulate(Config(model={"weights": str(tmp_path / "head.safetensors")}))
     with pytest.raises(RequestError, match="cannot be read"):
-        prepare(Config(model={"weights": str(tmp_path / "nowhere.safetensors")}))
+        simulate(Config(model={"weights": str(tmp_path / "nowhere.safetensors")}))
     (tmp_path / "text.safetensors").write_text("no tensors")
     with pytest.raises(RequestError, match="cannot be read"):
-        prepare(Config(model={"weights": str(tmp_path / "text.safetensors")}))
+        simulate(Config(model={"weights": str(tmp_path / "text.safetensors")}))
 
 
 def test_class_means_need_a_head_of_one_layer() -> None:
     with pytest.raises(RequestError, match="needs a head of one linear layer, found Layers"):
-        prepare(Config(method=methods["fedncm"].but(head=methods["mlp-head"].head)))
+        simulate(Config(method=methods["fedncm"].but(head=methods["mlp-head"].head)))
 
 
 class Hears(Listener):

@@ -23,11 +23,12 @@ from torso.learn.objectives import BalancedSoftmax
 from torso.methods import AXES, Method, Share
 from torso.nets import Tensors, part_names
 from torso.personal import Fomo, Kept
+from torso.personal.state import State
 from torso.results.checkpoint import load_newest, save
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.run import Job, prepare
 from torso.runs.stages import Stage
-from torso.server.state import State
 
 SEED = 3
 
@@ -55,7 +56,7 @@ HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic"}
 
 @cache
 def federation() -> Federation:
-    return prepare(_config(Method())).federation
+    return simulate(_config(Method())).federation
 
 
 def _config(method: Method) -> Config:
@@ -90,29 +91,29 @@ def refused(pair: dict[str, str]) -> bool:
 def test_a_pair_of_choices_plays_two_rounds(pair: dict[str, str], part: str, tmp_path: Path) -> None:
     if refused(pair):
         with pytest.raises(RequestError, match="averages nothing"):
-            prepare(_config(method_of(pair, part)), federation())
+            simulate(_config(method_of(pair, part)), federation())
         return
-    job = prepare(_config(method_of(pair, part)), federation())
+    job = simulate(_config(method_of(pair, part)), federation())
     stage = job.plan[0]
     with OneByOne(job.net, job.federation, workers=1) as engine:
-        first, _ = play_round(stage, State(job.model), job.federation, engine, SEED)
-        second, _ = play_round(stage, first, job.federation, engine, SEED)
+        first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
+        second, _ = play_round(stage, first, job.roster, engine, SEED)
         save(tmp_path, first, "the same config")
         read = load_newest(tmp_path, job.model, "the same config")
         assert read is not None
-        again, _ = play_round(stage, read.state, job.federation, engine, SEED)
+        again, _ = play_round(stage, read.state, job.roster, engine, SEED)
         assert_same(second, again)
         assert_sound(job, stage, second)
-        how = job.evaluation(stage, second.reported)
+        how = evaluation_of(job, stage, second.reported)
         assert how.own(*_asked(job, second)).keys() >= second.model.keys()
 
 
-def _asked(job: Job, state: State) -> tuple[Desk, list[int], Tensors]:
+def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
     desk, everybody = Desk.at(job.net, job.federation), list(range(job.federation.clients))
-    return desk, everybody, desk.models(state.model, state.private, everybody)
+    return desk, everybody, desk.holding(state.clients).models(state.model, everybody)
 
 
-def assert_sound(job: Job, stage: Stage, state: State) -> None:
+def assert_sound(job: Simulation, stage: Stage, state: State) -> None:
     kept = (state.private, state.memory, state.own, state.notes)
     every = [state.model, state.rule, state.drift, *(own for kind in kept for own in kind.values())]
     assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
@@ -123,10 +124,10 @@ def assert_sound(job: Job, stage: Stage, state: State) -> None:
         assert torch.equal(state.model[name], job.model[name])
         assert all(torch.equal(row, job.model[name]) for row in held[name])
         assert not any(name in own for kind in kept[:3] for own in kind.values())
-    if not stage.method.server.apart:
+    if not stage.method.server.keeps_uploads:
         for name in stage.travels:
             assert all(torch.equal(row, state.model[name]) for row in held[name])
-    assert any(not torch.equal(state.model[n], job.model[n]) for n in stage.moving) or stage.method.server.apart
+    assert any(not torch.equal(state.model[n], job.model[n]) for n in stage.moving) or stage.method.server.keeps_uploads
 
 
 def assert_same(one: State, other: State) -> None:

@@ -19,9 +19,10 @@ from torso.learn.drift import Local, MultiTask
 from torso.measure.evaluate import evaluate, own_models
 from torso.nets import apply
 from torso.personal.models import generic_model
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import participants, play_round
-from torso.runs.run import Job, prepare
-from torso.server.state import State
 
 from .by_hand import (
     BODY,
@@ -46,19 +47,19 @@ from .tiny import job
 DATA = (FIRST, SECOND)
 
 
-def begun(task: Job, state: State, client: int) -> dict[str, Tensor]:
+def begun(task: Simulation, state: State, client: int) -> dict[str, Tensor]:
     """The model that a client's fine-tuning begins with."""
     desk = Desk.at(task.net, task.federation)
-    held = desk.models(state.model, state.private, [client])
-    how = task.evaluation(task.stage(state.round), state)
+    held = desk.holding(state.clients).models(state.model, [client])
+    how = evaluation_of(task, task.stage(state.round), state)
     return {name: tensor[0] for name, tensor in how.own(desk, [client], held).items()}
 
 
-def tuned(task: Job, state: State, client: int, epochs: int) -> dict[str, Tensor]:
+def tuned(task: Simulation, state: State, client: int, epochs: int) -> dict[str, Tensor]:
     """The model that is measured as the client's own."""
     desk = Desk.at(task.net, task.federation)
-    held = desk.models(state.model, state.private, [client])
-    how = task.evaluation(task.stage(state.round), state)
+    held = desk.holding(state.clients).models(state.model, [client])
+    how = evaluation_of(task, task.stage(state.round), state)
     ((_, found),) = own_models(desk, [client], how.own(desk, [client], held), how, [epochs])
     return {name: tensor[0] for name, tensor in found.items()}
 
@@ -80,7 +81,7 @@ def test_ditto_pulls_its_own_model_to_the_received_one(at_once: int) -> None:
         theta = mean([sgd(theta, data, 0.3, 2) for data in DATA], [0.25, 0.75])
         same(state.model, theta)
         for client in (0, 1):
-            same(state.own[client], own[client])
+            same(state.clients[client].own, own[client])
             same(begun(task, state, client), own[client])
 
 
@@ -90,7 +91,7 @@ def test_ditto_starts_at_the_first_model_whenever_a_client_first_comes_and_waits
     theta, own, late = EYE, [EYE, EYE], 0
     for state, played in story(task, 6):
         (k,) = played.participants
-        late = late or (played.round if k != participants(task.plan[0], task.federation, 0, 1)[0] else 0)
+        late = late or (played.round if k != participants(task.plan[0], task.roster, 0, 1)[0] else 0)
         own[k] = sgd(own[k], DATA[k], 0.3, target=theta, pull=0.5)
         theta = sgd(theta, DATA[k], 0.3)
         for client in (0, 1):
@@ -110,7 +111,7 @@ def test_ditto_without_a_pull_is_local_only() -> None:
     settings: dict[str, Any] = {"head": "eye", "local_epochs": 2, "momentum": 0.9, "batch_size": 2}
     ditto = last(job({"name": "ditto", "personal": {"lam": 0.0}}, **settings), 3)
     alone = last(job("local-only", **settings), 3)
-    assert all(equal(ditto.own[client], alone.private[client]) for client in (0, 1))
+    assert all(equal(ditto.clients[client].own, alone.clients[client].kept) for client in (0, 1))
 
 
 # MTL (spec 5.5)
@@ -129,10 +130,10 @@ def test_mtl_pulls_to_the_participants_mean_before_the_round(at_once: int) -> No
                 w = models[client]
                 grad = gradient(w, data).moved(w.minus(centre), 2 * 0.2).moved(w, 2 * 0.05)
                 models[client] = w.moved(grad, -0.3)
-            same(state.private[client], models[client])
+            same(state.clients[client].kept, models[client])
             same(begun(task, state, client), models[client])
         assert equal(state.model, task.model)  # nothing is averaged
-        generic = generic_model(state.model, state.private, task.federation)
+        generic = generic_model(state.model, state.clients, task.roster)
         same(generic, mean(models, [0.25, 0.75]))  # by samples, as Torso's other generic models (spec 4.2)
 
 
@@ -172,10 +173,10 @@ def test_mtl_keeps_the_sum_of_the_models_where_the_loss_is_flat() -> None:
     task = job({"name": "mtl", "drift": {"lam1": 0.4, "lam2": 0.0}}, lr=0.3)
     wide = {HEAD: torch.tensor([[60.0, -60.0], [-60.0, 60.0]])}
     apart = {0: wide, 1: {HEAD: wide[HEAD] + 10}}
-    state = State(task.model, private={k: {BODY: task.model[BODY], **own} for k, own in apart.items()})
+    state = State.begin(task.model, private={k: {BODY: task.model[BODY], **own} for k, own in apart.items()})
     with OneByOne(task.net, task.federation, workers=1) as engine:
-        state, _ = play_round(task.plan[0], state, task.federation, engine, seed=0)
-    after = [state.private[k][HEAD] for k in (0, 1)]
+        state, _ = play_round(task.plan[0], state, task.roster, engine, seed=0)
+    after = [state.clients[k].kept[HEAD] for k in (0, 1)]
     assert_close(after[0] + after[1], apart[0][HEAD] + apart[1][HEAD])
     assert_close(after[1] - after[0], torch.full((2, 2), 10 * (1 - 0.24)))
 
@@ -226,7 +227,7 @@ def test_the_refresh_begins_with_what_feddyn_broadcasts_not_with_what_it_reports
     state = last(task, 2)
     assert not torch.equal(state.reported.model[HEAD], state.model[HEAD])
     for client in (0, 1):
-        theta, known = read(state.model), read(state.memory[client])
+        theta, known = read(state.model), read(state.clients[client].memory)
         step = gradient(theta, DATA[client]).minus(known)
         same(begun(task, state, client), theta.moved(step, -1.0))
 
@@ -237,13 +238,13 @@ def test_a_run_measures_the_models_that_begin_with_what_was_broadcast() -> None:
         train={"rounds": 2, "local_epochs": 1, "fraction": 0.5},
         measure={"names": ["personal"]},
     )
-    result, task = run(config), prepare(config)
+    result, task = run(config), simulate(config)
     assert result.state is not None
     found = {}
     for name, state in (("broadcast", result.state), ("reported", result.state.reported)):
-        how = task.evaluation(task.stage(2), state)
+        how = evaluation_of(task, task.stage(2), state)
         with OneByOne(task.net, task.federation, workers=1) as engine:
-            taken = evaluate(engine, task.federation, ["personal"], state.reported, how, task.measured_clients)
+            taken = evaluate(engine, task.roster, ["personal"], state.reported, how, task.measured_clients)
         found[name] = taken["personal"].clients
     assert found["reported"] != found["broadcast"] == result.accuracy["personal"].clients
 
@@ -257,7 +258,7 @@ def test_kept_global_takes_what_travels_from_the_server(refresh: str) -> None:
     for client in (0, 1):
         found = begun(task, state, client)
         assert torch.equal(found[BODY], state.model[BODY])
-        held = Model(read(state.model).s, state.private[client][HEAD].double().numpy())
+        held = Model(read(state.model).s, state.clients[client].kept[HEAD].double().numpy())
         visited = sgd(held, DATA[client], 1.0, 2) if refresh == "final" else held
         assert_close(found[HEAD].double(), torch.from_numpy(visited.w), atol=1e-6, rtol=1e-6)
 
@@ -297,7 +298,7 @@ def test_fedavg_brm_learns_from_the_classes_a_client_has() -> None:
 def test_ft_presets_tune_everything_at_a_share_of_their_first_rate(method: str, factor: float) -> None:
     """Five epochs at factor · η, η the initial rate whatever the schedule has made of it (spec 8.4)."""
     task = job(method, head="eye", lr=0.4, schedule="exp", decay=0.5, rounds=2)
-    (lesson,) = task.evaluation(task.plan[0], State(task.model, round=2)).finetune(5)
+    (lesson,) = evaluation_of(task, task.plan[0], State.begin(task.model, round=2)).finetune(5)
     assert lesson.epochs == 5
     assert set(lesson.rates) == {BODY, HEAD}
     assert all(rate == pytest.approx(factor * 0.4) for rate in lesson.rates.values())
@@ -328,7 +329,7 @@ def test_hyper_head_of_a_newcomer_is_made_from_its_class_proportions() -> None:
     state = last(task, 2)
     assert state.met == {0, 1}
     desk = Desk.at(task.net, newcomers)
-    models = desk.models(state.model, state.private, [2, 0])
+    models = desk.holding(state.clients).models(state.model, [2, 0])
     batch = next(desk.train_deck([2]).shuffled(50, desk.room.lens, Shuffle(0, "train", 1), 0, None))
     said = apply(desk.room.net, models, batch.images.expand(2, -1, -1, -1, -1))
     v1, v2 = (state.model[f"head.personal.{layer}.weight"].double().numpy() for layer in ("first", "second"))

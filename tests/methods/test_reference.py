@@ -16,8 +16,9 @@ from torch import nn
 from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import SERVER, Desk
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import sample
-from torso.runs.run import Job, prepare, run
+from torso.runs.run import run
 
 EPOCHS, LR, MOMENTUM, DECAY, ROUNDS = 2, 0.05, 0.9, 1e-3, 3
 
@@ -72,7 +73,7 @@ def train(net: nn.Module, parts: str, epochs: range, deck, room, shuffle, recipe
             optimiser.step()
 
 
-def reference(job: Job, recipe: Recipe) -> tuple[dict[str, torch.Tensor], dict[int, dict[str, torch.Tensor]]]:
+def reference(job: Simulation, recipe: Recipe) -> tuple[dict[str, torch.Tensor], dict[int, dict[str, torch.Tensor]]]:
     federation, desk = job.federation, Desk.at(job.net, job.federation)
     server = {n: t.clone() for n, t in job.model.items()}
     private: dict[int, dict[str, torch.Tensor]] = {}
@@ -133,7 +134,7 @@ def config(method: str, body: str = "mlp", **train: object) -> Config:
 
 def agree(method: str, recipe: Recipe, body: str = "mlp", **train: object) -> None:
     asked = config(method, body, **train)
-    job = prepare(asked)
+    job = simulate(asked)
     server, private = reference(job, recipe)
     result = run(asked, federation=job.federation)
     assert result.state is not None
@@ -144,7 +145,7 @@ def agree(method: str, recipe: Recipe, body: str = "mlp", **train: object) -> No
     assert result.state.private.keys() == private.keys()
     for client, own in private.items():
         for name, tensor in own.items():
-            torch.testing.assert_close(result.state.private[client][name], tensor, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(result.state.clients[client].kept[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", RECIPES)

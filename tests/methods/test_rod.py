@@ -42,9 +42,9 @@ def test_one_round_of_fedrod_linear_by_hand() -> None:
     """γ = 0: the generic branch is FedAvg's. The personal head starts at 0 with logits 0: the same first step."""
     state, fedavg = play(job(LINEAR)), play(job("fedavg"))
     assert torch.equal(state.model["head.generic.weight"], fedavg.model["head.weight"])
-    own = state.private[0]["head.personal.weight"]
+    own = state.clients[0].kept["head.personal.weight"]
     assert_close(own, torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
-    assert set(state.private[0]) == {"head.personal.weight"}
+    assert set(state.clients[0].kept) == {"head.personal.weight"}
     assert torch.equal(state.model["head.personal.weight"], torch.zeros(2, 2))  # it never leaves the client
 
 
@@ -54,7 +54,7 @@ def test_personal_logits_are_added_to_the_generic_ones() -> None:
     Personal second step: p₁ = 1/(1 + e²) at the sum, so the personal column becomes ½ + p₁."""
     state = play(job(LINEAR, local_epochs=2))
     p1 = 1 / (1 + torch.exp(torch.tensor(2.0)))
-    assert_close(state.private[0]["head.personal.weight"][0, 0], 0.5 + p1)
+    assert_close(state.clients[0].kept["head.personal.weight"][0, 0], 0.5 + p1)
     assert_close(state.model["head.generic.weight"][0, 0], torch.tensor(0.25 * (0.5 + SIGMA)))
 
 
@@ -62,7 +62,7 @@ def test_balanced_softmax_sees_the_clients_own_counts() -> None:
     """Each tiny client has one class: the others leave the soft-max, its loss is 0 and the generic branch stays."""
     state = play(job("fedrod-linear"))
     assert torch.equal(state.model["head.generic.weight"], torch.zeros(2, 2))
-    assert_close(state.private[0]["head.personal.weight"][0, 0], torch.tensor(0.5))
+    assert_close(state.clients[0].kept["head.personal.weight"][0, 0], torch.tensor(0.5))
 
 
 def test_hyper_head_is_made_from_class_proportions() -> None:
@@ -89,7 +89,7 @@ def test_the_hypernetwork_travels_and_is_averaged_whatever_the_server_rule() -> 
 
 def test_scaffold_on_the_generic_branch_only() -> None:
     state = play(job("fedrod-hyper-scaffold", head="eye"))
-    assert set(state.memory[0]) == {"body.blocks.0.weight", "head.generic.weight"}
+    assert set(state.clients[0].memory) == {"body.blocks.0.weight", "head.generic.weight"}
     plain = play(job("fedrod-hyper", head="eye")).cost.bytes_up
     assert state.cost.bytes_up - plain == 2 * 4 * (2 + 4)  # the control variates of body and generic head
 

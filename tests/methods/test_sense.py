@@ -11,7 +11,8 @@ from torso import Config, RequestError, run
 from torso.methods import methods
 from torso.parallel.compare import compare
 from torso.runs.events import Listener, Stop
-from torso.runs.run import Stopped, prepare
+from torso.runs.job import simulate
+from torso.runs.run import Stopped
 
 from .tiny import job, play
 
@@ -31,13 +32,13 @@ from .tiny import job, play
 )
 def test_refused_with_the_reason(method: dict[str, object], words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        prepare(Config(method=method, data={"clients": 10, "server_fraction": 0.1}))
+        simulate(Config(method=method, data={"clients": 10, "server_fraction": 0.1}))
 
 
 def test_more_classes_than_features_do_not_fit_on_a_sphere() -> None:
     data = {"source": "synthetic", "clients": 5, "partition": "iid", "synthetic": {"classes": 201}}
     with pytest.raises(RequestError, match="201"):
-        prepare(Config(method="spherefed-ce", data=data))
+        simulate(Config(method="spherefed-ce", data=data))
 
 
 def test_server_images_are_uploaded_once() -> None:
@@ -95,7 +96,7 @@ def test_every_method_resumes_bit_for_bit_with_running_statistics(name: str, tmp
     )
     whole = run(config)
     stop = Stop()
-    if prepare(config).rounds:
+    if simulate(config).rounds:
         with pytest.raises(Stopped):
             run(config, tmp_path / "run", listener=StopAfterOne(stop), stop=stop)
     else:  # FedNCM: nothing to stop; the folder may have lost its result

@@ -11,6 +11,7 @@ from torso.engine import Desk
 from torso.errors import RequestError
 from torso.learn.objectives import BalancedSoftmax
 from torso.nets import LinearHead
+from torso.runs.evaluation import evaluation_of
 
 from .by_hand import Data, federated, last, on
 from .test_meta import CLIENTS, ROWS, prepared
@@ -31,8 +32,8 @@ def test_meta_batches_do_not_depend_on_company() -> None:
     task = on(job("fedrod-meta-bsm", head="eye", batch_size=1, local_epochs=2), federated(CLIENTS, ROWS))
     alone, together = last(task, 1), last(task, 1, at_once=2)
     for k in (0, 1):
-        for name in alone.notes[k]:
-            assert_close(alone.notes[k][name], together.notes[k][name])
+        for name in alone.clients[k].notes:
+            assert_close(alone.clients[k].notes[name], together.notes[k][name])
 
 
 def test_gamma_of_the_objective_in_weighted_meta_loss() -> None:
@@ -60,8 +61,8 @@ def test_kept_with_mtl_does_not_depend_on_grouping() -> None:
     task = job({"name": "mtl", "drift": {"lam1": 0.4, "lam2": 0.0}, "personal": "kept"}, head="eye")
     state = last(task, 2)
     desk = Desk.at(task.net, task.federation)
-    how = task.evaluation(task.plan[0], state)
-    both = how.own(desk, (0, 1), desk.models(state.model, state.private, (0, 1)))
+    how = evaluation_of(task, task.plan[0], state)
+    both = how.own(desk, (0, 1), desk.holding(state.clients).models(state.model, (0, 1)))
     for k in (0, 1):
-        one = how.own(desk, (k,), desk.models(state.model, state.private, (k,)))
+        one = how.own(desk, (k,), desk.holding(state.clients).models(state.model, (k,)))
         assert_close(one["head.weight"][0], both["head.weight"][k])

@@ -12,8 +12,9 @@ from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.errors import RequestError
 from torso.learn.steps import Envelope
-from torso.runs.run import Job
-from torso.server.state import State
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation
 
 from .by_hand import (
     BODY,
@@ -48,7 +49,7 @@ def part(data: Data, rows: tuple[int, ...]) -> Data:
     return Data(data.x[list(rows)], data.y[list(rows)])
 
 
-def met(task: Job, client: int, epoch: int = 0, round: int = 1) -> list[Data]:
+def met(task: Simulation, client: int, epoch: int = 0, round: int = 1) -> list[Data]:
     """The batches of a client's epoch: the samples are those of MIXED, told apart by their pixels."""
     desk = Desk.at(task.net, task.federation)
     batches = desk.train_deck([client]).shuffled(
@@ -159,7 +160,7 @@ def test_pfedme_one_inner_step_by_hand() -> None:
     state = play(job({"name": "pfedme", "step": step}, lr=123.0))
     column = torch.tensor([0.5, -0.5])
     torch.testing.assert_close(head(state), 0.2 * torch.stack([0.25 * column, -0.75 * column], dim=1))
-    torch.testing.assert_close(state.own[0][HEAD], torch.stack([column, torch.zeros(2)], dim=1))
+    torch.testing.assert_close(state.clients[0].own[HEAD], torch.stack([column, torch.zeros(2)], dim=1))
     assert torch.equal(body(state), torch.ones(2))
 
 
@@ -175,14 +176,14 @@ def test_pfedme_goes_on_with_theta_from_batch_to_batch(at_once: int, epochs: int
         (w0, theta0), (w1, theta1) = envelope(w, [FIRST] * epochs), envelope(w, [SECOND] * 3 * epochs)
         w = mean([w0, w1], [0.25, 0.75])
         same(state.model, w)
-        same(state.own[0], theta0)
-        same(state.own[1], theta1)
+        same(state.clients[0].own, theta0)
+        same(state.clients[1].own, theta1)
 
 
 def test_pfedme_has_no_momentum() -> None:
     plain, usual = (play(job(pfedme(), head="eye", batch_size=1, momentum=m)) for m in (0.0, 0.9))
     assert torch.equal(head(plain), head(usual))
-    assert torch.equal(plain.own[1][HEAD], usual.own[1][HEAD])
+    assert torch.equal(plain.clients[1].own[HEAD], usual.own[1][HEAD])
 
 
 def test_pfedme_server_mixes_by_beta() -> None:
@@ -196,11 +197,11 @@ def test_pfedme_server_mixes_by_beta() -> None:
         same(state.model, w)
 
 
-def own_models(task: Job, state: State) -> tuple[Model, Model]:
+def own_models(task: Simulation, state: State) -> tuple[Model, Model]:
     """What evaluation begins with, for both clients."""
     desk = Desk.at(task.net, task.federation)
-    held = desk.models(state.model, state.private, (0, 1))
-    begun = task.evaluation(task.stage(state.round), state).own(desk, (0, 1), held)
+    held = desk.holding(state.clients).models(state.model, (0, 1))
+    begun = evaluation_of(task, task.stage(state.round), state).own(desk, (0, 1), held)
     first, second = ({name: tensor[k] for name, tensor in begun.items()} for k in (0, 1))
     return read(first), read(second)
 

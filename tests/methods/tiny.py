@@ -21,10 +21,10 @@ from torso.engine import OneByOne
 from torso.nets import Body, Network, build
 from torso.nets.bodies import bodies
 from torso.nets.heads import head_inits
+from torso.personal.state import State
+from torso.runs.job import Simulation
 from torso.runs.rounds import play_round
-from torso.runs.run import Job
 from torso.runs.stages import stages
-from torso.server.state import State
 
 SIGMA = 1 / (1 + math.e)  # softmax of a gap of one, the smaller side: 0.26894
 
@@ -83,21 +83,21 @@ def federation(server_rows: tuple[int, ...] = ()) -> Federation:
     )
 
 
-def job(method: Any, head: str = "zeros", server_rows: tuple[int, ...] = (), **train: Any) -> Job:
+def job(method: Any, head: str = "zeros", server_rows: tuple[int, ...] = (), **train: Any) -> Simulation:
     settings = {"rounds": 4, "local_epochs": 1, "fraction": 1.0, "lr": 1.0, "momentum": 0.0, "schedule": "const"}
     config = Config(
         method=method, model={"body": "scale", "head_init": head, "head_bias": False}, train={**settings, **train}
     )
     net: Network = build("scale", 2, (1, 1, 2), config.method.head, head_init=head, head_bias=False)
     model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
-    return Job(config, federation(server_rows), net, stages(config, net), model)
+    return Simulation(config, federation(server_rows), net, stages(config, net), model)
 
 
-def play(task: Job, rounds: int = 1) -> State:
-    state = State(task.model)
+def play(task: Simulation, rounds: int = 1) -> State:
+    state = State.begin(task.model)
     with OneByOne(task.net, task.federation, workers=2) as engine:
         for number in range(1, rounds + 1):
-            state, _ = play_round(task.stage(number), state, task.federation, engine, seed=0)
+            state, _ = play_round(task.stage(number), state, task.roster, engine, seed=0)
     return state
 
 

@@ -30,7 +30,8 @@ from torso.parallel.ray_crew import OnRay, spread
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
 from torso.runs.events import Begin
-from torso.runs.run import Stopped, device_of
+from torso.runs.job import device_of
+from torso.runs.run import Stopped
 
 pytestmark = [pytest.mark.usefixtures("lent"), pytest.mark.xdist_group("ray")]
 SMALL = ["data.clients=10", "train.rounds=3", "train.fraction=0.3", "personalize.epochs=1", "run.workers=1"]

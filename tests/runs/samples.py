@@ -16,9 +16,9 @@ from torso.data import Federation, build
 from torso.measure import Accuracy
 from torso.parallel.crew import Crew
 from torso.parallel.packs import After, run_together
+from torso.personal.state import State
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
-from torso.server.state import State
 
 TINY = (
     "data.clients=10",

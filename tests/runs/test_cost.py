@@ -12,7 +12,7 @@ from torso import run
 from torso.engine.memory import peak_memory_bytes
 from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
-from torso.runs.run import prepare
+from torso.runs.job import simulate
 
 from .samples import digits, tiny
 
@@ -22,7 +22,7 @@ A, B, C = 64 * 200, 200 * 200, 200 * 10  # multiplications per sample of the thr
 @pytest.mark.parametrize("batch", [2, 50])
 def test_a_step_of_the_mlp_by_hand(batch: int) -> None:
     """Two operations per multiplication: forward A + B + C; back to weights A + B + C, and through layers B + C."""
-    net = prepare(tiny(), digits()).net
+    net = simulate(tiny(), digits()).net
     every, head = list(net.state_dict()), net.parts["head"]
     assert step_flops(net, (1, 8, 8), batch) == 2 * batch * (A + B + C)
     assert step_flops(net, (1, 8, 8), batch, every) == 2 * batch * (2 * (A + B + C) + B + C)

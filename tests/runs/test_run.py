@@ -15,8 +15,8 @@ from torso.methods import methods
 from torso.methods.method import method
 from torso.nets import Tensors
 from torso.parallel.compare import compare
+from torso.runs.job import simulate
 from torso.runs.rounds import sample
-from torso.runs.run import prepare
 
 from .samples import TINY, bits, digits, history_of, last_tensors, result_of, same_tensors, tiny
 
@@ -98,7 +98,7 @@ def test_stacking_clients_changes_weights_only_by_rounding(stack: int, ragged: R
 
 
 def test_the_ragged_federation_is_ragged() -> None:
-    sizes = prepare(tiny("fedavg", *RAGGED)).federation.train.sizes
+    sizes = simulate(tiny("fedavg", *RAGGED)).federation.train.sizes
     assert sizes.max() > 2 * sizes.min()
 
 
@@ -130,7 +130,7 @@ def test_lg_fedavg_begins_at_the_model_of_a_finished_run(tmp_path: Path) -> None
     """Participants and shuffles go by the round's number in its run, so the bits differ from a run in one go."""
     fedavg = run(tiny("fedavg"), tmp_path / "fedavg", federation=digits())
     config = tiny("lg-fedavg", f"method.start.run={tmp_path / 'fedavg'}")
-    job = prepare(config, digits())
+    job = simulate(config, digits())
     assert same_tensors(job.model, weights(fedavg))
     assert [(stage.method.name, stage.first, stage.rounds) for stage in job.plan] == [("lg-fedavg", 1, 1)]
     result = run(config, federation=digits())

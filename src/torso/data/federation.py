@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torso.data.images import Dataset, Images, Ints
 from torso.data.partitions import deal, long_tail
+from torso.data.roster import Roster
 from torso.data.rows import Rows
 from torso.data.sources import SEEDLESS, load
 from torso.errors import RequestError
@@ -52,7 +53,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything that a run knows about its data."""
+    """The clients of a simulation with their samples: what a real one has spread over machines, and its roster."""
 
     name: str
     train: Split
@@ -77,6 +78,24 @@ class Federation:
         """Channels, height and width of an image."""
         _, height, width, channels = self.train.images.shape
         return channels, height, width
+
+    @cached_property
+    def roster(self) -> Roster:
+        """What a server may know of it."""
+        return Roster(
+            name=self.name,
+            classes=self.classes,
+            image=self.image,
+            mean=self.mean,
+            std=self.std,
+            sizes=self.train.sizes,
+            newcomers=self.newcomers,
+            test_samples=len(self.test.labels),
+            server_samples=len(self.server_rows),
+            meta_samples=len(self.meta_rows),
+            superclasses=self.superclasses,
+            malicious=self.malicious,
+        )
 
     @cached_property
     def test_order(self) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torso.data import Federation
-from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Narrows, Repairs, Sums, Work, engines
+from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Narrows, Repairs, Weighs, Work, engines
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
 from torso.nets import Network
@@ -42,7 +42,7 @@ __all__ = [
     "Narrows",
     "OneByOne",
     "Repairs",
-    "Sums",
+    "Weighs",
     "Work",
     "engines",
 ]

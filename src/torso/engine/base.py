@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from torso.data import Federation
+from torso.data import Federation, Roster
 from torso.data.augment import Lens, augmentations
 from torso.data.batches import Deck
 from torso.learn.course import Classroom
@@ -16,6 +16,7 @@ from torso.learn.recorded import Recorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
+from torso.personal.store import Store
 from torso.precision import precision_of
 from torso.registry import Registry
 
@@ -34,6 +35,7 @@ class Desk:
 
     room: Classroom
     federation: Federation
+    store: Store = field(default_factory=Store)  # of the clients that it works for
 
     @classmethod
     def at(
@@ -58,6 +60,15 @@ class Desk:
         )
         return cls(room, federation)
 
+    def holding(self, store: Store | None) -> Desk:
+        """The same place with what clients hold."""
+        return replace(self, store=Store() if store is None else store)
+
+    def samples(self, clients: Sequence[int]) -> tuple[int, ...]:
+        """Training samples of each client; of the server its own."""
+        own, sizes = len(self.federation.server_rows), self.federation.train
+        return tuple(own if k == SERVER else int(sizes.offsets[k + 1] - sizes.offsets[k]) for k in clients)
+
     def train_deck(self, clients: Sequence[int]) -> Deck:
         """The training samples of G clients; the server's own where the client is SERVER."""
         split = self.federation.train
@@ -74,9 +85,11 @@ class Desk:
         split = self.federation.train
         return Deck.of(split.images, split.labels, [self.federation.meta_rows] * len(clients), clients)
 
-    def models(self, model: Tensors, private: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
-        """The models that G clients hold, stacked [G, *], with what their heads must know of them."""
-        models = models_of(model, private, clients)
+    def models(self, model: Tensors, clients: Sequence[int], kept: bool = True) -> Tensors:
+        """The models that G clients hold, stacked [G, *], with what their heads must know of them.
+
+        `kept`: with the parts that each keeps; without, all hold the same."""
+        models = models_of(model, {k: self.store[k].kept for k in clients} if kept else {}, clients)
         if isinstance(self.room.net.head, DualHead):
             models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes))
         return models
@@ -99,23 +112,19 @@ class Work(Protocol[T_co]):
 
 @runtime_checkable
 class Narrows(Protocol):
-    """Work that knows what some of the clients need of it, so that it travels light. Other work travels whole."""
+    """Work that is told different things for different clients. Other work travels whole."""
 
     def for_clients(self, clients: Sequence[int]) -> Any:
-        """The same for these clients; made where all clients' tensors are."""
+        """The same, without what is meant for others."""
         ...
 
 
 @runtime_checkable
-class Sums(Protocol):
-    """Work whose results add up: those of several groups become one before it travels, and any order will do."""
+class Weighs(Protocol):
+    """Work that takes longer for some clients than for others."""
 
-    def costs(self, federation: Federation, clients: Sequence[int]) -> Sequence[float]:
+    def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         """How long the clients take, in any unit: what a fair share is judged by."""
-        ...
-
-    def merged(self, parts: Iterable[Any]) -> Any:
-        """The results of several groups as one, added in their order as they come."""
         ...
 
 
@@ -131,10 +140,10 @@ class Repairs(Protocol):
 class Engine(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
-    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+    def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """Results of groups of clients, in the order of `clients` whatever the number of workers.
 
-        Where the work is one that `Sums`, a group may be any of the clients, and the order any fixed one."""
+        `store`: what the clients hold, which the work finds on its desk wherever that is."""
         ...
 
 

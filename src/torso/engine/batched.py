@@ -17,6 +17,7 @@ from torso.engine.base import Desk, Work, engines
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
+from torso.personal.store import Store
 
 T = TypeVar("T")
 _FIRST = 10  # clients of a group while nothing is known of the memory that one takes
@@ -53,14 +54,14 @@ class Batched:
     def __exit__(self, *exc: object) -> None:
         self._desk = None
 
-    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+    def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """In order, group after group."""
         self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.lockstep)
-        start = 0
+        desk, start = self._desk.holding(store), 0
         while start < len(clients):
             group = clients[start : start + self.size(type(work).__name__)]
             try:
-                result = self._measured(work, self._desk, group)
+                result = self._measured(work, desk, group)
             except torch.OutOfMemoryError:
                 if len(group) == 1 and self.company > 1:
                     raise  # with fewer neighbours it may fit
@@ -73,6 +74,7 @@ class Batched:
                 continue
             start += len(group)
             yield result
+            del result  # the next group wants its memory
 
     def size(self, kind: str) -> int:
         """How many clients the next group of a kind of work has."""

@@ -1,15 +1,15 @@
 """Ray: the clients of a piece of work are dealt over processes, on one machine or many.
 
-Each of them has an ordinary engine (batched on an accelerator, threads on CPU) and answers with one partial sum. Work
-is a pure function of its clients and the driver has a copy of every tensor, so the share of a worker that dies is done
-again by another in its place, and nothing is counted twice.
+Each of them has an ordinary engine (batched on an accelerator, threads on CPU). What clients send comes back client by
+client, so that sums do not depend on the number of workers; what they keep stays in the object store. Work is a pure
+function of its clients, so the share of a worker that dies is done again by another, and nothing is counted twice.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import ray
@@ -17,13 +17,15 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
 from torso.data import Federation
-from torso.engine.base import Narrows, Sums, Work
+from torso.engine.base import Narrows, Weighs, Work
 from torso.engine.connect import late, needs, room, threads
-from torso.engine.dealing import home, pieces, shares
+from torso.engine.dealing import pieces, stretches
+from torso.engine.keeping import LARGE, Leaves, closed, handles_on
 from torso.engine.parcels import Account, Cargo, Label, Ledger, Parcel, read, whole, write
 from torso.engine.worker import Home, Worker
 from torso.errors import PlaceLost, RequestError, TorsoError
 from torso.nets import Network, skeleton
+from torso.personal.store import Store
 
 if TYPE_CHECKING:
     from torso.config import RunConfig
@@ -47,9 +49,11 @@ class Call:
     """A share under way: who does it, what that process holds, and where the answer will be."""
 
     clients: Sequence[int]
+    store: Store | None
     place: Place
     account: Account  # of the process that was asked; the place may have another by now
     answer: Any
+    left: Sequence[Any]  # where what clients go on with will lie
 
 
 class Cluster:
@@ -65,6 +69,7 @@ class Cluster:
         self.bytes_out = self.bytes_in = 0  # what has travelled, and …
         self.waited = 0.0  # … seconds in which the driver had nothing to do: for those who measure it
         self._born = 0
+        self._state_bytes = 0  # of what one client holds, at most
         self._notes: list[str] = []
         self._luggage: tuple[Any, ...] = ()
 
@@ -94,38 +99,49 @@ class Cluster:
         notes, self._notes = self._notes, []
         return tuple(notes)
 
-    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
-        """Share after share, in the order of the workers; all of them are under way before the first is waited for."""
+    def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
+        """Share after share, in the order of the clients; all of them are under way before the first is waited for."""
         dealt = [share for share in zip(self.places, self._deal(work, clients), strict=True) if share[1]]
-        for call in self._send(work, dealt):
-            yield from self._answer(work, call)
+        calls = self._send(work, dealt, store)
+        while calls:
+            yield from self._answer(work, calls.pop(0))
 
     def _deal(self, work: Work[T], clients: Sequence[int]) -> Sequence[Sequence[int]]:
-        workers = len(self.places)
-        if not isinstance(work, Sums):
-            return pieces(clients, workers)
-        homes = [home(k, self.federation.clients, workers) for k in clients]
-        return shares(clients, work.costs(self.federation, clients), homes, workers)
+        if not isinstance(work, Weighs):
+            return pieces(clients, len(self.places))
+        return stretches(clients, work.costs(self.federation.roster, clients), len(self.places))
 
-    def _send(self, work: Work[T], dealt: Sequence[tuple[Place, Sequence[int]]]) -> list[Call]:
+    def _send(
+        self, work: Work[T], dealt: Sequence[tuple[Place, Sequence[int]]], store: Store | None = None
+    ) -> list[Call]:
         """What all of them lack is put into the object store once."""
         written = []
         for place, clients in dealt:
             mine = work.for_clients(clients) if isinstance(work, Narrows) else work
-            text, named = write((mine, clients), self.held, self.ledger.label)
-            written.append((place, clients, text, named, named.keys() - place.account.holds))
+            travelling, handles = closed(store, clients)
+            text, named = write((mine, clients, travelling), self.held, self.ledger.label)
+            written.append((place, clients, handles, text, named, named.keys() - place.account.holds))
         shared: set[Label] = set.intersection(*(lacks for *_, lacks in written)) if len(written) > 1 else set()
-        tensors = {label: tensor for label, tensor in written[0][3].items() if label in shared} if written else {}
+        tensors = {label: tensor for label, tensor in written[0][4].items() if label in shared} if written else {}
         common, calls = Cargo.of(tensors), []
         where = ray.put(common) if tensors else common
         self.bytes_out += common.data.nbytes
-        for place, clients, text, named, lacks in written:
+        for place, clients, handles, text, named, lacks in written:
             own = Cargo.of({label: named[label] for label in named if label in lacks and label not in shared})
             parcel = Parcel(text, own, place.account.settle())
             self.bytes_out += parcel.size
             place.account.holds |= lacks
-            calls.append(Call(clients, place, place.account, place.actor.do.remote(parcel, where)))
+            into = self._pieces(work, len(clients))
+            asked = place.actor.do.options(num_returns=1 + into).remote(parcel, where, handles, into)
+            answer, *left = asked if into else [asked]
+            calls.append(Call(clients, store, place, place.account, answer, left))
         return calls
+
+    def _pieces(self, work: Work[T], clients: int) -> int:
+        """In how many objects a share leaves what its clients hold."""
+        if not isinstance(work, Leaves):
+            return 0
+        return clients if self._state_bytes >= LARGE else 1
 
     def _answer(self, work: Work[T], call: Call) -> list[T]:
         """A share's results; done again by another where its worker has died."""
@@ -141,14 +157,15 @@ class Cluster:
                 raise
             except (RayActorError, ObjectLostError, OutOfMemoryError):
                 place = self._instead(call)
-                (call,) = self._send(work, [(place, call.clients)])
+                (call,) = self._send(work, [(place, call.clients)], call.store)
                 continue
             self.bytes_in += parcel.size
             tensors = parcel.cargo.unload(self.device)
             for label, tensor in tensors.items():
                 call.account.holds.add(self.ledger.enter(tensor, label))
-            results: list[T] = read(parcel.text, self.held, tensors)
-            return results
+            results, size = read(parcel.text, self.held, tensors)
+            self._state_bytes = max(self._state_bytes, size)
+            return [_with_handles(result, call) for result in results]
         raise PlaceLost(
             f"{_TRIES} workers have died over the same {len(call.clients)} clients, {call.clients[0]} among them: it "
             "is no accident (memory that runs out, say; Ray's logs tell more)"
@@ -198,3 +215,11 @@ class Cluster:
             return f"could not start: {str(error).strip().splitlines()[-1]}"
         place.who = f"worker {place.slot + 1} (process {pid} on {host})"
         return ""
+
+
+def _with_handles(result: T, call: Call) -> T:
+    """A result with handles in place of what was left to clients, which stays where it is."""
+    if not call.left:
+        return result
+    handles, left = handles_on(call.left, call.clients), vars(result)["left"]
+    return replace(result, left={client: handles[client] for client in left})  # type: ignore[type-var]

@@ -1,8 +1,8 @@
 """What travels between the driver and its workers: a pickle in which tensors, and what both sides hold, are labels.
 
 A tensor travels once. Whoever has it keeps it under its label until the driver's copy is gone or has been written to:
-so a frozen head, a model that is measured after it was trained, and the private parts of a client that comes back to
-its worker travel as a few bytes. The driver has a copy of everything, hence a worker can be lost.
+so a frozen head and a model that is measured after it was trained travel as a few bytes. What clients hold between
+their visits lies in the object store; the driver has handles on it (`KeptOnRay`), hence a worker can be lost.
 """
 
 from __future__ import annotations

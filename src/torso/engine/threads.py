@@ -19,6 +19,7 @@ from torso.data import Federation
 from torso.engine.base import Desk, Work, engines
 from torso.engine.memory import keep_freed_memory
 from torso.nets import Network
+from torso.personal.store import Store
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class OneByOne:
         self._pool = None
         torch.set_num_threads(self._threads_before)
 
-    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+    def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """In order, a bounded number in flight: results are summed as they come, so memory does not grow with m."""
         if self._pool is None:
             raise RuntimeError("the engine maps only inside its `with` block")
@@ -61,18 +62,18 @@ class OneByOne:
             for start in range(0, len(clients), self.at_once):
                 if len(waiting) >= 2 * self.workers:
                     yield waiting.popleft().result()
-                waiting.append(self._pool.submit(self._do, work, clients[start : start + self.at_once]))
+                waiting.append(self._pool.submit(self._do, work, clients[start : start + self.at_once], store))
             while waiting:
                 yield waiting.popleft().result()
         finally:
             for future in waiting:
                 future.cancel()
 
-    def _do(self, work: Work[T], group: Sequence[int]) -> T:
+    def _do(self, work: Work[T], group: Sequence[int], store: Store | None) -> T:
         desk: Desk | None = getattr(self._local, "desk", None)
         if desk is None:
             desk = self._local.desk = Desk.at(self.net, self.federation, self.precision)
-        return work(desk, group)
+        return work(desk.holding(store), group)
 
 
 engines["one-by-one"] = lambda net, federation, run: OneByOne(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import ray
 import torch
 from ray import cloudpickle
 
 from torso.data import Federation
-from torso.engine.base import Sums, engines
-from torso.engine.parcels import Cargo, Label, Numbered, Parcel, read, write
+from torso.engine.base import engines
+from torso.engine.keeping import Lies, open_states, pieces_of
+from torso.engine.parcels import Cargo, Label, Numbered, Parcel, read, whole, write
+from torso.personal.store import Store
 from torso.registry import guests, welcome
 
 if TYPE_CHECKING:
@@ -57,15 +61,34 @@ class Worker:
     def hello(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()
 
-    def do(self, parcel: Parcel, common: Cargo) -> Parcel:
-        """The results of some clients, merged into one where the work can."""
+    def do(self, parcel: Parcel, common: Cargo, held: Sequence[Any], into: int) -> Parcel | list[Parcel]:
+        """The results of some clients; behind them, in `into` parcels, what the work has left those clients.
+
+        `held` are handles on what clients hold, looked at here."""
         for label in parcel.gone:
             self.shelf.pop(label, None)
         for cargo in (common, parcel.cargo):
             self.shelf |= cargo.unload(self.device)
-        work, clients = read(parcel.text, self.held, self.shelf)
-        arriving = self.engine.map(work, clients)
-        results = [work.merged(arriving)] if isinstance(work, Sums) else list(arriving)
-        text, made = write(results, self.held, Numbered(self.number, self.numbers))
+        work, clients, store = read(parcel.text, self.held, self.shelf)
+        store = self._opened(store, held)
+        results, left = list(self.engine.map(work, clients, store)), dict[int, Any]()
+        if into:
+            left = {client: state for result in results for client, state in result.left.items()}
+            results = [replace(result, left=dict.fromkeys(result.left)) for result in results]
+        states = [whole(piece) for piece in pieces_of(left, clients, into)]
+        size = max((parcel.size for parcel in states), default=0) // max(len(clients) // max(into, 1), 1)
+        text, made = write((results, size), self.held, Numbered(self.number, self.numbers))
         self.shelf |= made
-        return Parcel(text, Cargo.of(made))
+        answer = Parcel(text, Cargo.of(made))
+        return [answer, *states] if into else answer
+
+    def _opened(self, store: Store | None, held: Sequence[Any]) -> Store | None:
+        """The store with what its handles stand for."""
+        if store is None:
+            return None
+        opened = [open_states(parcel, self.device) for parcel in ray.get(list(held))]
+
+        def some(entries: Mapping[int, Any]) -> dict[int, Any]:
+            return {k: opened[at.place][k] if isinstance(at, Lies) else at for k, at in entries.items()}
+
+        return Store(some(store.entries), None if store.later is None else Store(some(store.later.entries)))

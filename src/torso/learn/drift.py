@@ -27,6 +27,7 @@ class Local:
     params: Tensors
     own: Tensors = field(default_factory=dict)
     shared: Tensors = field(default_factory=dict)
+    participants: int = 1  # of the round
 
     def of_places(self, places: Tensor | slice, like: Tensors) -> Local:
         """That of some clients, of the names in `like` [G, *]; what is one tensor for all clients [*] stays."""
@@ -34,7 +35,7 @@ class Local:
         def some(held: Tensors) -> Tensors:
             return {n: t[places] if t.ndim == like[n].ndim else t for n, t in held.items() if n in like}
 
-        return Local(some(self.start), some(self.params), some(self.own), some(self.shared))
+        return Local(some(self.start), some(self.params), some(self.own), some(self.shared), self.participants)
 
 
 class Drift:
@@ -42,7 +43,7 @@ class Drift:
 
     remembers: ClassVar[bool] = False  # a tensor per client and parameter, zero at first
     sends: ClassVar[bool] = False  # that tensor's change travels too, and the server's mean comes back
-    gathers: ClassVar[bool] = False  # `shared` is the mean of the participants' models as they stand before the round
+    gathers: ClassVar[bool] = False  # `shared` is what the other participants' models add to the mean of them all
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
         """Corrected gradients [G, *], in new tensors or the same ones."""
@@ -55,6 +56,11 @@ class Drift:
     def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
         """What the clients remember after the visit [G, *]; pace [G] is the sum of lr × effective steps."""
         return at.own
+
+    def change(self, at: Local) -> Tensors:
+        """By how much a visit has changed what clients remember [G, *], as the server works it out from their models
+        where the change is not sent; `at` has `start` and `params`."""
+        return {}
 
     def settle(self, mean: Tensors, shared: Tensors) -> Tensors:
         """What is broadcast next, from what the server rule gave and the server's mean of memories."""
@@ -133,7 +139,10 @@ class Dynamic(Drift):
         return clip_norm(pulled, self.clip) if self.clip else pulled
 
     def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
-        return {n: at.own[n] - self.alpha * (p - at.start[n]) for n, p in at.params.items()}
+        return {n: at.own[n] + change for n, change in self.change(at).items()}
+
+    def change(self, at: Local) -> Tensors:
+        return {n: -self.alpha * (p - at.start[n]) for n, p in at.params.items()}
 
     def settle(self, mean: Tensors, shared: Tensors) -> Tensors:
         return {n: t - shared[n] / self.alpha if n in shared else t for n, t in mean.items()}
@@ -148,7 +157,8 @@ class Dynamic(Drift):
 class MultiTask(Drift):
     """λ₁·Σ_k‖w_k − w̄‖² + λ₂·Σ_k‖w_k‖² is added to the sum of losses, w̄ the mean of the participants' models (spec 5.5).
 
-    That is λ₁·tr(WΩWᵀ) with Ω the centring projector I − 11ᵀ/m. `auto`: 10^−(digits of the parameter count + 1)."""
+    That is λ₁·tr(WΩWᵀ) with Ω the centring projector I − 11ᵀ/m. During a visit the other columns of W stand still and
+    w̄ moves with w_k, so one participant alone has no penalty. `auto`: 10^−(digits of the parameter count + 1)."""
 
     lam1: NotNegative | Literal["auto"] = "auto"
     lam2: NotNegative | Literal["auto"] = "auto"
@@ -158,7 +168,8 @@ class MultiTask(Drift):
         size = sum(tensor[0].numel() for tensor in at.params.values())
         usual = 10.0 ** -(len(str(size)) + 1)
         pull, shrink = (usual if lam == "auto" else lam for lam in (self.lam1, self.lam2))
-        return {n: g + 2 * pull * (at.params[n] - at.shared[n]) + 2 * shrink * at.params[n] for n, g in grads.items()}
+        mean = {n: at.shared[n] + at.params[n] / at.participants for n in grads}
+        return {n: g + 2 * pull * (at.params[n] - mean[n]) + 2 * shrink * at.params[n] for n, g in grads.items()}
 
 
 def clip_norm(grads: Tensors, limit: float) -> Tensors:

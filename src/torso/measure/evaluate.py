@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 
-from torso.data import Federation
+from torso.data import Roster
 from torso.engine import SERVER, Desk, Engine, Work
 from torso.learn.course import Course
 from torso.learn.local import learn, learn_by_epoch
@@ -17,10 +17,12 @@ from torso.measure import accuracy as _accuracy  # noqa: F401  registers the mea
 from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
 from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures
+from torso.measure.counts import class_counts_of, test_counts_of
+from torso.measure.generic import generic_of
 from torso.measure.mixes import weigh
 from torso.nets import Tensors
-from torso.personal.models import generic_model
-from torso.server.state import State
+from torso.personal.state import State
+from torso.personal.store import Store
 
 Values = dict[str, list[float]]
 
@@ -31,11 +33,10 @@ class Exam:
 
     names: tuple[str, ...]
     model: Tensors
-    private: Mapping[int, Tensors]
     how: Evaluation
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
-        held = desk.models(self.model, self.private, clients)
+        held = desk.models(self.model, clients)
         visit = cache(lambda: self.how.visit(desk, clients))
         found: Values = {}
         for of in dict.fromkeys(measures[name].of for name in self.names):
@@ -47,8 +48,7 @@ class Exam:
         return found
 
     def for_clients(self, clients: Sequence[int]) -> Exam:
-        private = {k: self.private[k] for k in clients if k in self.private}
-        return replace(self, private=private, how=self.how.for_clients(clients))
+        return replace(self, how=self.how.for_clients(clients))
 
     def _take(self, desk: Desk, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]) -> Values:
         takes: dict[Measure, None] = {measures[name].take: None for name in names if measures[name].of == of}
@@ -77,11 +77,11 @@ class ServerExam:
     how: Evaluation
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
-        tensors = desk.models(self.model, {}, [SERVER] * len(clients))
+        tensors = desk.models(self.model, [SERVER] * len(clients), kept=False)
         return {name: v.tolist() for take in self.takes for name, v in take(desk, clients, tensors, self.how).items()}
 
     def for_clients(self, clients: Sequence[int]) -> ServerExam:
-        return replace(self, how=self.how.for_clients(()))  # "clients" are batches: nobody's tensors are needed
+        return replace(self, how=self.how.for_clients(()))  # "clients" are batches
 
 
 def own_models(
@@ -106,7 +106,7 @@ def own_models(
 
 def evaluate(
     engine: Engine,
-    federation: Federation,
+    roster: Roster,
     names: Sequence[str],
     state: State,
     how: Evaluation,
@@ -115,21 +115,21 @@ def evaluate(
     """Take the named measures: those of clients over `clients`, of newcomers over all of them, of the server over the
     whole test set."""
     found: dict[str, Accuracy] = {}
-    newcomers = federation.newcomers.tolist()
+    newcomers = roster.newcomers.tolist()
     groups: tuple[tuple[tuple[Taken, ...], Sequence[int]], ...] = (
         (("clients", "local", "own"), clients),
         (("newcomers",), newcomers),
     )
     for kinds, who in groups:
         asked = tuple(name for name in names if measures[name].of in kinds)
-        values = _collect(engine, Exam(asked, state.model, state.private, how), who) if asked else {}
+        values = _collect(engine, Exam(asked, state.model, how), who, state.clients) if asked else {}
         found |= {name: Accuracy.over(per_client) for name, per_client in values.items()}
-    return found | _of_server(engine, federation, names, state, how, clients)
+    return found | _of_server(engine, roster, names, state, how, clients)
 
 
 def _of_server(
     engine: Engine,
-    federation: Federation,
+    roster: Roster,
     names: Sequence[str],
     state: State,
     how: Evaluation,
@@ -139,28 +139,26 @@ def _of_server(
     asked = [name for name in names if measures[name].of in ("server", "mixes")]
     if not asked:
         return {}
-    labels = federation.test.labels
     exam = ServerExam(
         tuple(dict.fromkeys(measures[name].take for name in asked)),
-        generic_model(state.model, state.private, federation, how.weighting),
+        generic_of(engine, state.model, state.clients, roster, how.weighting),
         how,
     )
-    rights = _collect(engine, exam, range(-(-len(labels) // how.batch_size)))
+    rights = _collect(engine, exam, range(-(-roster.test_samples // how.batch_size)))
     found: dict[str, Accuracy] = {}
+    mixes = cache(lambda: (test_counts_of(engine), class_counts_of(engine, clients).double()))
     for name in asked:
         right = torch.tensor(rights[name], dtype=torch.float64).sum(dim=0)
         if measures[name].of == "mixes":
-            there = torch.bincount(labels, minlength=federation.classes).cpu()
-            counts = federation.class_counts[list(clients)].cpu().double()
-            found[name] = Accuracy.over(weigh(right, there, counts).tolist())
+            found[name] = Accuracy.over(weigh(right, *mixes()).tolist())
         else:
-            found[name] = Accuracy.over([100 * float(right) / len(labels)], per_client=False)
+            found[name] = Accuracy.over([100 * float(right) / roster.test_samples], per_client=False)
     return found
 
 
-def _collect(engine: Engine, exam: Work[Values], clients: Sequence[int]) -> Values:
+def _collect(engine: Engine, exam: Work[Values], clients: Sequence[int], store: Store | None = None) -> Values:
     values: Values = defaultdict(list)
-    for part in engine.map(exam, clients):
+    for part in engine.map(exam, clients, store):
         for name, found in part.items():
             values[name] += found
     return dict(values)

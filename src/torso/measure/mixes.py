@@ -78,13 +78,13 @@ def generic_as_personal(desk: Desk, clients: Sequence[int], tensors: Tensors, ho
     return {"generic_as_personal": right}
 
 
-@measure("personal", of="own")
+@measure("personal", of="own", whole_test=True)
 def personal(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """P-FL of the clients' own models, as method.personal makes them (spec 9.4). Ditto's PM (spec 9.6)."""
     return {"personal": percent_by_mix(desk, clients, tensors, how.batch_size)}
 
 
-@measure("local", of="local")
+@measure("local", of="local", whole_test=True)
 def local(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """P-FL of the model that one more visit leaves on the client, before aggregation. Ditto's LM (spec 9.6)."""
     return {"local": percent_by_mix(desk, clients, tensors, how.batch_size)}

@@ -19,7 +19,7 @@ from torso.nets import Tensors
 _HELD_OUT = 0.1  # of a newcomer's samples: they choose the epoch
 
 
-@measure("new_before", of="newcomers")
+@measure("new_before", of="newcomers", whole_test=True)
 def new_before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Clients that never train, with the model they are given, by their own mix of classes (spec 9.7).
 
@@ -27,7 +27,7 @@ def new_before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalua
     return {"new_before": percent_by_mix(desk, clients, tensors, how.batch_size)}
 
 
-@measure("new_after", of="newcomers")
+@measure("new_after", of="newcomers", whole_test=True)
 def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7).
 

@@ -23,7 +23,7 @@ from torso.report.comparison import flat
 from torso.results.checkpoint import write_text
 from torso.results.folder import is_free
 from torso.results.result import Result
-from torso.runs.run import device_of
+from torso.runs.job import device_of
 
 Answer = dict[str, Any]
 

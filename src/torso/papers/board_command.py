@@ -129,7 +129,7 @@ def _contestants(arena: Arena, pairs: Sequence[Pair], root: Path | None, dry_run
     from torso.papers.board import Arena
     from torso.papers.compete import Contestant
     from torso.papers.files import roots_for
-    from torso.runs.run import device_of
+    from torso.runs.job import device_of
 
     configs = [arena.config(setting, entry, {}) for setting, entry, _ in pairs]
     device_of(configs[0].run)

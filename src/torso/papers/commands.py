@@ -98,7 +98,7 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     from torso.papers.plan import plan
     from torso.papers.published import recipe
     from torso.papers.settings import REASONS
-    from torso.runs.run import device_of
+    from torso.runs.job import device_of
 
     made = plan(recipe(table), only, seeds, sets)
     if not made.runs:

@@ -14,7 +14,8 @@ from torso.parallel.packs import PlannedRun
 from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.run import Stopped, data_of, prepare, run
+from torso.runs.job import data_of, simulate
+from torso.runs.run import Stopped, run
 
 Planned = tuple[Config, str, int]  # with its method and seed
 
@@ -62,7 +63,7 @@ def compare(
             federations = {seed: data_of(chosen)}
         if number == 0:
             for other, _, _ in plans[: len(methods)]:
-                prepare(other, federations[seed])
+                simulate(other, federations[seed])
         try:
             result = run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=federations[seed])
         except Stopped as stopped:
@@ -82,7 +83,7 @@ def _spread(
     """The same on a cluster, as whole runs side by side. Requests are checked here before any of them begins."""
     made = {first[0][2]: data_of(first[0][0])}
     for other, _, seed in first:
-        prepare(other, made[seed])
+        simulate(other, made[seed])
     with crew(plans[0][0].run) as hands:
         from torso.parallel.ray_crew import spread  # needs Ray
 

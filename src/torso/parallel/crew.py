@@ -22,8 +22,8 @@ from torso.errors import RequestError, TorsoError
 from torso.parallel.packs import After, PlannedRun, side_by_side
 from torso.results.result import Result
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.job import device_of
 from torso.runs.rounds import Round
-from torso.runs.run import device_of
 
 Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
 Post = Callable[[Letter], None]  # leaves word
@@ -177,7 +177,7 @@ def do(
 
 def light(result: Result) -> Result:
     """What can be said of a run that took place elsewhere: its models stay in its folder."""
-    return replace(result, job=None, state=None)
+    return replace(result, models=None)
 
 
 def portable(error: Exception) -> Exception:

@@ -22,7 +22,8 @@ from torso.learn.lockstep import Lockstep
 from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.run import Stopped, data_of, device_of, run
+from torso.runs.job import data_of, device_of
+from torso.runs.run import Stopped, run
 
 if TYPE_CHECKING:
     from torso.parallel.crew import Crew

@@ -34,7 +34,7 @@ from torso.parallel.orchestrator import Orchestrator
 from torso.parallel.packs import PlannedRun
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.run import data_of, device_of
+from torso.runs.job import data_of, device_of
 
 _LOOK = 0.2  # seconds between looks at whether to stop
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)

@@ -56,6 +56,7 @@ class Personal:
 
     from_start: ClassVar[bool] = False  # a client's own model begins at the run's initial model
     passes: ClassVar[int] = 0  # further training passes of a visit, for the cost (spec 14.2)
+    tells: ClassVar[str] = ""  # the note of `before` that is sent to the server: numbers [G, M] about M offered models
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", phases(self.phases))
@@ -83,9 +84,17 @@ class Personal:
         """What a client remembers at first, of `clients` in all; `net` tells shapes and parts, not weights."""
         return {}
 
-    def offer(self, notes: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
-        """The clients whose last models the server sends to one with these notes."""
+    def known(self, client: int, clients: int) -> Tensors:
+        """What the server knows of a client's likings at first, of `clients` in all."""
+        return {}
+
+    def offer(self, known: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
+        """The clients whose last models the server sends to one of which it knows this."""
         return ()
+
+    def heard(self, known: Tensors, senders: Tensor, told: Tensor) -> Tensors:
+        """What the server knows after a client has told it numbers [M] about the models of M senders."""
+        return known
 
     def before(self, at: Opening) -> tuple[Tensors, Tensors]:
         """The models that the visit begins with, and the notes."""

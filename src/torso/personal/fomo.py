@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from torso.kinds import Count, Fraction, NotNegative
 from torso.learn.stacked import per_client
-from torso.nets import Network, Tensors
+from torso.nets import Tensors
 from torso.personal.base import Opening, Personal, personals
 
 AFFINITY = "affinity"  # of one client to all [N]: the scores of the models it was sent, summed over the rounds
+SCORES = "scores"
 _SMALLEST = 1e-5  # added to a distance: the client's own model has distance 0 and score 0
 
 
@@ -34,6 +36,7 @@ class Fomo(Personal):
     validation: Fraction = 0.2
     explore: NotNegative = 0.3
     decay: NotNegative = 0.05
+    tells: ClassVar[str] = SCORES
 
     @property
     def holds_out(self) -> float:
@@ -42,13 +45,16 @@ class Fomo(Personal):
     def opening_passes(self, offered: int) -> float:
         return 1.0 + offered if offered else 0.0
 
-    def notes(self, client: int, clients: int, net: Network) -> Tensors:
+    def known(self, client: int, clients: int) -> Tensors:
         return {AFFINITY: torch.eye(1, clients).roll(client)[0]}
 
-    def offer(self, notes: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
+    def heard(self, known: Tensors, senders: Tensor, told: Tensor) -> Tensors:
+        return {AFFINITY: known[AFFINITY].to(told.device).scatter_add(0, senders, told)}
+
+    def offer(self, known: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
         """The best of those available, some of them replaced; equals are drawn at random."""
         pool = rng.permutation(np.asarray(available, dtype=np.int64))
-        ranked = pool[np.argsort(-notes[AFFINITY].cpu().numpy()[pool], kind="stable")]
+        ranked = pool[np.argsort(-known[AFFINITY].cpu().numpy()[pool], kind="stable")]
         best, others = ranked[: self.models], ranked[self.models :]
         curious = rng.random(len(best)) < self.explore - self.decay * (round - 1)
         instead = rng.permutation(others)[: curious.sum()]
@@ -65,7 +71,7 @@ class Fomo(Personal):
             for name, theirs in fetch().items():
                 if theirs.is_floating_point():  # running statistics are mixed like parameters, counters are not
                     mixed[name] = mixed[name] + per_client(weight, theirs) * (theirs - at.received[name])
-        return mixed, {**at.notes, AFFINITY: at.notes[AFFINITY].scatter_add(1, at.senders, scores.T)}
+        return mixed, {**at.notes, SCORES: scores.T}
 
     def _scores(self, at: Opening) -> Tensor:
         """What each offer is worth, not clipped [M, G]."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 
-from torso.data import Federation
+from torso.data import Roster
 from torso.nets import Tensors
+from torso.personal.store import ClientState
+from torso.server.sums import add
 
 
-def models_of(model: Tensors, private: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
+def models_of(model: Tensors, kept: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
     """The models that G clients hold, stacked [G, *]: the server's tensors, with a client's own where it has them."""
-    own = [private.get(client, {}) for client in clients]
+    own = [kept.get(client, {}) for client in clients]
     return {
         name: torch.stack([mine.get(name, tensor) for mine in own])
         if any(name in mine for mine in own)
@@ -22,28 +23,41 @@ def models_of(model: Tensors, private: Mapping[int, Tensors], clients: Sequence[
     }
 
 
-def generic_model(
-    model: Tensors, private: Mapping[int, Tensors], federation: Federation, weighting: str = "samples"
-) -> Tensors:
-    """The server's model; parts that clients keep are averaged over all training clients, by samples or all alike
-    (spec 4.2, 9.4).
+def own_models_of(store: Mapping[int, ClientState], model: Tensors, origin: Tensors, clients: Sequence[int]) -> Tensors:
+    """What the visits of G clients left them [G, *]: tensors of their own, the run's first (`origin`) or the server's
+    elsewhere."""
+    own, first = {k: store[k].own for k in clients}, {**model, **origin}
+    names = origin.keys() | {name for mine in own.values() for name in mine}
+    return models_of({name: first[name] for name in sorted(names)}, own, clients)
 
-    A client that has not trained counts with the value it would start from.
-    """
-    names = {name for mine in private.values() for name in mine}
-    clients = sorted(private)
-    own = federation.train.sizes_of(clients)
-    total = len(federation.train.order) - int(federation.train.sizes_of(federation.newcomers).sum())
+
+def shares_of(roster: Roster, clients: Sequence[int], weighting: str) -> list[float]:
+    """The shares of clients in a mean over all that train, by samples or all alike (spec 4.2, 9.4)."""
     if weighting == "uniform":
-        own, total = np.ones_like(own), federation.clients - len(federation.newcomers)
-    mean = dict(model)
-    for name in names:
-        start = model[name]
-        if not start.is_floating_point():
-            mean[name] = torch.stack([mine[name] for mine in private.values()]).amax(dim=0)
-            continue
-        shift = torch.zeros_like(start)
-        for client, size in zip(clients, own.tolist(), strict=True):
-            shift += (private[client][name] - start) * (size / total)
-        mean[name] = start + shift
-    return mean
+        return [1 / len(roster.training)] * len(clients)
+    sizes: list[int] = roster.sizes_of(clients).tolist()
+    return [size / roster.samples for size in sizes]
+
+
+def shifts_of(model: Tensors, kept: Tensors, share: float) -> Tensors:
+    """What one client's kept parts add to a mean that starts at the model; of counters the largest stands."""
+    return {n: (t - model[n]) * share if t.is_floating_point() else t for n, t in kept.items()}
+
+
+def shifted(model: Tensors, shifts: Tensors) -> Tensors:
+    """The model after all shifts have been added."""
+    moved = {n: model[n] + shift if shift.is_floating_point() else shift for n, shift in shifts.items()}
+    return {**model, **moved}
+
+
+def generic_model(
+    model: Tensors, store: Mapping[int, ClientState], roster: Roster, weighting: str = "samples"
+) -> Tensors:
+    """The server's model; parts that clients keep are averaged over all training clients (spec 4.2, 9.4).
+
+    A client that has not trained counts with the value it would start from."""
+    clients = sorted(store)
+    shifts: Tensors = {}
+    for client, share in zip(clients, shares_of(roster, clients, weighting), strict=True):
+        add(shifts, shifts_of(model, store[client].kept, share))
+    return shifted(model, shifts)

@@ -8,15 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from torso.config import Config
+from torso.data import Roster
 from torso.methods import AXES, Method, Share, methods
 from torso.methods.parse import axis_to_config
 from torso.nets import Network, build, part_names
 from torso.registry import plain
-from torso.runs.cost import down, up
-from torso.runs.rounds import visit_of
+from torso.runs.cost import down, schema_bytes, up
+from torso.runs.rounds import tell
 from torso.runs.stages import Stage, stages
-from torso.server.state import State, bytes_of
+from torso.server.state import ServerState, bytes_of
 
 _PARTS = ("all", "body", "head", "personal")
 
@@ -48,10 +51,11 @@ def _bytes(stage: Stage, net: Network) -> tuple[int, int]:
     """The messages of a participant when everybody has uploaded a model before."""
     everybody = 100
     model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
-    held = {k: {name: model[name] for name in stage.keeps} for k in range(everybody)}
-    state = State(model, private=held)
-    visit = visit_of(stage, state, everybody, 2, {0: 1.0}, seed=0)
-    return bytes_of(down(stage, visit, 0)), bytes_of(up(stage, visit, 0))
+    held = {k: {name: model[name] for name in stage.travels} for k in range(everybody)}
+    sizes = np.ones(everybody, dtype=np.int64)
+    roster = Roster("everybody", 1, (1, 1, 1), (0.0,), (1.0,), sizes, np.zeros(0, dtype=np.int64))
+    told = tell(stage, ServerState(model, uploads=held), roster, [0], 2, seed=0)
+    return bytes_of(down(told, 0)), schema_bytes(up(stage, told, 0))
 
 
 def _travels(stage: Stage) -> str:
@@ -63,7 +67,7 @@ def _travels(stage: Stage) -> str:
         words.append("control variates")
     if method.drift.gathers:
         words.append("mean of models")
-    if method.server.apart and method.personal.holds_out:
+    if method.server.keeps_uploads and method.personal.holds_out:
         words.append("others' models")
     return " + ".join(words)
 

@@ -1,7 +1,9 @@
 """Checkpoints: safetensors for tensors, JSON for the rest, each whole or absent.
 
-A file is written under a temporary name and renamed. The JSON file comes last and holds the checksum of the tensors and
-of itself, so a checkpoint counts only when both are whole. The last two are kept.
+`round-R.json` names its files with their checksums: `round-R.safetensors`, what the server holds, and one or several
+`clients-R.safetensors`, what clients hold. A client's state is written when it has changed since the last checkpoint,
+so one costs what a round has changed, not what all clients have. A file is written under a temporary name and
+renamed; the JSON file comes last and holds a checksum of itself. The last two checkpoints are kept, with their files.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ import hashlib
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +24,18 @@ from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError
 from torso.nets import Tensors
-from torso.server.state import Cost, State
+from torso.personal.state import State
+from torso.personal.store import KINDS, ClientState, Elsewhere, Store
+from torso.server.state import Cost, ServerState, bytes_of
 
 KEPT = 2
-_FORMAT = 1
-_SERVER = ("model", "shown", "rule", "drift", "origin")  # the fields of State that are tensors by name …
-_CLIENTS = ("private", "memory", "own", "notes")  # … and those by client and name
-_FREE = ("rule", "notes")  # those whose tensors are named and shaped as a strategy likes
+_FORMAT = 2
+_OLDER = 1  # all tensors in one file, those of clients too
+_SERVER = ("model", "shown", "rule", "drift", "origin")  # the fields of ServerState that are tensors by name …
+_BY_CLIENT = ("uploads", "scores")  # … and those by client and name
+_FREE = ("rule", "scores", "notes")  # those whose tensors are named and shaped as a strategy likes
+_WASTE = 2.0  # times what clients hold now: once their files take more, all states are written anew
+_ERRORS = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -38,44 +46,130 @@ class Checkpoint:
     state: State
     skipped: tuple[str, ...] = ()
 
+    @property
+    def server(self) -> ServerState:
+        return self.state.server
+
+
+@dataclass
+class _File:
+    """A file of clients' states: which of them it holds, and how long and what it is."""
+
+    clients: list[int]
+    size: int
+    sha256: str
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one run, in a folder. It remembers which client's state lies in which file."""
+
+    folder: Path
+    fingerprint: str
+    written: int = 0  # bytes of tensors so far, for those who measure it
+    _files: dict[str, _File] = field(default_factory=dict)
+    _lies: dict[int, tuple[str, weakref.ref[Any]]] = field(default_factory=dict)  # where, and what was written
+
+    def save(self, state: State) -> Path:
+        """Write the state of a finished round, then tidy up."""
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / f"round-{state.round:06d}.json"
+        server = path.with_suffix(".safetensors")
+        flat = _flatten(state.server)
+        replace_file(server, lambda temporary: save_file(flat, temporary))
+        self.written += bytes_of(flat)
+        self._save_clients(state)
+        note = {
+            "format": _FORMAT,
+            "round": state.round,
+            "config": self.fingerprint,
+            "tensors_sha256": _sha256(server),
+            "clients": {name: {"sha256": file.sha256, "of": self._live(name)} for name, file in self._files.items()},
+            "met": sorted(state.server.met),
+            "cost": asdict(state.cost),
+        }
+        _write_note(path, note)
+        tidy(self.folder)
+        return path
+
+    def resumed(self, found: Checkpoint) -> None:
+        """Go on from a checkpoint: what it holds need not be written again."""
+        note = json.loads(found.path.read_text(encoding="utf-8"))
+        self._files, self._lies = {}, {}
+        for name, entry in note.get("clients", {}).items():
+            size = (self.folder / name).stat().st_size
+            self._files[name] = _File(list(entry["of"]), size, entry["sha256"])
+            for client in entry["of"]:
+                self._lies[client] = name, weakref.ref(found.state.clients.entries[client])
+
+    def _save_clients(self, state: State) -> None:
+        """Write the clients that have changed into a file; all of them where the files have become wasteful."""
+        entries = state.clients.entries
+        self._lies = {k: lies for k, lies in self._lies.items() if k in entries}
+        changed = [k for k, entry in sorted(entries.items()) if k not in self._lies or self._lies[k][1]() is not entry]
+        self._forget()
+        if changed:
+            self._write(state, changed)
+        live = sum(self._bytes_of(name) for name in self._files)
+        if sum(file.size for file in self._files.values()) > _WASTE * live + (1 << 20):
+            self._write(state, sorted(entries))
+
+    def _write(self, state: State, clients: list[int]) -> None:
+        number = sum(name.startswith(f"clients-{state.round:06d}") for name in self._files)
+        name = f"clients-{state.round:06d}{f'-{number}' if number else ''}.safetensors"
+        held = {k: state.clients[k] for k in clients}
+        flat = _flat_clients(held)
+        replace_file(self.folder / name, lambda temporary: save_file(flat, temporary))
+        size = bytes_of(flat)
+        self.written += size
+        self._files[name] = _File(clients, size, _sha256(self.folder / name))
+        self._lies |= {k: (name, weakref.ref(state.clients.entries[k])) for k in clients}
+        self._forget()
+
+    def _live(self, name: str) -> list[int]:
+        return [k for k in self._files[name].clients if self._lies.get(k, ("",))[0] == name]
+
+    def _bytes_of(self, name: str) -> float:
+        """Of what a file holds that is not out of date; all clients of a file are taken to hold as much."""
+        file = self._files[name]
+        return file.size * len(self._live(name)) / max(len(file.clients), 1)
+
+    def _forget(self) -> None:
+        self._files = {name: file for name, file in self._files.items() if self._live(name)}
+
 
 def save(folder: Path, state: State, fingerprint: str) -> Path:
-    """Write the state of a finished round, then tidy up."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"round-{state.round:06d}.json"
-    tensors = path.with_suffix(".safetensors")
-    replace_file(tensors, lambda temporary: save_file(_flatten(state), temporary))
-    note = {
-        "format": _FORMAT,
-        "round": state.round,
-        "config": fingerprint,
-        "tensors_sha256": _sha256(tensors),
-        "met": sorted(state.met),
-        "cost": asdict(state.cost),
-    }
-    text = json.dumps({**note, "sha256": _seal(note)})
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    tidy(folder)
-    return path
+    """One checkpoint by itself: everything is written."""
+    return Checkpoints(folder, fingerprint).save(state)
 
 
 def tidy(folder: Path) -> None:
-    """Keep the newest checkpoints; drop older ones and what a killed run left half-written."""
-    kept = {whole.stem for whole in _newest_first(folder)[:KEPT]}
-    for old in (*folder.glob(".*"), *folder.glob("round-*.json"), *folder.glob("round-*.safetensors")):
-        if old.stem not in kept:
-            old.unlink()
+    """Keep the newest checkpoints with their files; drop older ones and what a killed run left half-written."""
+    newest = _newest_first(folder)[:KEPT]
+    kept = {whole.stem for whole in newest} | {Path(name).stem for whole in newest for name in _client_files(whole)}
+    old = (folder.glob(pattern) for pattern in (".*", "round-*.json", "round-*.safetensors", "clients-*.safetensors"))
+    for path in (each for group in old for each in group):
+        if path.stem not in kept:
+            path.unlink()
 
 
-def load_newest(folder: Path, model: Tensors, fingerprint: str | None) -> Checkpoint | None:
+def _client_files(path: Path) -> list[str]:
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8")).get("clients", {}))
+    except (OSError, ValueError, AttributeError):
+        return []
+
+
+def load_newest(folder: Path, model: Tensors, fingerprint: str | None, *, uploads: bool = False) -> Checkpoint | None:
     """The newest whole checkpoint of this config (None: of any), or None where there is none at all.
 
-    `model` says which tensors there must be, with their shapes."""
+    `model` says which tensors there must be, with their shapes; `uploads`: whether the server keeps what clients
+    upload, which older checkpoints do not tell apart from what clients keep."""
     skipped: list[str] = []
     for path in _newest_first(folder):
         try:
-            return Checkpoint(path, _read(path, model, fingerprint), tuple(skipped))
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            return Checkpoint(path, _read(path, model, fingerprint, uploads), tuple(skipped))
+        except _ERRORS as error:
             skipped.append(f"{path.name} is damaged ({error})")
     if skipped:
         raise RequestError(
@@ -91,39 +185,73 @@ def adopt(source: Path, target: Path, fingerprint: str) -> bool:
     for path in _newest_first(source):
         try:
             note, _ = _verified(path)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        except _ERRORS:
             continue
         target.mkdir(parents=True, exist_ok=True)
-        tensors, place = path.with_suffix(".safetensors"), target / path.name
-        replace_file(place.with_suffix(".safetensors"), lambda temporary: shutil.copyfile(tensors, temporary))  # noqa: B023
-        note["config"] = fingerprint
-        text = json.dumps({**note, "sha256": _seal(note)})
-        replace_file(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))  # noqa: B023
+        for name in (path.with_suffix(".safetensors").name, *note.get("clients", {})):
+            copied = source / name
+            replace_file(target / name, lambda temporary: shutil.copyfile(copied, temporary))  # noqa: B023
+        _write_note(target / path.name, {**note, "config": fingerprint})
         return True
     return False
 
 
-def _read(path: Path, model: Tensors, fingerprint: str | None) -> State:
+def _write_note(path: Path, note: dict[str, Any]) -> None:
+    text = json.dumps({**note, "sha256": _seal(note)})
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _read(path: Path, model: Tensors, fingerprint: str | None, uploads: bool) -> State:
     note, tensors = _verified(path)
     if fingerprint is not None and note["config"] != fingerprint:
         raise RequestError(
             f"checkpoint {str(path)!r} comes from another config. "
             "Resume with the config.toml of its run, or choose another --out."
         )
-    return _unflatten(tensors, model, note, path)
+    where = repr(str(path))
+    if note["format"] == _OLDER:
+        tensors = dict(_as_now(tensors, uploads))
+    server = _server(tensors, model, note, where)
+    return State(server, _clients(tensors, model, where))
+
+
+def _as_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of an older checkpoint by the names of today."""
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        client, _, leaf = rest.partition("/")
+        if kind == "private":
+            yield f"client {client}/kept/{leaf}", tensor
+            if uploads:
+                yield f"uploads/{client}/{leaf}", tensor
+        elif kind == "notes" and leaf == "affinity":  # the server's now
+            yield f"scores/{client}/{leaf}", tensor
+        elif kind in KINDS:
+            yield f"client {client}/{kind}/{leaf}", tensor
+        else:
+            yield name, tensor
 
 
 def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
-    """The note and the tensors of a checkpoint, after their checksums."""
+    """The note and the tensors of a checkpoint, after their checksums; of clients, those that it stands for."""
     note = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(note, dict) or note.pop("sha256", None) != _seal(note):
         raise ValueError("its checksum does not match")
-    if note["format"] != _FORMAT:
-        raise ValueError(f"format {note['format']}, this version reads {_FORMAT}")
-    tensors = path.with_suffix(".safetensors")
-    if _sha256(tensors) != note["tensors_sha256"]:
-        raise ValueError(f"the checksum of {tensors.name} does not match")
-    return note, load_file(tensors)
+    if note["format"] not in (_FORMAT, _OLDER):
+        raise ValueError(f"format {note['format']}, this version reads {_OLDER} and {_FORMAT}")
+    server = path.with_suffix(".safetensors")
+    tensors = _checked(server, note["tensors_sha256"])
+    for name, entry in note.get("clients", {}).items():
+        of = {f"client {client}" for client in entry["of"]}
+        held = _checked(path.with_name(Path(name).name), entry["sha256"])
+        tensors |= {n: tensor for n, tensor in held.items() if n.partition("/")[0] in of}
+    return note, tensors
+
+
+def _checked(path: Path, sha256: str) -> Tensors:
+    if _sha256(path) != sha256:
+        raise ValueError(f"the checksum of {path.name} does not match")
+    return load_file(path)
 
 
 def load_body(path: Path, model: Tensors, body: str) -> Tensors:
@@ -152,46 +280,76 @@ def load_body(path: Path, model: Tensors, body: str) -> Tensors:
     return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}
 
 
-def _flatten(state: State) -> Tensors:
-    named = {f"{kind}/{n}": t for kind in _SERVER for n, t in getattr(state, kind).items()}
-    for kind in _CLIENTS:
-        held: Mapping[int, Tensors] = getattr(state, kind)
+def _flatten(server: ServerState) -> Tensors:
+    named = {f"{kind}/{n}": t for kind in _SERVER for n, t in getattr(server, kind).items()}
+    for kind in _BY_CLIENT:
+        held: Mapping[int, Tensors] = getattr(server, kind)
         named |= {f"{kind}/{client}/{n}": t for client, own in held.items() for n, t in own.items()}
-    return _each_its_own({name: tensor.detach().cpu().contiguous() for name, tensor in named.items()})
+    return _for_file(named)
 
 
-def _each_its_own(tensors: Tensors) -> Tensors:
+def _flat_clients(clients: Mapping[int, ClientState]) -> Tensors:
+    return _for_file(
+        {
+            f"client {client}/{kind}/{n}": t
+            for client, state in clients.items()
+            for kind in KINDS
+            for n, t in getattr(state, kind).items()
+        }
+    )
+
+
+def _for_file(named: Tensors) -> Tensors:
     """safetensors refuses two names for one piece of memory (a model that has not moved from where it began)."""
     met: set[int] = set()
     alone: Tensors = {}
-    for name, tensor in tensors.items():
-        alone[name] = tensor.clone() if tensor.data_ptr() in met else tensor
-        met.add(tensor.data_ptr())
+    for name, tensor in named.items():
+        plain = tensor.detach().cpu().contiguous()
+        alone[name] = plain.clone() if plain.data_ptr() in met else plain
+        met.add(plain.data_ptr())
     return alone
 
 
-def _unflatten(tensors: Tensors, model: Tensors, note: dict[str, Any], path: Path) -> State:
+def _server(tensors: Tensors, model: Tensors, note: dict[str, Any], where: str) -> ServerState:
     found: dict[str, Tensors] = {kind: {} for kind in _SERVER}
-    held: dict[str, dict[int, Tensors]] = {kind: {} for kind in _CLIENTS}
-    device = next(iter(model.values())).device
+    held: dict[str, dict[int, Tensors]] = {kind: {} for kind in _BY_CLIENT}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
-        client, _, rest = rest.partition("/") if kind in _CLIENTS else ("", "", rest)
-        if kind not in _FREE:
-            check_fits(rest, tensor, model, repr(str(path)))
-        place = held[kind].setdefault(int(client), {}) if kind in _CLIENTS else found[kind]
-        place[rest] = tensor.to(device, copy=True)  # aligned memory: sums over a file's depend on where a tensor lies
+        if kind.startswith("client "):
+            continue
+        client, _, rest = rest.partition("/") if kind in _BY_CLIENT else ("", "", rest)
+        place = held[kind].setdefault(int(client), {}) if kind in _BY_CLIENT else found[kind]
+        place[rest] = _placed(kind, rest, tensor, model, where)
     missing = model.keys() - found["model"].keys()
     if missing:
-        raise RequestError(f"{str(path)!r} lacks {', '.join(sorted(missing))}, which this network has.")
+        raise RequestError(f"{where} lacks {', '.join(sorted(missing))}, which this network has.")
     found["model"] = {name: found["model"][name] for name in model}
-    return State(
+    return ServerState(
         **found,  # type: ignore[arg-type]
         **held,  # type: ignore[arg-type]
         round=note["round"],
         met=frozenset(note["met"]),
         cost=Cost(**note["cost"]),
     )
+
+
+def _clients(tensors: Tensors, model: Tensors, where: str) -> Store:
+    held: dict[int, dict[str, Tensors]] = {}
+    for name, tensor in tensors.items():
+        whose, _, rest = name.partition("/")
+        if whose.startswith("client "):
+            kind, _, leaf = rest.partition("/")
+            mine = held.setdefault(int(whose.removeprefix("client ")), {each: {} for each in KINDS})
+            mine[kind][leaf] = _placed(kind, leaf, tensor, model, where)
+    entries: dict[int, ClientState | Elsewhere] = {client: ClientState(**kinds) for client, kinds in held.items()}
+    return Store(entries)
+
+
+def _placed(kind: str, name: str, tensor: torch.Tensor, model: Tensors, where: str) -> torch.Tensor:
+    """A tensor of a file where the run's are; in aligned memory, since sums over a file's depend on where it lies."""
+    if kind not in _FREE:
+        check_fits(name, tensor, model, where)
+    return tensor.to(next(iter(model.values())).device, copy=True)
 
 
 def check_fits(name: str, tensor: torch.Tensor, model: Tensors, where: str, instead: str = "") -> None:

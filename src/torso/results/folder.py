@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from torso.config import Config
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
+from torso.personal.state import State
 from torso.results import checkpoint
-from torso.results.checkpoint import Checkpoint, write_text
+from torso.results.checkpoint import Checkpoint, Checkpoints, write_text
 from torso.results.result import ANALYSES, Result
-from torso.server.state import State
 
 _FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once", "run.ray"}
 """Keys that may change between a run and its continuation: they say how, not what."""
@@ -56,6 +57,10 @@ def _unwritable(folder: Path, error: OSError) -> RequestError:
 class RunFolder:
     path: Path
     config: Config
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.path / "checkpoints", fingerprint(self.config))
 
     @classmethod
     def check(cls, path: Path, config: Config, resume: bool) -> RunFolder:
@@ -120,7 +125,11 @@ class RunFolder:
 
     def resume(self, model: Tensors) -> Checkpoint | None:
         """The newest whole checkpoint; the history is cut back to it."""
-        found = checkpoint.load_newest(self.path / "checkpoints", model, fingerprint(self.config))
+        uploads = self.config.method.server.keeps_uploads
+        folder, print_ = self.checkpoints.folder, self.checkpoints.fingerprint
+        found = checkpoint.load_newest(folder, model, print_, uploads=uploads)
+        if found is not None:
+            self.checkpoints.resumed(found)
         done = found.state.round if found else 0
         kept = [line for line in self.history() if line["round"] <= done]
         write_text(self.path / HISTORY, "".join(json.dumps(line) + "\n" for line in kept))
@@ -145,7 +154,7 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     def save(self, state: State) -> Path:
-        return checkpoint.save(self.path / "checkpoints", state, fingerprint(self.config))
+        return self.checkpoints.save(state)
 
     def finish(self, result: Result) -> None:
         checkpoint.tidy(self.path / "checkpoints")

@@ -5,23 +5,33 @@ from __future__ import annotations
 import json
 import operator
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torso.data import Federation
 from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets import Network, Tensors
-from torso.runs.models import card_of, generic_network, generic_tensors, networks, newcomer_network
-from torso.server.state import Cost, State
-
-if TYPE_CHECKING:
-    from torso.runs.run import Job
+from torso.personal.state import State
+from torso.server.state import Cost
 
 ANALYSES = "analyses.json"
+
+
+class Models(Protocol):
+    """The models of a run that has ended, as whoever ran it makes them (`torso.runs.models`)."""
+
+    @property
+    def job(self) -> Any: ...
+    @property
+    def state(self) -> State: ...
+    def generic(self) -> Tensors: ...
+    def network(self) -> Network: ...
+    def networks(self, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]: ...
+    def newcomer(self, samples: Any, labels: Any, epochs: int | None) -> Network: ...
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class Result:
     """Accuracies are percentages over clients.
 
     `network()`, `networks()` and `newcomer()` give the trained models, where the run took place in this process or
-    `torso.load` has read its folder; `job` and `state` are what they are made from."""
+    `torso.load` has read its folder."""
 
     method: str
     dataset: str
@@ -45,26 +55,35 @@ class Result:
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
-    job: Job | None = field(default=None, compare=False, repr=False)
-    state: State | None = field(default=None, compare=False, repr=False)
+    models: Models | None = field(default=None, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
         return self.status == "ok"
 
     @property
+    def job(self) -> Any:
+        """The run worked out (`torso.runs.job.Simulation`), where its models are here."""
+        return None if self.models is None else self.models.job
+
+    @property
+    def state(self) -> State | None:
+        """What the server and the clients held at the end."""
+        return None if self.models is None else self.models.state
+
+    @property
     def federation(self) -> Federation | None:
-        return None if self.job is None else self.job.federation
+        return None if self.models is None else self.models.job.federation
 
     @property
     def initial(self) -> Network | None:
         """The network with the weights it started from."""
-        return None if self.job is None else self.job.net
+        return None if self.models is None else self.models.job.net
 
     @property
     def generic(self) -> Tensors:
         """The tensors of the generic model."""
-        return generic_tensors(*self._ended())
+        return self._ended().generic()
 
     def network(self, client: int | None = None, *, personal: bool = True) -> Network:
         """The generic model, or a client's personal one: an nn.Module in evaluation mode, on the CPU, that gives logits
@@ -74,16 +93,17 @@ class Result:
         method says; of a client that never trains (data.new_clients) that of `new_after`. `personal=False`: the model
         that it holds before, which `initial` (or `new_before`) measures. Who has never taken part has one too."""
         if client is None:
-            return generic_network(*self._ended())
+            return self._ended().network()
         ((_, net),) = self.networks([client], personal=personal)
         return net
 
     def networks(self, clients: Iterable[int] | None = None, *, personal: bool = True) -> Iterator[tuple[int, Network]]:
         """The clients (None: all of them) with the networks that `network` gives, made as they are asked for, several
         side by side; those that never train come last."""
-        job, state = self._ended()
-        chosen = range(job.federation.clients) if clients is None else [self._known(client) for client in clients]
-        return networks(job, state, chosen, personal)
+        models = self._ended()
+        everybody = models.job.roster.clients
+        chosen = range(everybody) if clients is None else [self._known(client, everybody) for client in clients]
+        return models.networks(chosen, personal)
 
     def newcomer(self, images: Any, labels: Any, *, epochs: int | None = None) -> Network:
         """The network of a client that comes now, with these samples: uint8 images [n, H, W, C] or [n, H, W], and
@@ -92,15 +112,14 @@ class Result:
         It is given what a new client gets (`new_before`) and trains that for itself (`new_after`), for `epochs`, or as
         many as personalize.epochs says; the best epoch on a tenth of the samples is kept. With `epochs=0` it is given
         the network as it is; where a hypernetwork makes heads, the labels tell which."""
-        job, state = self._ended()
+        models = self._ended()
         if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
             raise RequestError(f"epochs = {epochs!r} is not accepted. Expected: 0 or more, or None")
-        samples = card_of(job, "newcomer").samples("newcomer", images, labels)
-        return newcomer_network(job, state, samples, epochs, job.federation.clients)
+        return models.newcomer(images, labels, epochs)
 
-    def _ended(self) -> tuple[Job, State]:
-        if self.job is not None and self.state is not None:
-            return self.job, self.state
+    def _ended(self) -> Models:
+        if self.models is not None:
+            return self.models
         raise RequestError(
             f"this result holds numbers and no models: it was read from {str(self.folder)!r}. "
             f"torso.load({str(self.folder)!r}) gives it with its models."
@@ -108,8 +127,7 @@ class Result:
             else "this result holds numbers and no models: its run had no folder, and took place in another process."
         )
 
-    def _known(self, client: Any) -> int:
-        clients = self.job.federation.clients if self.job else 0
+    def _known(self, client: Any, clients: int) -> int:
         try:
             number = operator.index(client)
         except TypeError:
@@ -154,7 +172,7 @@ class Result:
             raise RequestError(f"{str(path)!r} is not the result of a run: {error}. Give another folder.") from None
 
 
-_IN_JSON = {f.name for f in fields(Result)} - {"folder", "job", "state"}
+_IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
 
 
 def versions() -> dict[str, str]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torso.engine import Engine
 from torso.learn.phases import moved_by
 from torso.measure.analyses import Scene, analyses, watch
 from torso.nets import learnable
-from torso.runs.rounds import Round, visit_of, weights_of
-from torso.server.state import State
-
-if TYPE_CHECKING:
-    from torso.runs.run import Job
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Job
+from torso.runs.rounds import Round, tell, visit_of
 
 
 def scene_of(job: Job, state: State, engine: Engine) -> Scene:
     stage = job.stage(state.round)
     trained = learnable(job.net, sorted(moved_by(stage.plan(stage.first))))
-    how, seed = job.evaluation(stage, state), job.config.run.seed
-    return Scene(engine, job.federation, job.net, state.reported, how, job.measured_clients, trained, seed)
+    how, seed = evaluation_of(job, stage, state), job.config.run.seed
+    return Scene(engine, job.roster, job.net, state.reported, how, job.measured_clients, trained, seed)
 
 
 def watch_round(job: Job, engine: Engine, before: State, after: State, played: Round) -> dict[str, Any]:
@@ -30,6 +29,6 @@ def watch_round(job: Job, engine: Engine, before: State, after: State, played: R
     if not (names and due and played.participants):
         return {}
     stage = job.stage(played.round)
-    weights = weights_of(job.federation, played.participants, stage.train.weighting)
-    again = visit_of(stage, before, job.federation.clients, played.round, weights, seed)
-    return watch(names, scene_of(job, after, engine), played.participants, again)
+    told = tell(stage, before.server, job.roster, played.participants, played.round, seed)
+    again = visit_of(stage, told, seed)
+    return watch(names, scene_of(job, after, engine), played.participants, again, before.clients)

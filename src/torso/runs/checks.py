@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torso.config import Config
-from torso.data import Federation
+from torso.data import Roster
 from torso.errors import RequestError
 from torso.measure import measures
 from torso.measure.analyses import analyses
@@ -32,15 +32,16 @@ def check_attack(config: Config, plan: Sequence[Stage]) -> None:
         )
 
 
-def check_measures(config: Config, federation: Federation) -> None:
+def check_measures(config: Config, roster: Roster) -> None:
     """Refuse to measure what there is not."""
     asked = {"names": config.measure.names, "during": config.measure.during}
     for key, name in ((key, name) for key, names in asked.items() for name in names):
-        if measures[name].of == "newcomers" and not len(federation.newcomers):
+        if measures[name].of == "newcomers" and not len(roster.newcomers):
             raise RequestError(
                 f"measure.{key} = {name!r} is of clients that never train, and data.new_clients is 0. "
                 "Example: --set data.new_clients=10"
             )
+    _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases
     for name in config.measure.analyses:
         if analyses[name].of_tuning and not tuned:
@@ -53,3 +54,19 @@ def check_measures(config: Config, federation: Federation) -> None:
             f"personalize.sweep = {list(config.personalize.sweep)} counts epochs of fine-tuning; method.personal of "
             f"{config.method.name!r} has none. Example: --set personalize.part=full"
         )
+
+
+def _check_test_set(config: Config, roster: Roster) -> None:
+    """Refuse what looks at the whole test set where the server has none."""
+    if roster.test_samples:
+        return
+    asked = [("measure.names", n, measures[n].whole_test) for n in config.measure.names]
+    asked += [("measure.during", n, measures[n].whole_test) for n in config.measure.during]
+    asked += [("measure.analyses", n, analyses[n].whole_test) for n in config.measure.analyses]
+    for key, name, needs in asked:
+        if needs:
+            free = sorted(n for n, m in measures.items() if not m.whole_test)
+            raise RequestError(
+                f"{key} = {name!r} is taken on a test set of the server's own, and it has none. Accepted: "
+                f"{', '.join(free)}"
+            )

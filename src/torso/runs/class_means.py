@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.data import Federation
+from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.engine import Desk, Engine
 from torso.errors import RequestError
@@ -19,24 +19,24 @@ from torso.nets import Network, Tensors
 from torso.nets.dual import DualHead
 from torso.nets.flops import step_flops
 from torso.nets.layers import Linear
-from torso.server.state import Cost, State
-from torso.server.sums import add
+from torso.server.state import Cost, ServerState
+from torso.server.sums import add_stacked
 
 _NEVER = -1e4  # the bias of a class that nobody has: finite, so that training can go on from it
 
 
 @dataclass(frozen=True)
 class ClassSums:
-    """Work: features of a group of clients, summed by class, and how many there are."""
+    """Work: features of each client, summed by class, and how many there are."""
 
     model: Tensors
     batch_size: int
     order: Shuffle
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensors:
-        tensors = desk.models(self.model, {}, clients)
+        tensors = desk.models(self.model, clients, kept=False)
         total, count = class_sums(desk, clients, tensors, self.batch_size, self.order)
-        return {"total": total.sum(dim=0), "count": count.sum(dim=0)}
+        return {"total": total, "count": count}
 
 
 def linear_of(net: Network) -> str:
@@ -52,21 +52,21 @@ def linear_of(net: Network) -> str:
 
 
 def open_with_class_means(
-    start: ClassMeans, state: State, net: Network, federation: Federation, engine: Engine, work: ClassSums
-) -> State:
+    start: ClassMeans, server: ServerState, net: Network, roster: Roster, engine: Engine, work: ClassSums
+) -> ServerState:
     """One exchange with all training clients; the result does not depend on who has what."""
-    clients = sorted(set(range(federation.clients)) - set(federation.newcomers.tolist()))
+    clients = roster.training.tolist()
     sums: Tensors = {}
     for part in engine.map(work, clients):
-        add(sums, part)
+        add_stacked(sums, part)
     means = sums["total"] / sums["count"].clamp(min=1).unsqueeze(-1)
     head = _head(start, means, sums["count"])
     where = linear_of(net)
-    model = {**state.model, **{f"{where}{n}": t for n, t in head.items() if f"{where}{n}" in state.model}}
+    model = {**server.model, **{f"{where}{n}": t for n, t in head.items() if f"{where}{n}" in server.model}}
     sent = 4 * (means.numel() + len(means)) * len(clients)
-    samples = int(federation.train.sizes_of(clients).sum())
-    spent = Cost(sent, 0, samples, samples * step_flops(net, federation.image, 2) // 2)
-    return replace(state, model=model, cost=state.cost + spent)
+    samples = roster.samples
+    spent = Cost(sent, 0, samples, samples * step_flops(net, roster.image, 2) // 2)
+    return replace(server, model=model, cost=server.cost + spent)
 
 
 def _head(start: ClassMeans, means: Tensor, count: Tensor) -> Tensors:

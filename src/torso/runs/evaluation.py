@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from torso.data.batches import Shuffle
 from torso.engine import Desk
@@ -18,13 +17,13 @@ from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
 from torso.personal import Personal, Standing
-from torso.runs.rounds import visit_of
+from torso.personal.models import own_models_of
+from torso.personal.state import State
+from torso.runs.job import Job
+from torso.runs.rounds import tell, visit_of
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
-from torso.server.state import State
-
-if TYPE_CHECKING:
-    from torso.runs.run import Job
+from torso.server.state import ServerState
 
 
 def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
@@ -47,7 +46,7 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         visit=visit,
         alone=lambda desk, clients: _trained_alone(job, desk, clients),
         alone_by_epoch=lambda desk, clients: _alone_by_epoch(job, desk, clients),
-        own=Own(personal, stage.travels, state.reported, visit),
+        own=Own(personal, stage.travels, state.server.reported.light, visit),
         finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,
@@ -92,8 +91,9 @@ class LastVisit:
     @cached_property
     def again(self) -> Again:
         job, stage, state = self.job, self.stage, self.state
-        weights = dict.fromkeys(job.measured_clients, 1 / len(job.measured_clients))
-        last = visit_of(stage, state, job.federation.clients, max(state.round, 1), weights, job.config.run.seed)
+        seed = job.config.run.seed
+        told = tell(stage, state.server, job.roster, job.measured_clients, max(state.round, 1), seed)
+        last = visit_of(stage, told, seed)
         return Again(replace(last, shuffle=replace(last.shuffle, purpose="refresh")))
 
 
@@ -103,23 +103,23 @@ class Own:
 
     personal: Personal
     travels: frozenset[str]
-    state: State
+    server: ServerState
     usual: OneMoreVisit
 
     def __call__(
         self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
     ) -> Tensors:
-        left = {**held, **self.state.own_models(clients)}
+        left = {**held, **own_models_of(desk.store, self.server.model, self.server.origin, clients)}
         at = Standing(held, left, self.travels, visit or (lambda: self.usual(desk, clients)))
         return self.personal.begin(at)
 
     def for_clients(self, clients: Sequence[int]) -> Own:
-        return replace(self, state=self.state.for_clients(clients), usual=self.usual.for_clients(clients))
+        return replace(self, usual=self.usual.for_clients(clients))
 
 
 def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
     """The run as it would have been without a server: what the method `local-only` does (spec 5.1)."""
-    tensors = desk.models(job.model, {}, clients)
+    tensors = desk.models(job.model, clients, kept=False)
     for course in _courses_alone(job, desk, clients):
         tensors = learn(course, tensors).tensors
     return tensors
@@ -127,7 +127,7 @@ def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
 
 def _alone_by_epoch(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Tensors]:
     """The same, after each epoch of each round."""
-    tensors = desk.models(job.model, {}, clients)
+    tensors = desk.models(job.model, clients, kept=False)
     for course in _courses_alone(job, desk, clients):
         for learned in learn_by_epoch(course, tensors):
             tensors = learned.tensors

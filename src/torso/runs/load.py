@@ -11,7 +11,8 @@ from torso.errors import RequestError
 from torso.results.checkpoint import load_newest
 from torso.results.folder import fingerprint
 from torso.results.result import Result
-from torso.runs.run import prepare
+from torso.runs.job import simulate
+from torso.runs.models import TrainedModels
 
 
 def load(
@@ -40,15 +41,16 @@ def load(
     if not result.ok:
         raise RequestError(f"the run in {str(folder)!r} {result.status}. Only a run that ended well has models.")
     here = _elsewhere(config, data_root, device)
-    job = prepare(here, federation, begins=False)
-    found = load_newest(folder / "checkpoints", job.model, fingerprint(config))
+    job = simulate(here, federation, begins=False)
+    uploads = config.method.server.keeps_uploads
+    found = load_newest(folder / "checkpoints", job.model, fingerprint(config), uploads=uploads)
     if found is None or found.state.round != result.rounds:
         reasons = "; ".join(found.skipped) if found else "there is none"
         raise RequestError(
             f"{str(folder / 'checkpoints')!r} holds no whole checkpoint of the last round, {result.rounds}: {reasons}. "
             "The models of a run come from it; run it again."
         )
-    return replace(result, job=job, state=found.state)
+    return replace(result, models=TrainedModels(job, found.state))
 
 
 def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,10 +21,9 @@ from torso.methods.parse import axis_to_config
 from torso.nets import Network, Tensors, heads
 from torso.nets.card import Card
 from torso.personal.models import generic_model
-from torso.server.state import State
-
-if TYPE_CHECKING:
-    from torso.runs.run import Job
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
+from torso.runs.job import Simulation
 
 Made = Literal["held", "personal", "newcomer"]
 """Which measures take these models: `initial`; `personalized`, `personal` and the others "of own"; `new_after`."""
@@ -32,15 +31,15 @@ _AT_ONCE = 64  # clients whose models wait in memory for whoever asks for them
 
 
 @dataclass(frozen=True)
-class Models:
+class MakeModels:
     """Work: the models of a group of clients, each as tensors of its own on the CPU."""
 
     kind: Made
-    state: State  # as accuracy is reported on it
+    model: Tensors  # as accuracy is reported on it
     how: Evaluation
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> list[Tensors]:
-        made = desk.models(self.state.model, self.state.private, clients)
+        made = desk.models(self.model, clients)
         if self.kind == "personal":
             start = self.how.own(desk, clients, made)
             _, made = next(own_models(desk, clients, start, self.how, [self.how.epochs]))
@@ -50,45 +49,56 @@ class Models:
         return [{name: tensor[place].clone() for name, tensor in every.items()} for place in range(len(clients))]
 
 
-def generic_tensors(job: Job, state: State) -> Tensors:
-    return generic_model(state.reported.model, state.private, job.federation, job.config.train.weighting)
+@dataclass(frozen=True)
+class TrainedModels:
+    """The models of a run that has ended: what `Result.models` is where the run's data are here."""
+
+    job: Simulation
+    state: State
+
+    def generic(self) -> Tensors:
+        weighting = self.job.config.train.weighting
+        return generic_model(self.state.reported.model, self.state.clients, self.job.roster, weighting)
+
+    def network(self) -> Network:
+        return _network(self.job, self.generic(), "generic", None)
+
+    def networks(self, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]:
+        """Each client with its network; those that have never trained come last."""
+        job, late = self.job, set(self.job.roster.newcomers.tolist())
+        groups: tuple[tuple[Made, list[int]], ...] = (
+            ("personal" if personal else "held", [k for k in clients if k not in late]),
+            ("newcomer" if personal else "held", [k for k in clients if k in late]),
+        )
+        for kind, who in groups:
+            work = MakeModels(kind, self.state.reported.model, self._evaluation())
+            for start in range(0, len(who), _AT_ONCE):
+                some = who[start : start + _AT_ONCE]
+                with _engine(job, job.federation) as engine:  # closed before a yield: it holds torch's threads back
+                    made = [tensors for group in engine.map(work, some, self.state.clients) for tensors in group]
+                for client, tensors in zip(some, made, strict=True):
+                    yield client, _network(job, tensors, kind, client)
+
+    def newcomer(self, samples: Any, labels: Any, epochs: int | None) -> Network:
+        """The network of a client that the run has never heard of; its randomness is keyed by the next free number.
+
+        `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
+        job, number = self.job, self.job.roster.clients
+        found = card_of(job, "newcomer").samples("newcomer", samples, labels)
+        how = self._evaluation()
+        if epochs is not None:
+            how = replace(how, arrival=tuple(replace(lesson, epochs=epochs) for lesson in how.arrival))
+        kind: Made = "newcomer" if any(lesson.epochs for lesson in how.arrival) else "held"
+        work = MakeModels(kind, self.state.reported.model, how)
+        with _engine(job, _with(job.federation, found, number)) as engine:
+            ((tensors,),) = engine.map(work, [number])
+        return _network(job, tensors, "newcomer", None)
+
+    def _evaluation(self) -> Evaluation:
+        return evaluation_of(self.job, self.job.stage(self.state.round), self.state)
 
 
-def generic_network(job: Job, state: State) -> Network:
-    return _network(job, generic_tensors(job, state), "generic", None)
-
-
-def networks(job: Job, state: State, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]:
-    """Each client with its network; those that have never trained come last."""
-    late = set(job.federation.newcomers.tolist())
-    groups: tuple[tuple[Made, list[int]], ...] = (
-        ("personal" if personal else "held", [k for k in clients if k not in late]),
-        ("newcomer" if personal else "held", [k for k in clients if k in late]),
-    )
-    for kind, who in groups:
-        work = Models(kind, state.reported, _evaluation(job, state))
-        for start in range(0, len(who), _AT_ONCE):
-            some = who[start : start + _AT_ONCE]
-            with _engine(job, job.federation) as engine:  # closed before a yield: it holds torch's threads back
-                made = [tensors for group in engine.map(work, some) for tensors in group]
-            for client, tensors in zip(some, made, strict=True):
-                yield client, _network(job, tensors, kind, client)
-
-
-def newcomer_network(job: Job, state: State, samples: Images, epochs: int | None, number: int) -> Network:
-    """The network of a client that the run has never heard of; `number` is what its randomness is keyed by.
-
-    `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
-    how = _evaluation(job, state)
-    if epochs is not None:
-        how = replace(how, arrival=tuple(replace(lesson, epochs=epochs) for lesson in how.arrival))
-    work = Models("newcomer" if any(lesson.epochs for lesson in how.arrival) else "held", state.reported, how)
-    with _engine(job, _with(job.federation, samples, number)) as engine:
-        ((tensors,),) = engine.map(work, [number])
-    return _network(job, tensors, "newcomer", None)
-
-
-def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None) -> Card:
+def card_of(job: Simulation, kind: Literal["generic", Made], client: int | None = None) -> Card:
     from torso import __version__
 
     config, federation = job.config, job.federation
@@ -111,7 +121,7 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
     )
 
 
-def _network(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
+def _network(job: Simulation, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
     """Ready to answer: in evaluation mode, on the CPU."""
     net = copy.deepcopy(job.net)
     net.fill(tensors, personal=kind != "generic")
@@ -119,11 +129,7 @@ def _network(job: Job, tensors: Tensors, kind: Literal["generic", Made], client:
     return net.eval()
 
 
-def _evaluation(job: Job, state: State) -> Evaluation:
-    return job.evaluation(job.stage(state.round), state)
-
-
-def _engine(job: Job, federation: Federation) -> Engine:
+def _engine(job: Simulation, federation: Federation) -> Engine:
     """Where the run's clients were measured; a cluster is not started for a few of them."""
     run = job.config.run
     return engines["auto" if run.engine == "ray" else run.engine](job.net, federation, run)

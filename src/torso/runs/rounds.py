@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from torso.data import Federation
+from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
@@ -18,12 +18,15 @@ from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
 from torso.nets import Tensors, learnable
 from torso.personal import Personal
+from torso.personal.state import State
 from torso.randomness import numpy_generator
+from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
+from torso.runs.messages import Told
 from torso.runs.stages import Stage
 from torso.runs.tamper import TAMPERS, Tamper
-from torso.runs.visit import Sent, Visit
-from torso.server.state import Cost, State
+from torso.runs.visit import Visit
+from torso.server.state import Cost, ServerState
 from torso.server.sums import add
 
 
@@ -39,83 +42,95 @@ class Round:
     cost: Cost
 
 
-def sample(federation: Federation, fraction: float, seed: int, round: int) -> tuple[int, ...]:
+def sample(roster: Roster, fraction: float, seed: int, round: int) -> tuple[int, ...]:
     """m = max(⌊N·f⌋, 1) training clients without replacement; the same for every method at one seed (spec 1.1).
 
     Its time depends on m, not on N (NumPy draws few of many without shuffling them all)."""
-    newcomers = federation.newcomers
-    count = federation.clients - len(newcomers)
+    newcomers = roster.newcomers
+    count = roster.clients - len(newcomers)
     size = max(math.floor(count * fraction + 1e-9), 1)
     drawn = np.sort(numpy_generator(seed, "participants", round).choice(count, size, replace=False))
     # skip the newcomers: the j-th training client has as many newcomers before it as lie at or below it
     return tuple(int(k) for k in drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right"))
 
 
-def participants(stage: Stage, federation: Federation, seed: int, round: int) -> tuple[int, ...]:
+def participants(stage: Stage, roster: Roster, seed: int, round: int) -> tuple[int, ...]:
     """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1).
 
     Nobody comes where clients train nothing, and the server learns alone."""
     if not stage.plan(round):
         return ()
-    return sample(federation, stage.train.fraction if stage.travels else 1.0, seed, round)
+    return sample(roster, stage.train.fraction if stage.travels else 1.0, seed, round)
 
 
-def weights_of(federation: Federation, clients: Sequence[int], weighting: str) -> dict[int, float]:
-    sizes = federation.train.sizes_of(clients).astype(np.float64)
+def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[int, float]:
+    """The shares of clients in a mean over them, which sum to 1."""
+    sizes = roster.sizes_of(clients).astype(np.float64)
     shares = sizes / sizes.sum() if weighting == "samples" else np.full(len(clients), 1 / len(clients))
     return dict(zip(clients, shares.tolist(), strict=True))
 
 
-def play_round(stage: Stage, state: State, federation: Federation, engine: Engine, seed: int) -> tuple[State, Round]:
+def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed: int) -> tuple[State, Round]:
     """The next state, and what happened. Raises RunFailed when a loss or the result is not finite."""
     number = state.round + 1
-    chosen = participants(stage, federation, seed, number)
-    weights = weights_of(federation, chosen, stage.train.weighting)
-    if stage.method.personal.from_start and not state.origin:
-        state = replace(state, origin={name: state.model[name] for name in stage.moving})
-    visit = visit_of(stage, state, federation.clients, number, weights, seed)
-    came, losses = _gather(engine.map(visit, chosen), number)
-    state = _server_step(stage, state, came, federation)
-    loss = sum(weights[k] * losses[k] for k in chosen)
+    chosen = participants(stage, roster, seed, number)
+    server = state.server
+    if stage.method.personal.from_start and not server.origin:
+        server = replace(server, origin={name: server.model[name] for name in stage.moving})
+    told = tell(stage, server, roster, chosen, number, seed)
+    visit = visit_of(stage, told, seed)
+    came = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting))
+    for sent in engine.map(visit, chosen, state.clients):
+        came.take(sent)
+        del sent  # the next group wants its memory
+    loss = came.close()
+    before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
-        state, server_loss = _server_pass(stage, state, engine, seed, number)
+        server, server_loss = _server_pass(stage, server, roster, engine, seed, number)
         loss = loss if chosen else server_loss
-    if not bool(all_finite(state.model[name] for name in stage.moving)):
+    if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
-    spent = cost_of(stage, federation, visit, chosen)
-    state = replace(
-        state,
+    spent = cost_of(stage, roster, before, told, chosen)
+    server = replace(server, round=number, met=server.met.union(chosen), cost=server.cost + spent)
+    played = Round(number, stage.method.name, stage.rate(number), chosen, loss, server.cost)
+    return State(server, state.clients.updated(came.left)), played
+
+
+def tell(stage: Stage, server: ServerState, roster: Roster, chosen: Sequence[int], number: int, seed: int) -> Told:
+    """What the participants of a round are told."""
+    method, keeps_uploads = stage.method, stage.method.server.keeps_uploads
+    drift = server.drift if method.drift.sends else {}
+    if method.drift.sends and not drift:
+        drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
+    offers = {k: _offer(stage, server, roster, number, k, seed) for k in chosen} if keeps_uploads else {}
+    return Told(
         round=number,
-        private={**state.private, **came.kept} if came.kept else state.private,
-        memory={**state.memory, **came.memory} if came.memory else state.memory,
-        own={**state.own, **came.own} if came.own else state.own,
-        notes={**state.notes, **came.notes} if came.notes else state.notes,
-        met=state.met.union(chosen),
-        cost=state.cost + spent,
+        model=server.model,
+        travels=() if keeps_uploads else tuple(sorted(stage.travels)),
+        participants=len(chosen),
+        drift=drift,
+        mean=_mean_model(stage, server, chosen) if method.drift.gathers else {},
+        origin=server.origin,
+        offers={k: others for k, others in offers.items() if others},
+        uploads=server.uploads if any(offers.values()) else {},
     )
-    return state, Round(number, stage.method.name, stage.rate(number), chosen, loss, state.cost)
 
 
-def visit_of(stage: Stage, state: State, clients: int, number: int, weights: Mapping[int, float], seed: int) -> Visit:
-    """The visit of a round: what the participants, the keys of `weights`, are told; of `clients` in all."""
-    method, chosen = stage.method, tuple(weights)
+def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
+    """What a participant does in a round with what it is told: the same on the server's side and on the client's."""
+    number = told.round
     return Visit(
-        state=state,
-        weights=weights,
+        told=told,
         plan=stage.plan(number),
         habits=stage.habits(),
-        personal=method.personal,
+        personal=stage.method.personal,
         shuffle=Shuffle(seed, "train", number),
         travels=stage.travels,
         corrected=stage.corrected,
         keeps=stage.keeps,
         batch_size=stage.train.batch_size,
-        squares=method.server.uses_squares,
-        averaged=not method.server.apart,
-        meta_data=method.meta_data,
-        gathered=_mean_model(stage, state, chosen) if method.drift.gathers else {},
-        offers={k: _offer(stage, state, clients, number, k, seed) for k in chosen} if method.server.apart else {},
-        tamper=_tamper(stage, len(chosen), number, seed),
+        meta_data=stage.method.meta_data,
+        tamper=_tamper(stage, told.participants, number, seed),
     )
 
 
@@ -126,72 +141,71 @@ def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper |
     return Tamper(stage.attack, learnable(stage.net, sorted(stage.travels)), participants, seed, number)
 
 
-def _mean_model(stage: Stage, state: State, chosen: Sequence[int]) -> Tensors:
+def _mean_model(stage: Stage, server: ServerState, chosen: Sequence[int]) -> Tensors:
     """The plain mean of what the participants hold before the round (spec 5.5)."""
     mean: Tensors = {}
     for client in chosen:
-        own = state.private.get(client, {})
-        add(mean, {name: own.get(name, state.model[name]) / len(chosen) for name in stage.corrected})
+        own = server.uploads.get(client, {})
+        add(mean, {name: own.get(name, server.model[name]) / len(chosen) for name in stage.corrected})
     return mean
 
 
-def _offer(stage: Stage, state: State, clients: int, number: int, client: int, seed: int) -> tuple[int, ...]:
+def _offer(stage: Stage, server: ServerState, roster: Roster, number: int, client: int, seed: int) -> tuple[int, ...]:
     """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
     personal = stage.method.personal
-    notes = state.notes.get(client) or personal.notes(client, clients, stage.net)
-    rng = numpy_generator(seed, "offer", number, client)
-    return personal.offer(notes, sorted(state.private), number, rng)
+    known = server.scores.get(client) or personal.known(client, roster.clients)
+    return personal.offer(known, sorted(server.uploads), number, numpy_generator(seed, "offer", number, client))
 
 
-def _gather(arriving: Iterator[Sent], number: int) -> tuple[Sent, dict[int, float]]:
-    """All that came back, summed, and the losses by client; a non-finite one ends the run (spec 3.7).
-
-    Losses are read once, when everything has been asked of the device."""
-    came = Sent.merged(arriving)
-    losses = dict(zip(came.clients, came.loss.tolist(), strict=True))
-    for client, loss in sorted(losses.items()):
-        if not math.isfinite(loss):
-            raise RunFailed(f"non-finite loss in round {number}, client {client}")
-    if not bool(came.finite):
-        raise RunFailed(f"non-finite weights after round {number}")
-    return came, losses
-
-
-def _server_step(stage: Stage, state: State, came: Sent, federation: Federation) -> State:
+def _server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -> ServerState:
     """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
+    if came.uploads:
+        server = replace(server, uploads={**server.uploads, **came.uploads})
+    if came.told:
+        server = replace(server, scores={**server.scores, **_heard(stage, server, roster, came)})
     if not came.total:
-        return state
-    drift, clients = stage.method.drift, federation.clients - len(federation.newcomers)
-    old = {name: state.model[name] for name in stage.corrected}
-    moved = stage.method.server.step(state.rule, old, {name: came.total[name] for name in old}, came.squares)
+        return server
+    drift, clients = stage.method.drift, roster.clients - len(roster.newcomers)
+    old = {name: server.model[name] for name in stage.corrected}
+    moved = stage.method.server.step(server.rule, old, {name: came.total[name] for name in old}, came.squares)
     reported = {**came.total, **moved.shared}
-    memory = {name: state.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
+    memory = {name: server.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
     return replace(
-        state,
-        model={**state.model, **drift.settle(reported, memory)},
+        server,
+        model={**server.model, **drift.settle(reported, memory)},
         shown=moved.shown or ({name: reported[name] for name in memory} if drift.shows_mean else {}),
         rule=moved.state,
         drift=memory,
     )
 
 
-def _server_pass(stage: Stage, state: State, engine: Engine, seed: int, number: int) -> tuple[State, float]:
+def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -> Mapping[int, Tensors]:
+    """What the server knows of clients that have told it something about the models that they were offered."""
+    personal = stage.method.personal
+    known = {k: server.scores.get(k) or personal.known(k, roster.clients) for k in came.told}
+    return {k: personal.heard(known[k], senders, told) for k, (senders, told) in came.told.items()}
+
+
+def _server_pass(
+    stage: Stage, server: ServerState, roster: Roster, engine: Engine, seed: int, number: int
+) -> tuple[ServerState, float]:
     """One epoch on the server's own data, with the round's rate (spec 3.3): the server visits itself."""
     plan = stage.server_plan(number)
+    told = Told(number, server.model, tuple(sorted(moved_by(plan))), participants=1)
     visit = replace(
-        visit_of(stage, replace(state, private={}), 0, number, {}, seed),
-        weights={SERVER: 1.0},
+        visit_of(stage, told, seed),
         plan=plan,
         habits=replace(stage.habits(), drift=NoDrift(), step=Plain()),
         personal=Personal(),
         shuffle=Shuffle(seed, "server", number),
         travels=moved_by(plan),
         keeps=frozenset(),
-        averaged=True,
         meta_data=False,
+        tamper=None,
     )
     (sent,) = engine.map(visit, [SERVER])
     loss = float(sent.loss)
     if not math.isfinite(loss):
         raise RunFailed(f"non-finite loss on the server's data in round {number}")
-    return replace(state, model={**state.model, **sent.total}, shown={}), loss
+    learned = {name: tensor[0] for name, tensor in sent.model.items()}
+    return replace(server, model={**server.model, **learned}, shown={}), loss

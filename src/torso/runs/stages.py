@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torso.config import Config, TrainConfig
-from torso.data import Federation
+from torso.data import Roster
 from torso.errors import RequestError
 from torso.learn.drift import NoDrift
 from torso.learn.meta import MetaWeighted
@@ -83,7 +83,7 @@ class Stage:
     def keeps(self) -> frozenset[str]:
         """What stays with a client between its visits."""
         moved = moved_by(self.plan(self.first))
-        if self.method.server.apart:
+        if self.method.server.keeps_uploads:
             return moved
         return frozenset() if self.method.share.rest == "reset" else moved - self.travels
 
@@ -160,13 +160,13 @@ def _check_sense(stage: Stage) -> None:
             f"method.drift = {method.drift} and method.server = {method.server} act on what travels, and nothing does: "
             f"{share}"
         )
-    if method.server.apart and not method.drift.gathers and type(method.drift) is not NoDrift:
+    if method.server.keeps_uploads and not method.drift.gathers and type(method.drift) is not NoDrift:
         raise RequestError(
             f"method.server = 'apart' averages nothing, so there is no model for method.drift = {method.drift} "
             "to hold a client near. Accepted: none, multi-task"
         )
     unshared = moved_by(stage.server_plan(stage.first)) - frozenset(part_names(stage.net, method.share.part))
-    if method.server_data != "none" and (unshared or method.server.apart):
+    if method.server_data != "none" and (unshared or method.server.keeps_uploads):
         raise RequestError(
             f"method.server_data = {method.server_data!r} trains parts that do not travel ({share}, method.server = "
             f"{method.server}), so no client would get them: {', '.join(sorted(unshared)[:3]) or 'any'}"
@@ -192,9 +192,9 @@ def check_parts(method: Method, net: Network) -> None:
             raise RequestError(f"{key}: {error}") from None
 
 
-def check_server_data(plan: tuple[Stage, ...], federation: Federation) -> None:
+def check_server_data(plan: tuple[Stage, ...], roster: Roster) -> None:
     for stage in plan:
-        if stage.method.server_data != "none" and len(federation.server_rows) == 0:
+        if stage.method.server_data != "none" and roster.server_samples == 0:
             raise RequestError(
                 f"method {stage.method.name!r} trains on server data and there are none: data.server_fraction is 0 "
                 "or rounds to no sample. Example: --set data.server_fraction=0.05"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from torso.engine import Engine, Work
+from torso.personal.store import Store
 
 T = TypeVar("T")
 
@@ -24,9 +25,9 @@ class Stoppable:
     def __exit__(self, *exc: object) -> None:
         """The engine's own end is that of whoever opened it."""
 
-    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
+    def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         self.heed()
-        for done, part in enumerate(self.engine.map(work, clients)):
+        for done, part in enumerate(self.engine.map(work, clients, store)):
             if done:
                 self.heed()
             yield part

@@ -29,7 +29,7 @@ class ServerRule(ABC):
     """The base of server rules."""
 
     uses_squares: ClassVar[bool] = False
-    apart: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
+    keeps_uploads: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
 
     @abstractmethod
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
@@ -55,7 +55,7 @@ class Apart(ServerRule):
 
     The generic model is the mean of all clients' models (spec 9.4)."""
 
-    apart: ClassVar[bool] = True
+    keeps_uploads: ClassVar[bool] = True
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
         return Moved(state, old)

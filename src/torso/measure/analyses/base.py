@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
@@ -12,14 +12,17 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from torso.data import Federation
-from torso.engine import Desk, Engine
+from torso.data import Roster
+from torso.engine import Desk, Engine, Work
 from torso.measure.base import Evaluation
+from torso.measure.generic import generic_of
 from torso.nets import Network, Tensors
 from torso.nets.heads import CosineLinear, NormalizedLinear
-from torso.personal.models import generic_model
+from torso.personal.models import own_models_of
+from torso.personal.state import State
 from torso.registry import Registry
-from torso.server.state import State
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Scene:
     """The federation as an analysis finds it: at the end of a run, or after a round."""
 
     engine: Engine
-    federation: Federation
+    roster: Roster
     net: Network
     state: State  # the one that accuracy is measured on
     how: Evaluation
@@ -37,11 +40,20 @@ class Scene:
 
     @cached_property
     def generic(self) -> Tensors:
-        return generic_model(self.state.model, self.state.private, self.federation, self.how.weighting)
+        return generic_of(self.engine, self.state.model, self.state.clients, self.roster, self.how.weighting)
+
+    def map(self, work: Work[R], clients: Sequence[int]) -> Iterator[R]:
+        """Do a piece of work for clients, with what they hold."""
+        return self.engine.map(work, clients, self.state.clients)
+
+    def own_models(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        """The tensors of models of their own that visits have left G clients by now [G, *]; asked where they work."""
+        server, now = self.state.server, desk.store if desk.store.later is None else desk.store.later
+        return own_models_of(now, server.model, server.origin, clients)
 
     def for_clients(self, clients: Sequence[int]) -> Scene:
-        """What a look at these clients needs; the generic model is made here, where everybody's tensors are."""
-        narrow = replace(self, state=self.state.for_clients(clients), how=self.how.for_clients(clients))
+        """What a look at these clients needs; the generic model is made here."""
+        narrow = replace(self, state=State(self.state.server.light), how=self.how.for_clients(clients))
         vars(narrow)["generic"] = self.generic
         return narrow
 
@@ -52,7 +64,7 @@ class Scene:
 
     @property
     def test_batches(self) -> range:
-        return range(-(-len(self.federation.test.labels) // self.how.batch_size))
+        return range(-(-self.roster.test_samples // self.how.batch_size))
 
     def as_heads_see(self, features: Tensor) -> Tensor:
         """Features of length one where the head makes them so (FedFN, spec 13)."""
@@ -92,19 +104,23 @@ class Analysis:
     take: EndAnalysis | type[RoundAnalysis]
     about: str
     of_tuning: bool = False  # whether it looks at fine-tuning, which not every method has
+    whole_test: bool = True  # whether it looks at the server's own test set, which a real federation may not have
 
 
 analyses: Registry[Analysis] = Registry("measure.analyses")
 T = TypeVar("T", bound=EndAnalysis | type[RoundAnalysis])
 
 
-def analysis(name: str, when: Literal["round", "end"], of_tuning: bool = False) -> Callable[[T], T]:
+def analysis(
+    name: str, when: Literal["round", "end"], of_tuning: bool = False, whole_test: bool = True
+) -> Callable[[T], T]:
     """Decorator: register an analysis under the name that `measure.analyses` and `analyses.json` use.
 
     `when = "end"`: a function of the scene; `"round"`: a class of RoundAnalysis."""
 
     def keep(take: T) -> T:
-        analyses.register(name)(Analysis(when, take, " ".join((take.__doc__ or "").split()), of_tuning))
+        about = " ".join((take.__doc__ or "").split())
+        analyses.register(name)(Analysis(when, take, about, of_tuning, whole_test))
         return take
 
     return keep

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torso.engine import SERVER, Desk
 from torso.measure.analyses.base import Scene, analysis, plain
+from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.evaluate import own_models
 from torso.measure.mixes import look_at_test, right_by_class, weigh
 from torso.nets import Tensors
@@ -32,7 +33,7 @@ class TestFeatures:
     scene: Scene
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        model = desk.models(self.scene.generic, {}, [SERVER])
+        model = desk.models(self.scene.generic, [SERVER], kept=False)
         found = look_at_test(desk, 1, model, self.scene.how.batch_size, clients)
         features, labels = zip(*((said.features[0], batch.labels[0]) for batch, said in found), strict=True)
         return self.scene.as_heads_see(torch.cat(features)), torch.cat(labels)
@@ -52,8 +53,8 @@ def four_factors(scene: Scene) -> dict[str, Any]:
     """Of the generic model on the test set: cosines between head rows, between class prototypes, of features to their
     prototype, and of prototypes to their head row (spec 13)."""
     sums: Tensors = {}
-    for features, labels in scene.engine.map(TestFeatures(scene), scene.test_batches):
-        add(sums, class_sums(features, labels, scene.federation.classes))
+    for features, labels in scene.map(TestFeatures(scene), scene.test_batches):
+        add(sums, class_sums(features, labels, scene.roster.classes))
     return factors(scene.generic[scene.rows], sums)
 
 
@@ -80,8 +81,8 @@ class OwnRights:
     scene: Scene
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
-        state, how = self.scene.state, self.scene.how
-        start = how.own(desk, clients, desk.models(state.model, state.private, clients))
+        how = self.scene.how
+        start = how.own(desk, clients, desk.models(self.scene.state.model, clients))
         ((_, models),) = own_models(desk, clients, start, how, [how.epochs])
         return right_by_class(desk, clients, models, how.batch_size)[0]
 
@@ -94,9 +95,8 @@ def cross_client(scene: Scene) -> dict[str, Any]:
     """Every client's own model (row) on the mix of classes of every client (column); of at most 100 clients, drawn once
     (spec 13)."""
     clients = drawn(scene, _MOST_MODELS)
-    rights = torch.cat(list(scene.engine.map(OwnRights(scene), clients)))
-    there = torch.bincount(scene.federation.test.labels, minlength=scene.federation.classes)
-    counts = scene.federation.class_counts[list(clients)]
+    rights = torch.cat([rights.cpu() for rights in scene.map(OwnRights(scene), clients)])
+    there, counts = test_counts_of(scene.engine), class_counts_of(scene.engine, clients)
     return {"clients": list(clients), "accuracy": [plain(weigh(right, there, counts)) for right in rights]}
 
 
@@ -115,12 +115,12 @@ def tsne(scene: Scene) -> dict[str, Any]:
     from sklearn.manifold import TSNE
 
     batches = scene.test_batches[: -(-_MOST_POINTS // scene.how.batch_size)]
-    features, labels = zip(*scene.engine.map(TestFeatures(scene), batches), strict=True)
+    features, labels = zip(*scene.map(TestFeatures(scene), batches), strict=True)
     points = torch.cat(features)[:_MOST_POINTS].cpu().numpy()
     fine = torch.cat(labels)[:_MOST_POINTS].tolist()
     near = max(min(30.0, (len(points) - 1) / 3), 1.0)  # the usual 30, fewer where there are few points
     model = TSNE(perplexity=near, init="pca", random_state=key(scene.seed, "tsne") % 2**32)
     placed = torch.from_numpy(model.fit_transform(points))
     found = {"x": plain(placed[:, 0]), "y": plain(placed[:, 1]), "label": fine}
-    coarse = scene.federation.superclasses
+    coarse = scene.roster.superclasses
     return {**found, "coarse": [coarse[label] for label in fine]} if coarse else found

@@ -49,7 +49,7 @@ class GenericNorms:
     scene: Scene
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> float:
-        model = desk.models(self.scene.generic, {}, [SERVER])
+        model = desk.models(self.scene.generic, [SERVER], kept=False)
         total, _ = feature_norms(desk, 1, model, self.scene.how.batch_size, clients)
         return float(total.sum())
 
@@ -73,11 +73,11 @@ class Norms(RoundAnalysis):
         return Part(found)
 
     def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
-        features = sum(scene.engine.map(GenericNorms(scene), scene.test_batches))
+        features = sum(scene.map(GenericNorms(scene), scene.test_batches))
         return {
             **super().sum_up(values, sums, scene),
             "global_weight": plain(scene.generic[scene.rows].norm(dim=-1).mean()),
-            "global_feature": plain(features / len(scene.federation.test.labels)),
+            "global_feature": plain(features / scene.roster.test_samples),
         }
 
 
@@ -120,14 +120,14 @@ class DriftVariance(RoundAnalysis):
         return {"variance": plain(torch.stack(variances).sum() / size), **super().sum_up(values, sums, scene)}
 
 
-@analysis("regularization", when="round")
+@analysis("regularization", when="round", whole_test=False)
 class Regularization(RoundAnalysis):
     """Σ (n_k/n)·L_k(w_k), the training loss, and Σ (n_k/n)·‖w_k − w̄‖² over the participants after local training; w̄ is
     the generic model after aggregation, w_k the client's own model where the method keeps one (Ditto's PM), its local
     model elsewhere (spec 13)."""
 
     def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        model = {**local, **scene.state.own_models(clients)}
+        model = {**local, **scene.own_models(desk, clients)}
         deck = desk.train_deck(clients)
         apart = [(model[n] - scene.generic[n]).flatten(1).square().sum(dim=1) for n in scene.parameters]
         return Part(

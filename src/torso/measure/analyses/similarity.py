@@ -33,7 +33,7 @@ class UnitSums:
         how = self.scene.how
         course = Course(desk.room, desk.train_deck(clients), how.finetune(_EPOCHS), how.habits, how.shuffle)
         sums: Tensors = {}
-        for learned in learn_by_epoch(course, desk.models(self.scene.generic, {}, clients)):
+        for learned in learn_by_epoch(course, desk.models(self.scene.generic, clients, kept=False)):
             for name in self.layers if learned.epochs else ():
                 sums[f"{learned.epochs} {name}"] = F.normalize(learned.tensors[name].flatten(1), dim=1).sum(dim=0)
         return sums
@@ -42,7 +42,7 @@ class UnitSums:
         return UnitSums(self.scene.for_clients(clients), self.layers)
 
 
-@analysis("layer_similarity", when="end", of_tuning=True)
+@analysis("layer_similarity", when="end", of_tuning=True, whole_test=False)
 def layer_similarity(scene: Scene) -> dict[str, Any]:
     """Cosine between the clients' weights of each layer after each of 20 epochs of fine-tuning from the same generic
     model, mean over all pairs of at most 45 clients (spec 13)."""
@@ -50,7 +50,7 @@ def layer_similarity(scene: Scene) -> dict[str, Any]:
     weights = learnable(scene.net, scene.generic)
     layers = tuple(n for n in weights if n.endswith("weight") and scene.generic[n].ndim > 1)
     sums: Tensors = {}
-    for part in scene.engine.map(UnitSums(scene, layers), clients):
+    for part in scene.map(UnitSums(scene, layers), clients):
         add(sums, part)
     epochs = sorted({int(name.partition(" ")[0]) for name in sums})
     cosines = [[mean_cosine(sums[f"{epoch} {name}"], len(clients)) for name in layers] for epoch in epochs]

@@ -8,11 +8,13 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from torso.data import Federation
-from torso.engine import Desk
+from torso.data import Roster
+from torso.engine import Desk, Engine
 from torso.learn.course import Learned
 from torso.measure.analyses.base import EndAnalysis, Part, RoundAnalysis, Scene, analyses
+from torso.measure.counts import class_counts_of
 from torso.nets import Tensors
+from torso.personal.store import Store
 from torso.server.sums import add
 
 MOST_CLIENTS = 2000  # of class_counts: beyond, nobody can see them on a page
@@ -61,14 +63,16 @@ def watch(
     scene: Scene,
     participants: Sequence[int],
     visit: ByEpoch,
+    before: Store,
 ) -> dict[str, Entry]:
-    """One round's entry of each analysis that is taken of rounds."""
+    """One round's entry of each analysis that is taken of rounds; `before`: what clients held before it."""
+    both = Store(before.entries, later=scene.state.clients)
     looks = {name: cast("type[RoundAnalysis]", analyses[name].take)() for name in names}
     if not looks or not participants:
         return {}
     values: dict[str, dict[str, list[torch.Tensor]]] = {name: {} for name in looks}
     sums: dict[str, Tensors] = {name: {} for name in looks}
-    for found in scene.engine.map(Watch(looks, visit, scene), participants):
+    for found in scene.engine.map(Watch(looks, visit, scene), participants, both):
         for name, part in found.items():
             add(sums[name], part.sums)
             for key, value in part.values.items():
@@ -100,6 +104,8 @@ def at_end(names: Sequence[str], scene: Scene) -> dict[str, Entry]:
     return {name: cast("EndAnalysis", analyses[name].take)(scene) for name in names if analyses[name].when == "end"}
 
 
-def class_counts(federation: Federation) -> dict[str, Any]:
-    """Training samples per client and class, for every run whose clients can be counted on a page."""
-    return {"class_counts": federation.class_counts.tolist()} if federation.clients <= MOST_CLIENTS else {}
+def class_counts(engine: Engine, roster: Roster) -> dict[str, Any]:
+    """Training samples per client and class, for every run whose clients tell it and can be counted on a page."""
+    if roster.clients > MOST_CLIENTS or not roster.counts_are_known:
+        return {}
+    return {"class_counts": class_counts_of(engine, range(roster.clients)).tolist()}

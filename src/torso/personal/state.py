@@ -1,0 +1,47 @@
+"""All that a run is at the end of a round: what the server holds, and what the clients hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torso.nets import Tensors
+from torso.personal.store import ClientState, Elsewhere, Store
+from torso.server.state import Cost, ServerState
+
+
+@dataclass(frozen=True)
+class State:
+    """What is a round's to change; it makes another of it."""
+
+    server: ServerState
+    clients: Store = field(default_factory=Store)
+
+    @classmethod
+    def begin(
+        cls, model: Tensors, clients: Mapping[int, ClientState | Elsewhere] | None = None, **server: Any
+    ) -> State:
+        """Before the first round, or with whatever else the server and clients hold."""
+        return cls(ServerState(model, **server), Store(clients))
+
+    @property
+    def model(self) -> Tensors:
+        return self.server.model
+
+    @property
+    def round(self) -> int:
+        return self.server.round
+
+    @property
+    def cost(self) -> Cost:
+        return self.server.cost
+
+    @property
+    def reported(self) -> State:
+        """The state that accuracy is measured on."""
+        return replace(self, server=self.server.reported)
+
+    def at_new_stage(self) -> State:
+        """Another method goes on from the model alone: what clients kept for the one before is gone."""
+        return State(self.server.at_new_stage())

@@ -1,0 +1,79 @@
+"""What clients hold between their visits, and where it is kept.
+
+In a simulation it is in memory; on a cluster the workers' side keeps it and the driver has handles; at a site it is a
+file. Whoever works for a client reads it through `Store`, and nobody else looks inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Protocol, runtime_checkable
+
+from torso.nets import Tensors
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What one client holds; empty before its first visit (spec 1.5)."""
+
+    kept: Tensors = field(default_factory=dict)  # parts of the model that stay with it
+    memory: Tensors = field(default_factory=dict)  # what its drift correction remembers
+    own: Tensors = field(default_factory=dict)  # a model of its own that never travels
+    notes: Tensors = field(default_factory=dict)  # what its step, or its way to a model of its own, remembers
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, kind) for kind in KINDS)
+
+    def updated(self, new: ClientState) -> ClientState:
+        """After a visit: each kind that the visit left something of, as it left it; the others as they were."""
+        return ClientState(*(getattr(new, kind) or getattr(self, kind) for kind in KINDS))
+
+
+KINDS = tuple(each.name for each in fields(ClientState))
+NOTHING = ClientState()
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """The state of a client that is not in this process."""
+
+    def fetch(self) -> ClientState: ...
+
+
+class Store(Mapping[int, ClientState]):
+    """The states of clients after some round; one that holds nothing is `NOTHING`. A round makes another store.
+
+    `later`: what the same clients hold a round later, for those who look at that round once more."""
+
+    def __init__(
+        self, entries: Mapping[int, ClientState | Elsewhere] | None = None, later: Store | None = None
+    ) -> None:
+        self.entries, self.later = dict(entries or {}), later
+
+    def __getitem__(self, client: int) -> ClientState:
+        found = self.entries.get(client, NOTHING)
+        return found.fetch() if isinstance(found, Elsewhere) else found
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.entries
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def updated(self, left: Mapping[int, ClientState | Elsewhere]) -> Store:
+        """After a round that left these clients something."""
+        return Store({**self.entries, **left}) if left else self
+
+    def of(self, clients: Iterable[int]) -> Store:
+        """Those of some clients."""
+        clients = tuple(clients)
+        later = None if self.later is None else self.later.of(clients)
+        return Store({client: self.entries[client] for client in clients if client in self.entries}, later)
+
+    def here(self) -> Store:
+        """The same with everything fetched into this process."""
+        return Store({client: self[client] for client in self.entries})

@@ -1,0 +1,97 @@
+"""What the server makes of a round's messages as they come: sums in the order of the participants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import on_device
+from torso.errors import RunFailed
+from torso.learn.drift import Local
+from torso.nets import Tensors
+from torso.personal.store import ClientState, Elsewhere
+from torso.runs.messages import Sent, Told
+from torso.runs.stages import Stage
+from torso.server.sums import add_stacked, add_weighted
+
+
+class Aggregate:
+    """The sums of one round. Weights are applied here, where the sum is made, and by who really came: a participant
+    that is missing does not bias the mean."""
+
+    def __init__(self, stage: Stage, told: Told, weights: Mapping[int, float]) -> None:
+        self.stage, self.round, self.weights = stage, told.round, weights
+        self.start = {name: told.model[name] for name in stage.corrected}
+        self.offers = told.offers
+        self.total: Tensors = {}  # Σ_k w_k · shared part
+        self.change: Tensors = {}  # Σ_k of the change of what the drift corrections remember
+        self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
+        self.uploads: dict[int, Tensors] = {}  # of single clients, where the server rule keeps them
+        self.told: dict[int, tuple[Tensor, Tensor]] = {}  # by client: whose models it was offered, and what it says
+        self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
+        self._clients: list[int] = []
+        self._losses: list[Tensor] = []
+        self._finite: list[Tensor] = []
+
+    def take(self, sent: Sent) -> None:
+        """Add the messages of some participants; nothing is read from the device."""
+        method = self.stage.method
+        self._clients += sent.clients
+        self._losses.append(sent.loss)
+        self._finite.append(sent.finite.to(sent.loss.device))
+        self.left.update(sent.left)
+        weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
+        if method.server.keeps_uploads:
+            self.uploads |= {k: _row(sent.model, g) for g, k in enumerate(sent.clients)}
+        else:
+            add_weighted(self.total, sent.model, weights)
+            self._add_squares(sent, weights)
+            add_stacked(self.change, self._changes(sent))
+        if sent.scores is not None:
+            for k, scores in zip(sent.clients, sent.scores, strict=True):
+                self.told[k] = on_device(scores.device, self.offers[k]).long(), scores
+
+    def close(self) -> float:
+        """All have come, or will not: check what came, and give its mean loss.
+
+        Losses are read once, when everything has been asked of the device; a non-finite one ends the run (spec 3.7)."""
+        values = torch.cat(self._losses).tolist() if self._losses else []
+        losses = dict(zip(self._clients, values, strict=True))
+        for client, loss in sorted(losses.items()):
+            if not math.isfinite(loss):
+                raise RunFailed(f"non-finite loss in round {self.round}, client {client}")
+        if self._finite and not bool(torch.stack(self._finite).all()):
+            raise RunFailed(f"non-finite weights after round {self.round}")
+        loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
+        if len(losses) == len(self.weights) or not losses:
+            return loss
+        came = sum(self.weights[k] for k in losses)  # the mean is over those who answered
+        self.total = {n: t / came if t.is_floating_point() else t for n, t in self.total.items()}
+        self.squares = self.squares / came
+        return loss / came
+
+    def _changes(self, sent: Sent) -> Tensors:
+        """The change of the participants' memories: as they sent it, or as it follows from their models."""
+        drift = self.stage.method.drift
+        if not drift.remembers or drift.sends:
+            return sent.drift
+        return drift.change(Local(self.start, {name: sent.model[name] for name in self.start}))
+
+    def _add_squares(self, sent: Sent, weights: Tensor) -> None:
+        if not self.stage.method.server.uses_squares:
+            return
+        on_cpu = weights.device.type == "cpu"
+        for rows in range(len(weights)) if on_cpu else [slice(None)]:
+            mine = slice(rows, rows + 1) if isinstance(rows, int) else rows
+            total = torch.zeros_like(weights[mine])
+            for name, start in self.start.items():
+                total += (sent.model[name][mine] - start).flatten(1).square().sum(dim=1)
+            self.squares = self.squares.to(weights.device) + (weights[mine] * total).sum()
+
+
+def _row(stacked: Tensors, place: int) -> Tensors:
+    """One client's tensors, in memory of their own where they stand among others'."""
+    return {n: t[0] if len(t) == 1 and not t._is_view() else t[place].clone() for n, t in stacked.items()}

@@ -1,0 +1,158 @@
+"""A config worked out: what can be known of a run from its roster, before any client is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torso import data, nets
+from torso.config import Config, RunConfig
+from torso.data import Federation, Roster
+from torso.data.attacks import attacked
+from torso.errors import RequestError
+from torso.methods import ClassMeans, Finished
+from torso.nets import Network, Tensors, check_stacking
+from torso.randomness import numpy_generator
+from torso.results.checkpoint import load_body, load_newest
+from torso.results.result import Result
+from torso.runs.checks import check_attack, check_measures
+from torso.runs.class_means import linear_of
+from torso.runs.stages import Stage, check_server_data, stages
+
+
+@dataclass(frozen=True)
+class Job:
+    """A config with its roster and network: all that can be wrong with a request has been found by now."""
+
+    config: Config
+    roster: Roster
+    net: Network
+    plan: tuple[Stage, ...]
+    model: Tensors  # initial, on the run's device
+
+    @property
+    def rounds(self) -> int:
+        return self.plan[-1].last
+
+    @property
+    def device(self) -> torch.device:
+        """Where the server's tensors are."""
+        return next(iter(self.model.values())).device
+
+    def stage(self, round: int) -> Stage:
+        """Whose round it is (0: before the first); where there are none (FedNCM), the last stage's."""
+        at = max(round, 1)
+        return next((stage for stage in self.plan if stage.first <= at <= stage.last), self.plan[-1])
+
+    @cached_property
+    def measured_clients(self) -> tuple[int, ...]:
+        """All training clients, whether or not they ever took part, or as many as `measure.clients` says."""
+        known, limit = self.roster.training, self.config.measure.clients
+        if limit and limit < len(known):
+            known = np.sort(numpy_generator(self.config.run.seed, "measured").choice(known, limit, replace=False))
+        return tuple(known.tolist())
+
+
+@dataclass(frozen=True)
+class Simulation(Job):
+    """A job whose clients' data are in this process."""
+
+    federation: Federation
+
+
+def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:
+    """The clients of a run, on its device; `shelf` keeps what was read for the next."""
+    return data.build(config.data, config.run.seed, device_of(config.run), shelf)
+
+
+def simulate(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Simulation:
+    """Read the data and work the config out; raises RequestError and writes nothing."""
+    federation = federation or data_of(config)
+    device = _where(federation, config.run)
+    federation = attacked(federation, config.attack, config.run.seed)
+    job = prepare(config, federation.roster, device, begins=begins)
+    return Simulation(**vars(job), federation=federation)
+
+
+def prepare(config: Config, roster: Roster, device: torch.device | None = None, *, begins: bool = True) -> Job:
+    """Build the network, work the method out, check the request; raises RequestError and writes nothing.
+
+    `begins`: whether the weights are wanted that the run begins with, where they come from files."""
+    device = device_of(config.run) if device is None else device
+    net = nets.build(
+        body=config.model.body,
+        classes=roster.classes,
+        image=roster.image,
+        head=config.method.head,
+        head_init=config.model.head_init,
+        head_bias=config.model.head_bias,
+        norm=config.model.norm,
+        seed=config.run.seed,
+    )
+    plan = stages(config, net)
+    check_server_data(plan, roster)
+    check_attack(config, plan)
+    check_stacking(net, config.run.clients_at_once)
+    if isinstance(plan[0].method.start, ClassMeans):
+        linear_of(net)  # raises RequestError where the head has no place for them
+    check_measures(config, roster)
+    if config.train.batch_size == 1 and nets.smallest_map(net, roster.image) == 1:
+        _, height, width = roster.image
+        raise RequestError(
+            f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
+            f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
+        )
+    model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
+    if begins and config.model.weights:
+        model |= load_body(Path(config.model.weights), model, config.model.body)
+    start = config.method.start
+    if begins and isinstance(start, Finished) and start.run:
+        model = _finished_model(Path(start.run), model)
+    return Job(config, roster, net, plan, model)
+
+
+def _finished_model(folder: Path, model: Tensors) -> Tensors:
+    finished = (folder / "result.json").is_file() and Result.read(folder).ok
+    found = load_newest(folder / "checkpoints", model, fingerprint=None) if finished else None
+    if found is None:
+        raise RequestError(
+            f"method.start.run = {str(folder)!r} is not the folder of a finished run "
+            "(result.json with status ok, and a checkpoint)."
+        )
+    return {**found.server.model, **found.server.shown}
+
+
+def device_of(run: RunConfig) -> torch.device:
+    """Where the run's tensors are. The driver of a cluster only adds up: the accelerators are the workers'."""
+    return device_named("cpu" if run.engine == "ray" and run.device == "auto" else run.device)
+
+
+def device_named(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it holds no data")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason, there = str(error).splitlines()[0].rstrip("."), torch.cuda.device_count()
+        usable = ["auto", "cpu", *(["cuda"] if there else []), *(f"cuda:{number}" for number in range(there))]
+        raise RequestError(
+            f"run.device = {name!r} cannot be used here: {reason}. Accepted: {', '.join(usable)}"
+        ) from None
+    return device
+
+
+def _where(federation: Federation, run: RunConfig) -> torch.device:
+    """The data's place: a federation that was made elsewhere is not moved behind its owner's back."""
+    if run.device != "auto" and device_of(run).type != federation.device.type:
+        raise RequestError(
+            f"run.device = {run.device!r}, but the federation that was given lies on {federation.device}. "
+            f"Accepted: auto, {federation.device}"
+        )
+    return federation.device

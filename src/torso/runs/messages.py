@@ -1,0 +1,221 @@
+"""What travels between the server and its clients in a round: plain data with a schema, no pickle, no code.
+
+`Told` is what the participants of a round are told, `Sent` what G of them send back; each stands for one `Message` a
+client. A message is tensors by name and a few numbers. What `cost.py` counts is these tensors.
+G clients, * a tensor's shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.nets import Tensors
+from torso.personal.store import ClientState, Elsewhere
+
+Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Which tensors a message has: by name, their dtype and shape."""
+
+
+class Numbers(BaseModel):
+    """The numbers of a message, as they stand in its header."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
+
+    kind: Literal["told", "sent"]
+    round: int
+    client: int
+    participants: int = 0  # told: how many clients take part in the round
+    offers: tuple[int, ...] = ()  # told: whose models come along
+    samples: int = 0  # sent: how many the client has learned from, by which it is weighed
+    loss: float = 0.0  # sent: mean over the samples met
+    finite: bool = True  # sent: whether all that the client keeps is
+
+
+@dataclass(frozen=True)
+class Message:
+    """One client's message, to it or from it."""
+
+    numbers: Numbers
+    tensors: Tensors
+
+    @property
+    def schema(self) -> Schema:
+        return schema_of(self.tensors)
+
+    def encode(self) -> bytes:
+        """safetensors, with the numbers in the header."""
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        alone = {name: tensor.clone() if tensor._is_view() else tensor for name, tensor in plain.items()}
+        return save(alone, {"torso": self.numbers.model_dump_json()})
+
+    @classmethod
+    def decode(cls, data: bytes, schema: Schema | None = None) -> Message:
+        """A message from outside, checked; `schema` says which tensors it must have, no more and no less."""
+        try:
+            tensors, header = load(data), _header(data)
+            numbers = Numbers.model_validate_json(header)
+        except (SafetensorError, ValidationError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RequestError(f"a message of {len(data)} bytes cannot be read: {reason}") from None
+        if schema is not None:
+            check_schema(f"the {numbers.kind} message of client {numbers.client}", tensors, schema)
+        # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
+        return cls(numbers, {name: tensor.clone() for name, tensor in tensors.items()})
+
+
+def schema_of(tensors: Tensors) -> Schema:
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def check_schema(what: str, tensors: Tensors, schema: Schema) -> None:
+    """Refuse a message that lacks a tensor, has one too many, or one of another shape or type."""
+    found = schema_of(tensors)
+    for name in sorted(found.keys() | schema.keys()):
+        if found.get(name) != schema.get(name):
+            have, want = (_words(each.get(name)) for each in (found, schema))
+            raise RequestError(f"{what}: {name} is {have}. Expected: {want}")
+
+
+def _words(entry: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
+    return "not there" if entry is None else f"{entry[0]} {list(entry[1])}"
+
+
+def _header(data: bytes) -> str:
+    """The numbers, from the header that safetensors has checked by now."""
+    size = int.from_bytes(data[:8], "little")
+    found: str = json.loads(data[8 : 8 + size])["__metadata__"]["torso"]
+    return found
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the participants of a round are told.
+
+    `model` [*] is whole: what travels as it is broadcast, and what clients know from the run's seed or from before."""
+
+    round: int
+    model: Tensors
+    travels: tuple[str, ...]  # the tensors of `model` that are sent; none where clients go on from their own uploads
+    participants: int
+    drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
+    mean: Tensors = field(default_factory=dict)  # of the participants' models before the round (spec 5.5)
+    origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
+    offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # whose models a client is sent besides …
+    uploads: Mapping[int, Tensors] = field(default_factory=dict)  # … and those (spec 5.6)
+
+    def for_clients(self, clients: Sequence[int]) -> Told:
+        """What these clients are told: no model of others but those that the server sends them."""
+        if not self.offers:
+            return self
+        offers = {k: self.offers[k] for k in clients if k in self.offers}
+        lent = dict.fromkeys(other for others in offers.values() for other in others)
+        uploads = {other: self.uploads[other] for other in lent}
+        return Told(**{**vars(self), "offers": offers, "uploads": uploads})
+
+    def message(self, client: int) -> Message:
+        """What one participant is sent."""
+        tensors = {f"model/{name}": self.model[name] for name in self.travels}
+        tensors |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
+        tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
+        offers = self.offers.get(client, ())
+        for other in offers:
+            tensors |= {f"model {other}/{name}": tensor for name, tensor in self.uploads[other].items()}
+        numbers = Numbers(kind="told", round=self.round, client=client, participants=self.participants, offers=offers)
+        return Message(numbers, tensors)
+
+    @classmethod
+    def heard(cls, message: Message, known: Tensors, own_begin_there: bool = False) -> Told:
+        """What a client makes of its message, with what it knows already: the model of the start."""
+        if message.numbers.kind != "told":
+            raise RequestError(f"a client was sent a {message.numbers.kind!r} message. Expected: 'told'")
+        parts = by_part(message.tensors)
+        numbers = message.numbers
+        model, travels = {**known, **parts.get("model", {})}, tuple(sorted(parts.get("model", {})))
+        return cls(
+            round=numbers.round,
+            model=model,
+            travels=travels,
+            participants=numbers.participants,
+            drift=parts.get("drift", {}),
+            mean=parts.get("mean", {}),
+            origin=known if own_begin_there else {},
+            offers={numbers.client: numbers.offers},
+            uploads={other: parts.get(f"model {other}", {}) for other in numbers.offers},
+        )
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What came back from G clients: messages, stacked, and what each client goes on with, which stays where it is."""
+
+    round: int
+    clients: tuple[int, ...]
+    samples: tuple[int, ...]  # by which the clients are weighed
+    model: Tensors  # [G, *]: what the server gets of their models
+    loss: Tensor  # [G], on the device: the round reads all of them at once
+    finite: Tensor  # whether all that the clients keep is
+    drift: Tensors = field(default_factory=dict)  # [G, *]: change of what their corrections remember, where it is sent
+    scores: Tensor | None = None  # [G, M] of the models that they were offered
+    left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # never a part of a message
+
+    def message(self, place: int = 0) -> Message:
+        """What one of the clients sends."""
+        tensors = {f"model/{name}": tensor[place] for name, tensor in self.model.items()}
+        tensors |= {f"drift/{name}": tensor[place] for name, tensor in self.drift.items()}
+        if self.scores is not None:
+            tensors["scores"] = self.scores[place]
+        numbers = Numbers(
+            kind="sent",
+            round=self.round,
+            client=self.clients[place],
+            samples=self.samples[place],
+            loss=float(self.loss[place]),
+            finite=bool(self.finite),
+        )
+        return Message(numbers, tensors)
+
+    @classmethod
+    def received(cls, message: Message, left: Mapping[int, ClientState | Elsewhere] | None = None) -> Sent:
+        """What the server makes of one client's message; `left`: a handle on what the client goes on with."""
+        if message.numbers.kind != "sent":
+            raise RequestError(f"the server was sent a {message.numbers.kind!r} message. Expected: 'sent'")
+        parts, numbers = by_part(message.tensors), message.numbers
+        return cls(
+            round=numbers.round,
+            clients=(numbers.client,),
+            samples=(numbers.samples,),
+            model={name: tensor[None] for name, tensor in parts.get("model", {}).items()},
+            loss=torch.tensor([numbers.loss]),
+            finite=torch.tensor(numbers.finite and math.isfinite(numbers.loss)),
+            drift={name: tensor[None] for name, tensor in parts.get("drift", {}).items()},
+            scores=message.tensors["scores"][None] if "scores" in message.tensors else None,
+            left=left or {},
+        )
+
+
+def by_part(tensors: Tensors) -> dict[str, Tensors]:
+    """The tensors of a message by what stands before the first stroke of their names."""
+    parts: dict[str, Tensors] = {}
+    for name, tensor in tensors.items():
+        part, stroke, rest = name.partition("/")
+        if stroke:
+            parts.setdefault(part, {})[rest] = tensor
+    return parts
+
+
+def sent_schema(model: Tensors, travels: Sequence[str], drift: Sequence[str], offered: int) -> Schema:
+    """What a participant's message must look like, as the server knows before it comes."""
+    like: dict[str, Any] = {f"model/{name}": model[name] for name in travels}
+    like |= {f"drift/{name}": model[name] for name in drift}
+    return {**schema_of(like), **({"scores": (torch.float32, (offered,))} if offered else {})}
