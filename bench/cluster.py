@@ -133,7 +133,16 @@ def of_the_driver(method: str, body: str, clients: int, repeats: int, size: int 
             alone, _ = play_round(job.plan[0], alone, job.roster, here, 0)
             if repeat:
                 found.append((took, own, *moved, time.perf_counter() - began))
-    kept = sum(bytes_of(t) for held in (state.private, state.memory, state.own, state.notes) for t in held.values())
+    kept = sum(
+        bytes_of(t)
+        for held in (
+            state.clients.of_kind("kept"),
+            state.clients.of_kind("memory"),
+            state.clients.of_kind("own"),
+            state.clients.of_kind("notes"),
+        )
+        for t in held.values()
+    )
     whole, own, out, back, one = (median(column) for column in zip(*found, strict=True))
     return {
         "method": method,

@@ -261,15 +261,15 @@ def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small) -> None:
 def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
     stacked = small("fedala", at_once=2)
     close(mixed.model, stacked.model)
-    for client, own in mixed.state.own.items():
+    for client, own in mixed.state.clients.of_kind("own").items():
         close(own, stacked.state.clients[client].own)
-    for client, notes in mixed.state.notes.items():
+    for client, notes in mixed.state.clients.of_kind("notes").items():
         close(notes, stacked.state.clients[client].notes)
 
 
 def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small) -> None:
-    assert mixed.state.own.keys() == mixed.state.met
-    assert not mixed.state.private
+    assert mixed.state.clients.of_kind("own").keys() == mixed.state.met
+    assert not mixed.state.clients.of_kind("kept")
     plain = small("fedavg").result.cost
     assert (mixed.result.cost.bytes_up, mixed.result.cost.bytes_down) == (plain.bytes_up, plain.bytes_down)
 

@@ -85,7 +85,7 @@ def test_what_a_worker_holds_does_not_travel_again(borrowed: Cluster) -> None:
     with engines["ray"](job.net, job.federation, job.config.run) as engine:
         state, _ = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
         model = bytes_of(state.model)
-        assert sum(bytes_of(own) for own in state.own.values()) == 12 * model
+        assert sum(bytes_of(own) for own in state.clients.of_kind("own").values()) == 12 * model
         sent = borrowed.bytes_out
         state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
         assert model <= borrowed.bytes_out - sent < 1.5 * model

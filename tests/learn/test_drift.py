@@ -96,9 +96,9 @@ def test_the_server_keeps_the_mean_over_all_clients(method: str, workers: int) -
     )
     state = result.state
     assert state is not None
-    assert 3 < len(state.memory) < 10
+    assert 3 < len(state.clients.of_kind("memory")) < 10
     for name, mean in state.drift.items():
-        total = torch.stack([own[name] for own in state.memory.values()]).sum(dim=0)
+        total = torch.stack([own[name] for own in state.clients.of_kind("memory").values()]).sum(dim=0)
         assert_close(mean, total / 10, rtol=1e-4, atol=1e-6)
     head = {name for name in state.drift if name.startswith("head.")}
     assert bool(head) == ("babu" not in method)  # +BABU: every piece of state is restricted to the body (3.11)

@@ -32,7 +32,7 @@ W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])
 def besieged(kind: str, malicious: set[int], method: str = "fedavg", head: str = "zeros") -> Simulation:
     task = tiny.job(method, head)
     plan = tuple(replace(stage, attack=kind) for stage in task.plan)
-    return replace(task, federation=replace(task.federation, malicious=frozenset(malicious)), plan=plan)
+    return replace(task.on(replace(task.federation, malicious=frozenset(malicious))), plan=plan)
 
 
 def stacked(task: Simulation) -> State:
@@ -86,14 +86,18 @@ def test_every_method_that_uploads_is_attacked(method: str, kind: str) -> None:
 
     def got(malicious: set[int]) -> list[Tensor]:
         state = tiny.play(besieged(kind, malicious, method, "eye"))
-        return [*state.model.values(), *(t for own in state.private.values() for t in own.values())]
+        return [*state.model.values(), *(t for own in state.clients.of_kind("kept").values() for t in own.values())]
 
     assert any(not torch.equal(*pair) for pair in zip(got({0}), got(set()), strict=True))
 
 
 def test_an_attack_on_nothing_that_travels_changes_nothing() -> None:
     honest, hostile = (tiny.play(besieged("model-replacement", who, "local-only")) for who in (set[int](), {0}))
-    assert all(torch.equal(t, hostile.clients[k].kept[n]) for k, own in honest.private.items() for n, t in own.items())
+    assert all(
+        torch.equal(t, hostile.clients[k].kept[n])
+        for k, own in honest.clients.of_kind("kept").items()
+        for n, t in own.items()
+    )
 
 
 # labels

@@ -145,7 +145,10 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
     )
     assert result.state is not None
     assert result.initial is not None
-    (visited, *_), (absent, *_) = sorted(result.state.own), sorted(set(range(4)) - set(result.state.own))
+    (visited, *_), (absent, *_) = (
+        sorted(result.state.clients.of_kind("own")),
+        sorted(set(range(4)) - set(result.state.clients.of_kind("own"))),
+    )
     own = result.network(visited).state_dict()
     assert all(torch.equal(own[name], tensor) for name, tensor in result.state.clients[visited].own.items())
     start = result.initial.state_dict()

@@ -130,7 +130,7 @@ def federated(clients: Sequence[Data], meta_rows: Sequence[int] = (), server_row
 
 def on(task: Simulation, federation: Federation) -> Simulation:
     """The same job with other data of the same shape."""
-    return replace(task, federation=federation)
+    return task.on(federation)
 
 
 def story(task: Simulation, rounds: int, at_once: int = 1) -> list[tuple[State, Round]]:

@@ -150,10 +150,10 @@ def told(visit: Visit, stage: Stage, client: int, start: Tensors) -> Visit:
         model={**start, **part("model")},
         round=state.round,
         drift=part("drift"),
-        private={**others, **own(state.private)},
-        memory=own(state.memory),
-        own=own(state.own),
-        notes=own(state.notes),
+        private={**others, **own(state.clients.of_kind("kept"))},
+        memory=own(state.clients.of_kind("memory")),
+        own=own(state.clients.of_kind("own")),
+        notes=own(state.clients.of_kind("notes")),
         origin=start if state.origin else {},
     )
     return replace(visit, state=alone, gathered=part("mean"))

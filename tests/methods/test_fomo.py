@@ -143,7 +143,7 @@ def test_fomo_rounds_against_numpy(at_once: int, fraction: float) -> None:
         for k in played.participants:
             models[k] = fomo(before, k, CLIENTS[k], 0.4, affinity[k], senders)
         uploaded |= set(played.participants)
-        assert set(state.private) == uploaded
+        assert set(state.clients.of_kind("kept")) == uploaded
         for k in uploaded:
             same(state.clients[k].kept, models[k], tol=1e-4)
             assert_close(state.clients[k].notes[AFFINITY].double(), torch.from_numpy(affinity[k]), atol=1e-3, rtol=1e-3)

@@ -97,8 +97,8 @@ def test_every_method_runs_and_measures_clients_that_never_took_part(name: str) 
     for measured in ("initial", "personalized", "without_head"):
         assert result.accuracy[measured].n == 10
         assert all(0 <= value <= 100 for value in result.accuracy[measured].clients if value is not None)
-    kept = {n for own in result.state.private.values() for n in own}
-    assert all(own.keys() == kept for own in result.state.private.values())
+    kept = {n for own in result.state.clients.of_kind("kept").values() for n in own}
+    assert all(own.keys() == kept for own in result.state.clients.of_kind("kept").values())
 
 
 def test_frozen_head_can_be_sent_once() -> None:

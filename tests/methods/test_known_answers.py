@@ -75,7 +75,7 @@ def test_fedper_keeps_heads_and_averages_bodies() -> None:
 
 def test_fedper_reset_throws_the_head_away() -> None:
     state = play(job("fedper-reset"), rounds=3)
-    assert not state.private
+    assert not state.clients.of_kind("kept")
     assert torch.equal(head(state), torch.zeros(2, 2))
     assert torch.equal(body(state), torch.ones(2))  # with W = 0 at the start of every visit the body has no gradient
 

@@ -114,7 +114,12 @@ def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
 
 
 def assert_sound(job: Simulation, stage: Stage, state: State) -> None:
-    kept = (state.private, state.memory, state.own, state.notes)
+    kept = (
+        state.clients.of_kind("kept"),
+        state.clients.of_kind("memory"),
+        state.clients.of_kind("own"),
+        state.clients.of_kind("notes"),
+    )
     every = [state.model, state.rule, state.drift, *(own for kind in kept for own in kind.values())]
     assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
     frozen = set(job.model) - stage.moving

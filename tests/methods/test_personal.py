@@ -207,7 +207,7 @@ def test_kept_refresh_is_one_more_visit_at_the_last_rate_of_which_nothing_is_upl
         same(begun(task, state, client), sgd(theta, DATA[client], 0.25, 2))
         same(tuned(task, state, client, 5), sgd(theta, DATA[client], 0.25, 2))  # and no fine-tuning
     assert equal(state.model, before)
-    assert not state.own
+    assert not state.clients.of_kind("own")
 
 
 def test_kept_last_visit_is_what_training_left_and_the_servers_model_before_that() -> None:

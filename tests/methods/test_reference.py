@@ -142,7 +142,7 @@ def agree(method: str, recipe: Recipe, body: str = "mlp", **train: object) -> No
         torch.testing.assert_close(
             result.state.model[name], tensor, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
         )
-    assert result.state.private.keys() == private.keys()
+    assert result.state.clients.of_kind("kept").keys() == private.keys()
     for client, own in private.items():
         for name, tensor in own.items():
             torch.testing.assert_close(result.state.clients[client].kept[name], tensor, rtol=1e-4, atol=1e-6)

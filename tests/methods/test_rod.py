@@ -78,7 +78,7 @@ def test_hyper_head_is_made_from_class_proportions() -> None:
 
 def test_the_hypernetwork_travels_and_is_averaged_whatever_the_server_rule() -> None:
     plain = play(job("fedrod-hyper", head="eye"))
-    assert not plain.private
+    assert not plain.clients.of_kind("kept")
     ruled = play(job({"name": "fedrod-hyper", "server": {"name": "momentum", "lr": 7.0}}, head="eye"))
     for name in plain.model:
         if name.startswith("head.personal."):

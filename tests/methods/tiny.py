@@ -90,7 +90,8 @@ def job(method: Any, head: str = "zeros", server_rows: tuple[int, ...] = (), **t
     )
     net: Network = build("scale", 2, (1, 1, 2), config.method.head, head_init=head, head_bias=False)
     model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
-    return Simulation(config, federation(server_rows), net, stages(config, net), model)
+    data = federation(server_rows)
+    return Simulation(config, data.roster, net, stages(config, net), model, data)
 
 
 def play(task: Simulation, rounds: int = 1) -> State:

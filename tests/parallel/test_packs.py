@@ -218,7 +218,7 @@ def test_a_client_does_not_keep_the_memory_of_the_whole_stack(tmp_path: Path, st
     for _, found in run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000):
         assert isinstance(found, Result)
         assert found.state is not None
-        kept = [tensor for own in found.state.private.values() for tensor in own.values()]
+        kept = [tensor for own in found.state.clients.of_kind("kept").values() for tensor in own.values()]
         assert kept
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in kept)
     assert [1, 1, 1] in stacks

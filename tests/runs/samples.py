@@ -46,7 +46,7 @@ def digits() -> Federation:
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
     by_name = {"model": state.model, "shown": state.shown, "rule": state.rule, "drift": state.drift}
-    by_client = {"private": state.private, "memory": state.memory}
+    by_client = {"private": state.clients.of_kind("kept"), "memory": state.clients.of_kind("memory")}
     tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
     tensors |= {
         f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()

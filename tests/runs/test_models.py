@@ -15,7 +15,6 @@ from tests.runs import samples
 import torso
 from torso import Config, RequestError, Result
 from torso.nets import Network
-from torso.runs.models import newcomer_network
 
 METHODS = (
     "fedavg",
@@ -203,9 +202,9 @@ def test_a_newcomer_gets_what_the_measure_of_newcomers_gives_the_same_data(metho
     rows = federation.train.rows(client)
     card = result.network().card
     assert card is not None
-    mine = card.samples("mine", federation.train.images[rows].numpy(), federation.train.labels[rows].numpy())
+    mine = federation.train.images[rows].numpy(), federation.train.labels[rows].numpy()
     for epochs, personal in ((None, True), (3, True), (0, False)):
-        again = newcomer_network(result.job, result.state, mine, epochs, client)
+        again = result.models.newcomer(*mine, epochs, client)
         assert same(again, result.network(client, personal=personal))
     assert not same(result.network(client), result.network(client, personal=False))
 

@@ -1,35 +1,63 @@
-"""Weighted sums by hand."""
+"""Weighted sums by hand, and in the order of the clients however they are stacked."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from torso.server.sums import add, weighted_sum
+from torso.server.sums import add, add_stacked, add_weighted
+
+
+def weighted(stacked: dict[str, torch.Tensor], weights: torch.Tensor, *edges: int) -> dict[str, torch.Tensor]:
+    """The sum of clients that come in groups, of which each ends at an edge."""
+    total: dict[str, torch.Tensor] = {}
+    for start, stop in zip((0, *edges), (*edges, len(weights)), strict=True):
+        add_weighted(total, {n: t[start:stop] for n, t in stacked.items()}, weights[start:stop])
+    return total
 
 
 def test_weighted_sum_over_clients_and_largest_counter() -> None:
     stacked = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "steps": torch.tensor([7, 5])}
-    total = weighted_sum(stacked, torch.tensor([0.25, 0.75]))
+    total = weighted(stacked, torch.tensor([0.25, 0.75]))
     assert total["w"].tolist() == [2.5, 3.5]
     assert total["steps"].item() == 7
 
 
-def test_partial_sums_add_up_whatever_the_groups() -> None:
+def test_groups_add_up() -> None:
     stacked = {"w": torch.tensor([[1.0], [2.0], [4.0]]), "steps": torch.tensor([1, 9, 3])}
-    weights = torch.tensor([0.5, 0.25, 0.25])
-
-    def part(rows: slice) -> dict[str, torch.Tensor]:
-        return weighted_sum({n: t[rows] for n, t in stacked.items()}, weights[rows])
-
-    total: dict[str, torch.Tensor] = {}
-    for rows in (slice(0, 1), slice(1, 3)):
-        add(total, part(rows))
+    total = weighted(stacked, torch.tensor([0.5, 0.25, 0.25]), 1)
     assert total["w"].item() == 2.0
     assert total["steps"].item() == 9
 
 
 def test_one_client_with_weight_one_comes_back_bit_for_bit() -> None:
     tensor = torch.randn(1, 5)
+    assert torch.equal(weighted({"w": tensor}, torch.ones(1))["w"], tensor[0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 10, 64, 1000])
+def test_the_sum_is_taken_client_by_client_whatever_the_groups(size: int) -> None:
+    """Bit for bit what a loop over the clients gives: float32 sums depend on their order, and these are many."""
+    generator = torch.Generator().manual_seed(size)
+    tensor = torch.randn(61, size, generator=generator) * 10.0 ** torch.randint(-3, 4, (61, 1), generator=generator)
+    weights = torch.rand(61, generator=generator)
+    expected, plain = tensor[0] * weights[0], tensor[0].clone()
+    for one, weight in zip(tensor[1:], weights[1:], strict=True):
+        expected = expected + one * weight
+        plain = plain + one
+    for edges in ((), (1,), (2, 30), tuple(range(1, 61)), (60,)):
+        assert torch.equal(weighted({"w": tensor}, weights, *edges)["w"], expected)
     total: dict[str, torch.Tensor] = {}
-    add(total, weighted_sum({"w": tensor}, torch.ones(1)))
-    assert torch.equal(total["w"], tensor[0])
+    for part in tensor.split(7):
+        add_stacked(total, {"w": part})
+    assert torch.equal(total["w"], plain)
+    backwards = weighted({"w": tensor.flip(0)}, weights.flip(0))
+    assert size < 64 or not torch.equal(backwards["w"], expected)  # another order is another sum: the test can fail
+
+
+def test_a_total_is_not_the_memory_of_a_part() -> None:
+    part, total = {"w": torch.ones(2)}, dict[str, torch.Tensor]()
+    add(total, part)
+    add(total, part)
+    assert part["w"].tolist() == [1.0, 1.0]
+    assert total["w"].tolist() == [2.0, 2.0]

@@ -74,6 +74,10 @@ class Store(Mapping[int, ClientState]):
         later = None if self.later is None else self.later.of(clients)
         return Store({client: self.entries[client] for client in clients if client in self.entries}, later)
 
+    def of_kind(self, kind: str) -> dict[int, Tensors]:
+        """The tensors of one kind (`kept`, `memory`, `own`, `notes`) of the clients that hold any."""
+        return {client: held for client in self.entries if (held := getattr(self[client], kind))}
+
     def here(self) -> Store:
         """The same with everything fetched into this process."""
         return Store({client: self[client] for client in self.entries})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -62,6 +62,10 @@ class Simulation(Job):
     """A job whose clients' data are in this process."""
 
     federation: Federation
+
+    def on(self, federation: Federation) -> Simulation:
+        """The same with other clients, whose samples are of the same kind."""
+        return replace(self, roster=federation.roster, federation=federation)
 
 
 def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:

@@ -79,11 +79,12 @@ class TrainedModels:
                 for client, tensors in zip(some, made, strict=True):
                     yield client, _network(job, tensors, kind, client)
 
-    def newcomer(self, samples: Any, labels: Any, epochs: int | None) -> Network:
-        """The network of a client that the run has never heard of; its randomness is keyed by the next free number.
+    def newcomer(self, samples: Any, labels: Any, epochs: int | None, number: int | None = None) -> Network:
+        """The network of a client that the run has never heard of; its randomness is keyed by `number`, or the next that
+        is free.
 
         `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
-        job, number = self.job, self.job.roster.clients
+        job, number = self.job, self.job.roster.clients if number is None else number
         found = card_of(job, "newcomer").samples("newcomer", samples, labels)
         how = self._evaluation()
         if epochs is not None:
