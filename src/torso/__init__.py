@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torso.config import Config
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.nets.split import split as split
+    from torso.report.plots import plot
     from torso.runs.files import load_model, save_model
     from torso.runs.load import load
     from torso.runs.result import Result
@@ -28,6 +29,7 @@ _WHERE = {
     "TorsoError": "torso.errors",
     "load": "torso.runs.load",
     "load_model": "torso.runs.files",
+    "plot": "torso.report.plots",
     "run": "torso.runs.run",
     "save_model": "torso.runs.files",
     "split": "torso.nets",
@@ -40,6 +42,7 @@ __all__ = [
     "TorsoError",
     "load",
     "load_model",
+    "plot",
     "run",
     "save_model",
     "split",
