@@ -167,7 +167,7 @@ def plot(
     dpi: Annotated[int, typer.Option(help="Dots per inch of a file of pixels.")] = 300,
     title: Annotated[bool, typer.Option("--title", help="Write the chart's title over it.")] = False,
 ) -> None:
-    """Write one chart as a figure for a paper (needs torso[plot]; torso.plot in Python gives the figure itself)."""
+    """Write one chart as a figure for a paper; needs matplotlib. In Python torso.plot gives the figure itself."""
     from torso.report.plots import write_plot
 
     chart = write_plot(runs, kind, out, of, baseline=baseline, width=width, height=height, dpi=dpi, title=title)

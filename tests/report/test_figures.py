@@ -228,6 +228,17 @@ def test_plot_gives_a_figure_to_restyle(full_runs: Path) -> None:
     assert mpl.rcParams["font.size"] == mpl.rcParamsDefault["font.size"]  # nobody else's figures change
 
 
+def test_the_snippet_of_the_docs_runs(full_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(full_runs.parent)
+    full_runs.rename("runs-of-test")
+    Path("runs").mkdir()
+    Path("runs-of-test").rename("runs/mine")
+    exec(snippet, {})
+    assert Path("rounds.pdf").read_bytes().startswith(b"%PDF")
+
+
 def test_plot_writes_what_the_ending_says_and_refuses_the_rest(tmp_path: Path, full_runs: Path) -> None:
     for name in ("x.svg", "x.PDF", "deep/x.png"):
         write_plot([full_runs], "rounds", tmp_path / name)
