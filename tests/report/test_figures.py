@@ -218,7 +218,7 @@ def test_plot_gives_a_figure_to_restyle(full_runs: Path) -> None:
     assert isinstance(figure, Figure)
     assert figure.get_suptitle() == "Initial accuracy per round"
     (axes,) = figure.axes
-    assert axes.texts[0].get_fontsize() == 7
+    assert (axes.texts[0].get_fontsize(), axes.yaxis.label.get_fontsize()) == (7, 7)
     assert axes.lines[0].get_label() == "fedavg"
     assert axes.lines[0].get_ydata()[:3].tolist() == [10, 20, 30]  # type: ignore[union-attr]
     axes.lines[0].set_color("black")

@@ -188,7 +188,7 @@ def _draw_gains(found: Sequence[tuple[Entry, list[Told]]]) -> Plot:
             Row(entry.label, series_role(entry.place), ((f"{lose}", "s1"), (f"{same}", "muted"), (f"{gain}", "s0")))
         )
     across = Axis("change in accuracy of a client, points")
-    panel = _in_rows(rows, ROW, 22, WIDTH - 76, (low, high), across, "lose", "same", "gain")
+    panel = _in_rows(rows, ROW, 22, WIDTH - 92, (low, high), across, "lose", "same", "gain")
     panel.add(Line([(0, -4 / ROW), (0, len(rows))], "muted", 1))
     for number, (_, values) in enumerate(found):
         swarm = Swarm.of(panel, thinned(values), panel.y(number + 0.5), ROW / 2 - 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Point = tuple[float, float]
 WIDTH = 480.0
@@ -95,11 +95,8 @@ Mark = Line | Area | Boxes | Cells | Dots | Text | Words
 @dataclass(frozen=True)
 class Drawing:
     height: float
-    marks: list[Mark] = field(default_factory=list)
+    marks: Sequence[Mark]
     width: float = WIDTH
-
-    def add(self, *marks: Mark) -> None:
-        self.marks.extend(marks)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:

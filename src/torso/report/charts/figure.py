@@ -39,16 +39,17 @@ POINTS = 0.75  # in a unit of the page
 INCHES = POINTS / 72
 LONG = 26  # letters of a name in one line
 LETTER = 0.62  # a letter's mean width, of its size
+DPI = 300
 
 STYLE: Mapping[str, Any] = {
     "text.parse_math": False,  # a dollar in a name is a dollar
     "font.size": 9,
-    "axes.labelsize": 9,
-    "axes.titlesize": 9,
+    "axes.labelsize": "medium",  # of font.size, so that users change that alone
+    "axes.titlesize": "medium",
     "axes.titlelocation": "left",
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
+    "xtick.labelsize": "small",
+    "ytick.labelsize": "small",
+    "legend.fontsize": "small",
     "legend.frameon": False,
     "text.color": LIGHT["ink"],
     "axes.labelcolor": LIGHT["ink"],
@@ -68,7 +69,6 @@ STYLE: Mapping[str, Any] = {
     "grid.color": LIGHT["grid"],
     "grid.linewidth": 0.7,
     "lines.solid_capstyle": "round",
-    "savefig.dpi": 300,
 }
 # fonts as TrueType (Type 42) and letters as text, as journals ask for; the salt makes an SVG's ids the same each time
 _SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "torso"}
@@ -81,7 +81,7 @@ class PaperFigure(Figure):
     def savefig(self, fname: Any, *, transparent: bool | None = None, **how: Any) -> None:
         ending = Path(fname).suffix[1:] if isinstance(fname, str | os.PathLike) else ""
         kind = str(how.get("format") or ending or "png").lower()
-        how = {"dpi": STYLE["savefig.dpi"], **how}
+        how = {"dpi": DPI, **how}
         if kind in _UNDATED:
             how["metadata"] = {**_UNDATED[kind], **(how.get("metadata") or {})}
         with mpl.rc_context(_SAVED):
@@ -224,7 +224,8 @@ def _draw(axes: Axes, panel: Panel, scale: tuple[float, float]) -> list[Annotati
         _rows(axes, panel, max(1, int(high / len(panel.rows) / _line_height())))
     if _crowded(panel, scale[1]):
         letters = max(len(end.name) for end in panel.ends)
-        columns = max(1, int(axes.figure.bbox.width / axes.figure.dpi * 72 / (LETTER * 8 * letters + 40)))
+        each = LETTER * letters * mpl.rcParams["font.size"] + 40  # with the line before the name
+        columns = max(1, int(72 * axes.figure.bbox.width / axes.figure.dpi / each))
         axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns)
         return []
     return [_name(axes, end.x, end.y, end.name, LIGHT[end.role]) for end in panel.ends]
@@ -252,7 +253,7 @@ def _ticks(axis: MplAxis, said: Axis | None, room: float) -> None:
     beyond = 1.0 if isinstance(axis, YAxis) else 1.35  # below the axes a name may be wider than they are
     axis.set_label_text(_wrapped(said.label, beyond * room))
     if said.named is None:
-        most = _most(said.about + 1, room, 20 if isinstance(axis, YAxis) else 28)
+        most = _most(said.about + 1, room, 18 if isinstance(axis, YAxis) else 28)
         axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=said.whole))
         axis.set_major_formatter(FuncFormatter(lambda value, _: nice(value)))
         return

@@ -27,7 +27,7 @@ from torso.report.charts.drawing import (
 from torso.report.charts.heat import Heat, cells
 
 SIZE = 12.0  # of letters, in units of the page
-_COLUMN = 25.0  # of the numbers at the right end of a row
+_COLUMN = 30.0  # of the numbers at the right end of a row: three bold digits and some air
 
 
 def room_for(names: Iterable[str], size: float = SIZE) -> float:
