@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torso.nets.split import split as split
     from torso.results.model_file import load_model, save_model
     from torso.results.result import Result
+    from torso.report.plots import plot
     from torso.runs.load import load
     from torso.runs.run import run
 
@@ -28,6 +29,7 @@ _WHERE = {
     "TorsoError": "torso.errors",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
+    "plot": "torso.report.plots",
     "run": "torso.runs.run",
     "save_model": "torso.results.model_file",
     "split": "torso.nets",
@@ -40,6 +42,7 @@ __all__ = [
     "TorsoError",
     "load",
     "load_model",
+    "plot",
     "run",
     "save_model",
     "split",

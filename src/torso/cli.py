@@ -159,14 +159,18 @@ def report(
 def plot(
     runs: Folders,
     kind: Annotated[str, typer.Option(help="Which chart; a wrong name lists them.")],
-    out: Annotated[Path, typer.Option(help="File to write: .svg, .pdf or .png.")],
+    out: Annotated[Path, typer.Option(help="File to write: .pdf, .svg, .eps, .ps, .png, .jpg, .tif or .webp.")],
     of: Annotated[str | None, typer.Option(help="Which one, where there are several: a method or a measure.")] = None,
     baseline: Baseline = None,
+    width: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: 5.")] = None,
+    height: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: in proportion.")] = None,
+    dpi: Annotated[int, typer.Option(help="Dots per inch of a file of pixels.")] = 300,
+    title: Annotated[bool, typer.Option("--title", help="Write the chart's title over it.")] = False,
 ) -> None:
-    """Write one chart for a paper: vectors, no title."""
-    from torso.report.write import plot as write
+    """Write one chart as a figure for a paper; needs matplotlib. In Python torso.plot gives the figure itself."""
+    from torso.report.plots import write_plot
 
-    chart = write(runs, kind, out, of, baseline)
+    chart = write_plot(runs, kind, out, of, baseline=baseline, width=width, height=height, dpi=dpi, title=title)
     print(f"{out}: {chart.title}. {chart.note}")
 
 

@@ -206,14 +206,6 @@ def read(folder: Path) -> Record:
     )
 
 
-def from_result(tree: Mapping[str, Any], folder: Path, config: Mapping[str, Any] | None = None) -> Record:
-    """A record of a result at hand, as `Result.as_json` gives it."""
-    problems: list[str] = []
-    accuracy = _read_accuracy(tree, problems)
-    method, seed, status = str(tree["method"]), tree["seed"], str(tree["status"])
-    return Record(folder, method, seed, status, accuracy, config or {}, (), tree, {}, tuple(problems))
-
-
 def _read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))

@@ -7,11 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from torso.report.charts.base import Chart, kind
-from torso.report.charts.drawing import WIDTH, Drawing, Line, Panel, Text, Words, accuracy_span, span
+from torso.report.charts.drawing import WIDTH, Line, Words, accuracy_span, span
 from torso.report.charts.heat import evenly, matrix
 from torso.report.charts.lines import Look, Series, draw_lines
 from torso.report.charts.matrices import analysed, of_seed
 from torso.report.charts.palette import series_role
+from torso.report.charts.panels import Axis, End, Panel, Plot, room_for
 from torso.report.comparison import Comparison
 
 MOST_POINTS = 500
@@ -49,7 +50,7 @@ def norms(comparison: Comparison) -> list[Chart]:
             series = [s for s in made if s]
             if not series:
                 continue
-            drawing = draw_lines(
+            plot = draw_lines(
                 series,
                 Look(
                     "round",
@@ -64,7 +65,7 @@ def norms(comparison: Comparison) -> list[Chart]:
             )
             title = f"{what.capitalize()} norms: {of_seed(entry, run)}"
             charts.append(
-                Chart("norms", title, note, drawing, ("norm", "round", "value"), _rows(series), f"{entry.label} {what}")
+                Chart("norms", title, note, plot, ("norm", "round", "value"), _rows(series), f"{entry.label} {what}")
             )
     return charts
 
@@ -85,28 +86,30 @@ def curves(comparison: Comparison) -> list[Chart]:
         }
         if not known or rounds is None or epochs is None:
             continue
-        drawing = Drawing(280)
         gap = float(min(b - a for a, b in pairwise(rounds))) if len(rounds) > 1 else 1.0
         reach = 0.8 * gap / max(float(epochs[-1] - epochs[0]), 1e-9)
         panel = Panel(
-            40,
-            30,
-            WIDTH - 62,
-            238,
+            *(40, 30, WIDTH - room_for(known), 238),
             (float(rounds[0]), float(rounds[-1]) + 0.8 * gap),
             accuracy_span(v for m in known.values() for v in m.flat),
+            across=Axis("round, and the epochs within its visits", whole=True),
+            up=Axis("accuracy, %", 4),
         )
-        drawing.add(*panel.up("accuracy, %"), *panel.across("round, and the epochs within its visits", whole=True))
         for place, (key, table) in enumerate(known.items()):
-            for r, values in zip(rounds, table, strict=True):
-                points = [
-                    (panel.x(float(r + (e - epochs[0]) * reach)), panel.y(float(v)))
+            strokes = [
+                [
+                    (float(r + (e - epochs[0]) * reach), float(v))
                     for e, v in zip(epochs, values, strict=True)
                     if math.isfinite(v)
                 ]
-                if len(points) > 1:
-                    drawing.add(Line(points, series_role(place), 2))
-            drawing.add(Text(panel.right + 9, panel.y(float(table[-1][-1])) + 4, key, series_role(place), bold=True))
+                for r, values in zip(rounds, table, strict=True)
+            ]
+            drawn = [points for points in strokes if len(points) > 1]
+            labels = [key, *[""] * len(drawn)]  # once in a legend
+            role = series_role(place)
+            panel.add(*(Line(points, role, 2, label=label) for points, label in zip(drawn, labels, strict=False)))
+            if drawn:
+                panel.ends.append(End(*drawn[-1][-1], key, role))
         rows = [
             (key, r, e, v)
             for key, table in known.items()
@@ -119,7 +122,7 @@ def curves(comparison: Comparison) -> list[Chart]:
                 "curves",
                 f"Learning and forgetting: {of_seed(entry, run)}",
                 note,
-                drawing,
+                Plot(280, [panel]),
                 ("classes", "round", "epoch", "accuracy"),
                 rows,
                 entry.label,
@@ -135,8 +138,8 @@ def _across_methods(
     series = [s for s in made if s]
     if not series:
         return []
-    drawing = draw_lines(series, Look("round", label, percent, True, height=260))
-    return [Chart(name, title, note, drawing, ("method", "round", field), _rows(series), field)]
+    plot = draw_lines(series, Look("round", label, percent, True, height=260))
+    return [Chart(name, title, note, plot, ("method", "round", field), _rows(series), field)]
 
 
 @kind("drift", "analyses")
@@ -185,14 +188,13 @@ def tsne(comparison: Comparison) -> list[Chart]:
             continue
         coarse = matrix(found.get("coarse"), 1)
         shade = coarse if coarse is not None and len(coarse) == len(x) else label
-        drawing = Drawing(400)
         panel = Panel(10, 10, WIDTH - 10, 390, span(x.tolist()), span(y.tolist()))
         some = evenly(len(x), MOST_POINTS)
         by_role: dict[str, list[tuple[float, float, str]]] = {}
         for i in some:
-            spot = (panel.x(float(x[i])), panel.y(float(y[i])) + 3, f"{int(label[i])}")
+            spot = (float(x[i]), float(y[i]), f"{int(label[i])}")
             by_role.setdefault(series_role(int(shade[i]) % 8), []).append(spot)
-        drawing.add(*(Words(spots, role, 9) for role, spots in sorted(by_role.items())))
+        panel.add(*(Words(spots, role, 9) for role, spots in sorted(by_role.items())))
         note = "Features of test samples, each written as its class" + (
             "; colours are superclasses" if shade is coarse else ""
         )
@@ -203,7 +205,7 @@ def tsne(comparison: Comparison) -> list[Chart]:
                 "tsne",
                 f"Features (t-SNE): {of_seed(entry, run)}",
                 note,
-                drawing,
+                Plot(400, [panel]),
                 ("x", "y", "label"),
                 rows,
                 entry.label,

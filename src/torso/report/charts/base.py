@@ -7,20 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from torso.report.charts.drawing import Drawing
+from torso.report.charts.panels import Plot
 from torso.report.comparison import Comparison
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with the words around it and the data behind it. `of`: which one, where a kind has several."""
+    """A plot with the words around it and the data behind it. `of`: which one, where a kind has several."""
 
     kind: str
     title: str
     note: str
-    drawing: Drawing
+    plot: Plot
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
     of: str = ""
+
+    @property
+    def drawing(self) -> Drawing:
+        """As the page shows it."""
+        return self.plot.drawing()
 
 
 Maker = Callable[[Comparison], list[Chart]]

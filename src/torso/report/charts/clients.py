@@ -10,31 +10,24 @@ import numpy as np
 
 from torso.measure.fairness import worst
 from torso.report.charts.base import Chart, kind
-from torso.report.charts.drawing import (
-    BOLD,
-    WIDTH,
-    Dots,
-    Drawing,
-    Line,
-    Mark,
-    Panel,
-    Text,
-    accuracy_span,
-    shortened,
-    span,
-    text_width,
-)
+from torso.report.charts.drawing import WIDTH, Dots, Line, accuracy_span, span
 from torso.report.charts.palette import series_role
+from torso.report.charts.panels import Axis, Panel, Plot, Row, room_for
 from torso.report.comparison import Comparison, Entry, share_below, title_of
 from torso.report.statistics import Difference
 
-SIZE = 12.0
+ROW = 58.0  # the height of a row of dots
 MOST = 250  # dots in a row; more are shown as these many, evenly by rank
 Told = tuple[float, str]
 
 
-def _left(labels: Sequence[str]) -> float:
-    return min(160.0, BOLD * max(text_width(label, SIZE) for label in labels) + 12)
+def _in_rows(
+    rows: Sequence[Row], height: float, top: float, right: float, xs: tuple[float, float], across: Axis, *heads: str
+) -> Panel:
+    """A panel of named rows: row number i has its middle at i + 0.5, from the top down."""
+    left = room_for(row.name for row in rows)
+    bottom = top + len(rows) * height
+    return Panel(left, top, right, bottom, xs, (len(rows), 0), across=across, rows=tuple(rows), heads=heads)
 
 
 def thinned(values: Sequence[Told]) -> list[Told]:
@@ -71,8 +64,11 @@ class Swarm:
                 found.append((value, (x, middle + (at - (last - 1) / 2) * step, title)))
         return cls(found, radius)
 
-    def marks(self, role: str, opacity: float, keep: Callable[[float], bool] = lambda _: True) -> list[Mark]:
-        some = [dot for value, dot in self.dots if keep(value)]
+    def marks(
+        self, panel: Panel, role: str, opacity: float, keep: Callable[[float], bool] = lambda _: True
+    ) -> list[Dots]:
+        """In the numbers of the panel."""
+        some = [(*panel.value_at(x, y), title) for value, (x, y, title) in self.dots if keep(value)]
         return [Dots(some, role, self.radius, opacity)] if some else []
 
 
@@ -99,20 +95,18 @@ def clients(comparison: Comparison) -> list[Chart]:
         found = [(entry, values) for entry in comparison.entries if (values := _client_values(entry, measure))]
         if not found:
             continue
-        row, left = 58.0, _left([entry.label for entry, _ in found])
-        drawing = Drawing(len(found) * row + 62)
-        panel = Panel(
-            left, 22, WIDTH - 24, 22 + len(found) * row, accuracy_span([v for _, vs in found for v, _ in vs]), (0, 1)
+        panel = _in_rows(
+            [Row(entry.label, series_role(entry.place)) for entry, _ in found],
+            *(ROW, 22, WIDTH - 24, accuracy_span([v for _, vs in found for v, _ in vs])),
+            Axis(f"{title_of(measure)} accuracy of a client, %"),
         )
-        drawing.add(*panel.across(f"{title_of(measure)} accuracy of a client, %"))
         for number, (entry, values) in enumerate(found):
-            middle, role = 22 + (number + 0.5) * row, series_role(entry.place)
-            drawing.add(Text(0, middle + 4, shortened(entry.label, SIZE, left - 10), role, SIZE, bold=True))
-            drawing.add(*Swarm.of(panel, thinned(values), middle, row / 2 - 4).marks(role, 0.62))
+            middle = number + 0.5
+            swarm = Swarm.of(panel, thinned(values), panel.y(middle), ROW / 2 - 4)
+            panel.add(*swarm.marks(panel, series_role(entry.place), 0.62))
             known = [v for v, _ in values]
-            for value, length in ((float(np.median(known)), 22.0), (worst(known), 11.0)):
-                at = panel.x(value)
-                drawing.add(Line([(at, middle - length), (at, middle + length)], "ink", 2))
+            for value, length in ((float(np.median(known)), 22 / ROW), (worst(known), 11 / ROW)):
+                panel.add(Line([(value, middle - length), (value, middle + length)], "ink", 2))
         rows = [
             (e.label, run.seed, k, v)
             for e, _ in found
@@ -123,7 +117,8 @@ def clients(comparison: Comparison) -> list[Chart]:
         note = "A dot is a client. Long stroke: the median; short stroke: the mean of the worst tenth."
         note += _thinned_note(max(len(values) for _, values in found))
         title = f"Every client: {title_of(measure)}"
-        charts.append(Chart("clients", title, note, drawing, ("method", "seed", "client", measure), rows, measure))
+        plot = Plot(len(found) * ROW + 62, [panel])
+        charts.append(Chart("clients", title, note, plot, ("method", "seed", "client", measure), rows, measure))
     return charts
 
 
@@ -184,28 +179,22 @@ def _gain_chart(
     return [Chart(name, title, note, _draw_gains(found), columns, rows)]
 
 
-def _draw_gains(found: Sequence[tuple[Entry, list[Told]]]) -> Drawing:
-    row, left = 58.0, _left([entry.label for entry, _ in found])
+def _draw_gains(found: Sequence[tuple[Entry, list[Told]]]) -> Plot:
     low, high = span([0.0, *(v for _, values in found for v, _ in values)], least=2.0)
-    drawing = Drawing(len(found) * row + 62)
-    panel = Panel(left, 22, WIDTH - 76, 22 + len(found) * row, (low, high), (0, 1))
-    drawing.add(*panel.across("change in accuracy of a client, points"))
-    drawing.add(Line([(panel.x(0), 18), (panel.x(0), panel.bottom)], "muted", 1))
-    drawing.add(Text(WIDTH, 12, "lose · same · gain", size=10.5, anchor="end"))
-    for number, (entry, values) in enumerate(found):
-        middle = 22 + (number + 0.5) * row
-        drawing.add(
-            Text(0, middle + 4, shortened(entry.label, SIZE, left - 10), series_role(entry.place), SIZE, bold=True)
-        )
-        swarm = Swarm.of(panel, thinned(values), middle, row / 2 - 4)
-        drawing.add(*swarm.marks("faint", 1, lambda v: v == 0))
-        drawing.add(*swarm.marks("s0", 0.85, lambda v: v > 0), *swarm.marks("s1", 0.95, lambda v: v < 0))
+    rows = []
+    for entry, values in found:
         lose, same, gain = share_below([v for v, _ in values], [0.0] * len(values))
-        at = WIDTH
-        for text, role in ((f"{gain}", "s0"), (f" {same} ", "muted"), (f"{lose}", "s1")):
-            drawing.add(Text(at, middle + 4, text.strip(), role, SIZE, anchor="end", bold=role != "muted"))
-            at -= 25
-    return drawing
+        rows.append(
+            Row(entry.label, series_role(entry.place), ((f"{lose}", "s1"), (f"{same}", "muted"), (f"{gain}", "s0")))
+        )
+    across = Axis("change in accuracy of a client, points")
+    panel = _in_rows(rows, ROW, 22, WIDTH - 92, (low, high), across, "lose", "same", "gain")
+    panel.add(Line([(0, -4 / ROW), (0, len(rows))], "muted", 1))
+    for number, (_, values) in enumerate(found):
+        swarm = Swarm.of(panel, thinned(values), panel.y(number + 0.5), ROW / 2 - 4)
+        panel.add(*swarm.marks(panel, "faint", 1, lambda v: v == 0))
+        panel.add(*swarm.marks(panel, "s0", 0.85, lambda v: v > 0), *swarm.marks(panel, "s1", 0.95, lambda v: v < 0))
+    return Plot(len(rows) * ROW + 62, [panel])
 
 
 @kind("difference", "comparison")
@@ -219,19 +208,19 @@ def difference(comparison: Comparison) -> list[Chart]:
     found = [(entry, d) for entry, d in tested if isinstance(d, Difference)]
     if not found:
         return []
-    row, left = 26.0, _left([entry.label for entry, _ in found])
     ends = [v for _, d in found for v in (0.0, d.mean, d.low, d.high) if v is not None]
-    drawing = Drawing(len(found) * row + 56)
-    panel = Panel(left, 14, WIDTH - 118, 14 + len(found) * row, span(ends, least=1.0, pad=0.08), (0, 1))
-    drawing.add(*panel.across("percentage points", 4))
-    drawing.add(Line([(panel.x(0), 6), (panel.x(0), panel.bottom)], "muted", 1))
+    row = 26.0
+    panel = _in_rows(
+        [Row(entry.label, series_role(entry.place), ((in_words(d), "ink"),)) for entry, d in found],
+        *(row, 14, WIDTH - 118, span(ends, least=1.0, pad=0.08)),
+        Axis("percentage points", 4),
+    )
+    panel.add(Line([(0, -8 / row), (0, len(found))], "muted", 1))
     for number, (entry, d) in enumerate(found):
-        middle, role = 14 + (number + 0.5) * row, series_role(entry.place)
-        drawing.add(Text(0, middle + 4, shortened(entry.label, SIZE, left - 10), role, SIZE, bold=True))
+        middle, role = number + 0.5, series_role(entry.place)
         if d.low is not None and d.high is not None:
-            drawing.add(Line([(panel.x(d.low), middle), (panel.x(d.high), middle)], role, 2))
-        drawing.add(Dots([(panel.x(d.mean), middle, f"{entry.label}: {signed(d.mean)}")], role, 4, 1))
-        drawing.add(Text(WIDTH, middle + 4, in_words(d), "ink", SIZE, anchor="end"))
+            panel.add(Line([(d.low, middle), (d.high, middle)], role, 2))
+        panel.add(Dots([(d.mean, middle, f"{entry.label}: {signed(d.mean)}")], role, 4, 1))
     rows = [(e.label, comparison.baseline.label, measure, d.mean, d.low, d.high, d.pairs, d.over) for e, d in found]
     over = found[0][1]
     note = (
@@ -239,7 +228,7 @@ def difference(comparison: Comparison) -> list[Chart]:
     )
     title = f"{title_of(measure).capitalize()}: difference to {comparison.baseline.label}"
     columns = ("method", "baseline", "measure", "difference", "low", "high", "pairs", "over")
-    return [Chart("difference", title, note, drawing, columns, rows, measure)]
+    return [Chart("difference", title, note, Plot(len(found) * row + 56, [panel]), columns, rows, measure)]
 
 
 def signed(value: float) -> str:

@@ -1,35 +1,24 @@
-"""A chart as a list of marks with roles instead of colours: the page, a PDF and a PNG draw the same list."""
+"""A chart on the page: marks at places of the page, with roles instead of colours, and the numbers that axes need."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Point = tuple[float, float]
 WIDTH = 480.0
-BOLD = 1.32  # room for bold letters of whatever font the page finds, against Helvetica's
-
-# Helvetica's advance widths of U+0020 to U+007E, in thousandths of the size
-_ADVANCE = [
-    *(278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278),
-    *(556, 556, 556, 556, 556, 556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556),
-    *(1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722, 778),
-    *(667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278, 469, 556),
-    *(333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556, 556),
-    *(556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584),
-]
+LETTER = 0.7  # of the size: room for a letter, bold too, of whatever font the page finds
 
 
-def text_width(text: str, size: float) -> float:
-    return sum(_ADVANCE[ord(c) - 32] if 32 <= ord(c) < 127 else 600 for c in text) * size / 1000
+def text_room(text: str, size: float) -> float:
+    return LETTER * size * len(text)
 
 
 def shortened(text: str, size: float, room: float) -> str:
-    """The text, or as much of it as fits, with an ellipsis; bold letters of a wide font are a third wider."""
-    while BOLD * text_width(text, size) > room and len(text) > 2:
-        text = text.rstrip("…")[:-1] + "…"
-    return text
+    """The text, or as much of it as fits, with an ellipsis."""
+    fits = max(2, int(room / (LETTER * size)))
+    return text if len(text) <= fits else text[: fits - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -39,6 +28,7 @@ class Line:
     width: float = 1.75
     dash: tuple[float, ...] = ()
     opacity: float = 1.0
+    label: str = ""  # of a series, for the legend of a figure
 
 
 @dataclass(frozen=True)
@@ -67,12 +57,6 @@ class Cells:
     width: float
     height: float
 
-    @property
-    def boxes(self) -> list[tuple[float, float, float, float]]:
-        return [
-            (self.left + x * self.width, self.top + y * self.height, self.width, self.height) for x, y in self.cells
-        ]
-
 
 @dataclass(frozen=True)
 class Dots:
@@ -82,6 +66,7 @@ class Dots:
     role: str
     radius: float = 2.6
     opacity: float = 0.75
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,10 +88,6 @@ class Words:
     role: str
     size: float
 
-    @property
-    def texts(self) -> list[Text]:
-        return [Text(x, y, word, self.role, self.size, "middle") for x, y, word in self.words]
-
 
 Mark = Line | Area | Boxes | Cells | Dots | Text | Words
 
@@ -114,11 +95,8 @@ Mark = Line | Area | Boxes | Cells | Dots | Text | Words
 @dataclass(frozen=True)
 class Drawing:
     height: float
-    marks: list[Mark] = field(default_factory=list)
+    marks: Sequence[Mark]
     width: float = WIDTH
-
-    def add(self, *marks: Mark) -> None:
-        self.marks.extend(marks)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -161,48 +139,6 @@ def accuracy_span(values: Iterable[float]) -> tuple[float, float]:
     """The same for percentages: no room above 100 or below 0 but what the ink needs."""
     low, high = span(values, least=2.0)
     return max(low, -1.5), min(high, 101.5)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A rectangle of the drawing with two linear scales."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-    xs: tuple[float, float]
-    ys: tuple[float, float]
-
-    def x(self, value: float) -> float:
-        low, high = self.xs
-        return self.left + (value - low) / (high - low) * (self.right - self.left)
-
-    def y(self, value: float) -> float:
-        low, high = self.ys
-        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
-
-    def across(self, label: str, about: int = 5, whole: bool = False, size: float = 12.0) -> list[Mark]:
-        """The horizontal axis: a base line, ticks in words below it, its name at the end."""
-        marks: list[Mark] = [Line([(self.left, self.bottom), (self.right, self.bottom)], "faint", 1)]
-        found = ticks(*self.xs, about=about)
-        for value in [v for v in found if not whole or v == int(v)]:
-            at = self.x(value)
-            marks.append(Line([(at, self.bottom), (at, self.bottom + 4)], "faint", 1))
-            marks.append(Text(at, self.bottom + 6 + size, nice(value), size=size, anchor="middle"))
-        marks.append(Text(self.right, self.bottom + 22 + size, label, size=size, anchor="end"))
-        return marks
-
-    def up(self, label: str, about: int = 4, size: float = 12.0) -> list[Mark]:
-        """The vertical axis: lines across, numbers at their left, its name on top, read without turning the head."""
-        marks: list[Mark] = []
-        for value in ticks(*self.ys, about=about):
-            at = self.y(value)
-            marks.append(Line([(self.left, at), (self.right, at)], "grid", 1))
-            marks.append(Text(self.left - 7, at + size / 3, nice(value), size=size, anchor="end"))
-        if label:
-            marks.append(Text(self.left - 30, self.top - 12, label, size=size))
-        return marks
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

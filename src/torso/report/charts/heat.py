@@ -40,11 +40,6 @@ class Ramp:
     hue: str = "q"
 
     @classmethod
-    def around_zero(cls, *values: Matrix) -> Ramp:
-        reach = max(float(np.nanmax(np.abs(v))) for v in values) or 1.0
-        return cls(-reach, reach, "d")
-
-    @classmethod
     def from_least(cls, *values: Matrix) -> Ramp:
         return cls(min(float(np.nanmin(v)) for v in values), max(float(np.nanmax(v)) for v in values))
 
@@ -56,30 +51,39 @@ class Ramp:
         return [*marks, Text(at + 11 * LEVELS + 6, top + 9, nice(self.high), size=11)]
 
 
-def cells(values: Matrix, box: tuple[float, float, float, float], ramp: Ramp, blank: float = math.nan) -> list[Mark]:
-    """A box (left, top, width, height) filled with the matrix; NaN and `blank` stay empty."""
-    left, top, width, height = box
-    rows, columns = values.shape
+@dataclass(frozen=True)
+class Heat:
+    """A matrix that fills its panel; NaN and `blank` stay empty. `legend` names the numbers, once for all of a ramp."""
+
+    values: Matrix
+    ramp: Ramp
+    blank: float = math.nan
+    legend: str = ""
+
+    @property
+    def shown(self) -> Matrix:
+        return np.where(self.values == self.blank, math.nan, self.values)
+
+
+def cells(heat: Heat, left: float, top: float, width: float, height: float) -> list[Mark]:
+    """The matrix at a place of the page."""
+    rows, columns = heat.values.shape
     w, h = width / columns, height / rows
     levels: dict[int, list[tuple[int, int]]] = {}
-    for i in range(rows):
-        for j in range(columns):
-            value = float(values[i, j])
-            if not math.isnan(value) and value != blank:
-                place = level(value, ramp.low, ramp.high)
-                levels.setdefault(place, []).append((j, i))
+    for i, line in enumerate(heat.shown.tolist()):
+        for j, value in enumerate(line):
+            if not math.isnan(value):
+                levels.setdefault(level(value, heat.ramp.low, heat.ramp.high), []).append((j, i))
     frame = Boxes([(left - 1, top - 1, width + 2, height + 2)], "grid")
     ground = Boxes([(left, top, width, height)], "ground")
     return [
         frame,
         ground,
-        *(Cells(where, f"{ramp.hue}{place}", left, top, w, h) for place, where in sorted(levels.items())),
+        *(Cells(where, f"{heat.ramp.hue}{place}", left, top, w, h) for place, where in sorted(levels.items())),
     ]
 
 
-def numbered(count: int, start: float, length: float, names: Sequence[Any] | None = None) -> list[tuple[float, str]]:
-    """Where to write which row or column number: all of few, some of many."""
+def numbered(count: int, length: float, names: Sequence[Any] | None = None) -> tuple[tuple[float, str], ...]:
+    """(place, text) in the middles of rows or columns, counted from 0: all of few, some of many."""
     step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if count / s <= length / 22), 1000)
-    return [
-        (start + (i + 0.5) * length / count, str(names[i] if names is not None else i)) for i in range(0, count, step)
-    ]
+    return tuple((i + 0.5, str(names[i] if names is not None else i)) for i in range(0, count, step))

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from torso.report.charts.base import Chart, kind
-from torso.report.charts.drawing import BOLD, WIDTH, Dots, Drawing, Line, Panel, Text, nice, shortened, span, text_width
-from torso.report.charts.heat import Matrix, Ramp, cells, evenly, matrix, numbered
+from torso.report.charts.drawing import WIDTH, Dots, nice, span
+from torso.report.charts.heat import Heat, Matrix, Ramp, evenly, matrix, numbered
+from torso.report.charts.panels import Axis, Panel, Plot, room_for
 from torso.report.comparison import Comparison, Entry
 from torso.report.records import Record
 
@@ -43,17 +44,12 @@ def partition(comparison: Comparison) -> list[Chart]:
         order = np.lexsort((-table.max(axis=1), table.argmax(axis=1)))
         drawn = table[order[evenly(len(order), MOST_CLIENTS)]].T
         height = min(300.0, max(120.0, 17.0 * len(drawn)))
-        drawing = Drawing(height + 78)
-        left, wide = 40.0, WIDTH - 46
-        ramp = Ramp(0, float(table.max()))
-        drawing.add(Text(left - 30, 12, "class"))
-        drawing.add(*cells(drawn, (left, 22, wide, height), ramp, blank=0))
-        for at, name in numbered(len(drawn), 22, height):
-            drawing.add(Text(left - 7, at + 4, name, size=11, anchor="end"))
-        drawing.add(
-            Text(WIDTH - 6, height + 40, f"{len(order):,} clients, ordered by their largest class", anchor="end")
+        panel = Panel(
+            *(40, 22, WIDTH - 6, 22 + height, (0, drawn.shape[1]), (len(drawn), 0)),
+            across=Axis(f"{len(order):,} clients, ordered by their largest class", named=()),
+            up=Axis("class", size=11, named=numbered(len(drawn), height)),
+            marks=[Heat(drawn, Ramp(0, float(table.max())), blank=0, legend="samples")],
         )
-        drawing.add(*ramp.legend(left, height + 54, "samples"))
         rows = [(k, c, int(n)) for k, row in enumerate(table) for c, n in enumerate(row)]
         note = (
             f"Training samples by class and client ({run.setting('data.source', '?')}, seed {run.seed}). Empty: none."
@@ -64,7 +60,7 @@ def partition(comparison: Comparison) -> list[Chart]:
             "partition",
             "Who holds which classes",
             note,
-            drawing,
+            Plot(height + 78, [panel]),
             ("client", "class", "samples"),
             rows,
             of_seed(entry, run),
@@ -94,7 +90,6 @@ def four_factors(comparison: Comparison) -> list[Chart]:
         ]
         if not squares and not strips:
             continue
-        drawing = _draw_factors(squares, strips)
         summary = found.get("summary") if isinstance(found.get("summary"), dict) else {}
         said = ", ".join(
             f"{key.replace('_', ' ')} {nice(v)}" for key, v in (summary or {}).items() if isinstance(v, int | float)
@@ -111,7 +106,7 @@ def four_factors(comparison: Comparison) -> list[Chart]:
                 "four-factors",
                 f"Four factors: {of_seed(entry, run)}",
                 note,
-                drawing,
+                _draw_factors(squares, strips),
                 ("factor", "class", *(f"class_{c}" for c in range(wide))),
                 rows,
                 entry.label,
@@ -125,29 +120,34 @@ def _row(values: Matrix, wide: int, digits: int = 3) -> list[float | str]:
     return [*(round(float(v), digits) for v in values), *[""] * (wide - len(values))]
 
 
-def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Matrix]]) -> Drawing:
+def _draw_factors(squares: list[tuple[str, Matrix]], strips: list[tuple[str, Matrix]]) -> Plot:
     side = 200.0
-    drawing = Drawing((side + 72 if squares else 0) + (130 if strips else 0))
-    if squares:
-        ramp = Ramp(-1, 1, "d")
-        for number, (name, m) in enumerate(squares):
-            left = 28 + number * (WIDTH / 2)
-            some = np.ix_(evenly(len(m)), evenly(m.shape[1]))
-            drawing.add(Text(left, 14, name, "ink"), *cells(m[some], (left, 24, side, side), ramp))
-            for at, text in numbered(len(m), 24, side):
-                drawing.add(Text(left - 6, at + 4, text, size=10.5, anchor="end"))
-        drawing.add(*ramp.legend(28, side + 36, "cosine"))
+    plot = Plot((side + 72 if squares else 0) + (130 if strips else 0))
+    for number, (name, m) in enumerate(squares):
+        left = 28 + number * (WIDTH / 2)
+        some = np.ix_(evenly(len(m)), evenly(m.shape[1]))
+        plot.panels.append(
+            Panel(
+                *(left, 24, left + side, 24 + side, (0, m.shape[1]), (len(m), 0)),
+                up=Axis(size=10.5, named=numbered(len(m), side)),
+                marks=[Heat(m[some], Ramp(-1, 1, "d"), legend="" if number else "cosine")],
+                title=name,
+            )
+        )
     top = side + 94 if squares else 24
     for number, (name, v) in enumerate(strips):
         left = 28 + number * (WIDTH / 2)
-        panel = Panel(left, top, left + side, top + 66, (-0.5, len(v) - 0.5), span([*v.tolist(), 1.0, 0.0], pad=0.02))
-        drawing.add(
-            Text(left, top - 10, name, "ink"), *panel.up("", 2, size=10.5), *panel.across("class", 5, True, 10.5)
+        dots = [(c, x, f"{c}: {x:.2f}") for c, x in enumerate(v.tolist()) if np.isfinite(x)]
+        plot.panels.append(
+            Panel(
+                *(left, top, left + side, top + 66, (-0.5, len(v) - 0.5), span([*v.tolist(), 1.0, 0.0], pad=0.02)),
+                across=Axis("class", 5, True, 10.5),
+                up=Axis("", 2, size=10.5),
+                marks=[Dots(dots, "s0", 3, 1)],
+                title=name,
+            )
         )
-        drawing.add(
-            Dots([(panel.x(c), panel.y(x), f"{c}: {x:.2f}") for c, x in enumerate(v) if np.isfinite(x)], "s0", 3, 1)
-        )
-    return drawing
+    return plot
 
 
 @kind("cross-client", "analyses")
@@ -161,15 +161,14 @@ def cross_client(comparison: Comparison) -> list[Chart]:
         names = found.get("clients") if isinstance(found.get("clients"), list) else list(range(len(table)))
         names = names if len(names) == len(table) else list(range(len(table)))
         side, left, some = 320.0, 70.0, evenly(len(table))
-        drawing = Drawing(side + 82)
-        ramp = Ramp(0, 100)
-        drawing.add(Text(left - 62, 12, "model of client"))
-        drawing.add(*cells(table[np.ix_(some, evenly(table.shape[1]))], (left, 22, side, side), ramp))
-        for at, text in numbered(len(some), 22, side, [names[i] for i in some]):
-            drawing.add(Text(left - 7, at + 4, text, size=10.5, anchor="end"))
-            drawing.add(Text(left + at - 22, side + 37, text, size=10.5, anchor="middle"))
-        drawing.add(Text(left + side, side + 54, "on the class mix of client", anchor="end"))
-        drawing.add(*ramp.legend(left, side + 62, "accuracy, %"))
+        drawn = table[np.ix_(some, evenly(table.shape[1]))]
+        named = numbered(len(some), side, [names[i] for i in some])
+        panel = Panel(
+            *(left, 22, left + side, 22 + side, (0, drawn.shape[1]), (len(drawn), 0)),
+            across=Axis("on the class mix of client", size=10.5, named=named),
+            up=Axis("model of client", size=10.5, named=named),
+            marks=[Heat(drawn, Ramp(0, 100), legend="accuracy, %")],
+        )
         wide = table.shape[1]
         rows = [(name, *_row(line, wide, 1)) for name, line in zip(names, table, strict=True)]
         note = "A bright diagonal alone: models that serve their own client only."
@@ -180,7 +179,7 @@ def cross_client(comparison: Comparison) -> list[Chart]:
                 "cross-client",
                 f"Models on other clients: {of_seed(entry, run)}",
                 note,
-                drawing,
+                Plot(side + 82, [panel]),
                 ("model_of", *(f"on_mix_of_{names[j] if j < len(names) else j}" for j in range(wide))),
                 rows,
                 entry.label,
@@ -203,22 +202,14 @@ def layers(comparison: Comparison) -> list[Chart]:
             or table.shape != (len(epochs), len(names))
         ):
             continue
-        left = min(160.0, BOLD * max(text_width(str(name), 11) for name in names) + 14)
+        left = room_for(map(str, names), 11)
         row = 18.0
         high, wide = row * len(names), WIDTH - left - 8
-        drawing = Drawing(high + 76)
-        ramp = Ramp.from_least(table)
-        drawing.add(*cells(table.T, (left, 8, wide, high), ramp))
-        for number, name in enumerate(names):
-            drawing.add(
-                Text(left - 8, 8 + (number + 0.5) * row + 4, shortened(str(name), 11, left - 10), size=11, anchor="end")
-            )
-        for at, text in numbered(len(epochs), left, wide, epochs):
-            drawing.add(
-                Line([(at, high + 9), (at, high + 13)], "faint", 1), Text(at, high + 26, text, size=11, anchor="middle")
-            )
-        drawing.add(
-            Text(WIDTH - 8, high + 42, "epochs of fine-tuning", anchor="end"), *ramp.legend(left, high + 54, "cosine")
+        panel = Panel(
+            *(left, 8, WIDTH - 8, 8 + high, (0, len(epochs)), (len(names), 0)),
+            across=Axis("epochs of fine-tuning", size=11, named=numbered(len(epochs), wide, epochs)),
+            up=Axis(size=11, named=tuple((i + 0.5, str(name)) for i, name in enumerate(names))),
+            marks=[Heat(table.T, Ramp.from_least(table), legend="cosine")],
         )
         rows = [(e, name, round(float(table[i, j]), 5)) for i, e in enumerate(epochs) for j, name in enumerate(names)]
         note = "Mean cosine between the clients' weights of a layer: where it falls, the layer becomes personal."
@@ -227,7 +218,7 @@ def layers(comparison: Comparison) -> list[Chart]:
                 "layers",
                 f"Layers while fine-tuning: {of_seed(entry, run)}",
                 note,
-                drawing,
+                Plot(high + 76, [panel]),
                 ("epoch", "layer", "cosine"),
                 rows,
                 entry.label,

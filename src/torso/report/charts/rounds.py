@@ -122,11 +122,11 @@ def bands(comparison: Comparison) -> list[Chart]:
         series = _curves(comparison, measure, by_round)
         if len(series) <= 3 or not any(s.low for s in series):
             continue
-        look = Look("round", "", whole=True)
+        look = Look("round", f"{title_of(measure)} accuracy, %", whole=True)
         name = ("method", "round", "mean", "band_low", "band_high")
         title = f"How far apart the clients are: {title_of(measure)}"
-        drawing = draw_multiples(series, look)
-        charts.append(Chart("bands", title, f"{BAND.capitalize()}.", drawing, name, _rows(series), measure))
+        plot = draw_multiples(series, look)
+        charts.append(Chart("bands", title, f"{BAND.capitalize()}.", plot, name, _rows(series), measure))
     return charts
 
 
@@ -148,14 +148,14 @@ def loss(comparison: Comparison) -> list[Chart]:
             series.append(Series(label, entry.place, tuple(map(float, shared)), ys))
     if not series:
         return []
-    drawing = draw_lines(series, Look("round", "training loss", percent=False, whole=True))
+    plot = draw_lines(series, Look("round", "training loss", percent=False, whole=True))
     rows = [row[:3] for row in _rows(series)]
     return [
         Chart(
             "loss",
             "Training loss",
             "Mean over the participants of each round.",
-            drawing,
+            plot,
             ("method", "round", "loss"),
             rows,
         )

@@ -1,0 +1,379 @@
+"""Plots as matplotlib figures, for papers: a panel becomes axes in its own numbers, so that users can restyle it.
+
+The only module that imports matplotlib (the extra `torso[plot]`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis as MplAxis
+from matplotlib.axis import YAxis
+from matplotlib.colors import ListedColormap, Normalize, to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Polygon
+from matplotlib.text import Annotation
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import offset_copy
+
+from torso.errors import RequestError
+from torso.report.charts.drawing import WIDTH, Area, Dots, Line, Words, nice, spread
+from torso.report.charts.heat import Heat
+from torso.report.charts.palette import LEVELS, LIGHT
+from torso.report.charts.panels import Axis, Panel, Plot
+
+Style = str | Path | Mapping[str, Any]
+POINTS = 0.75  # in a unit of the page
+INCHES = POINTS / 72
+LONG = 26  # letters of a name in one line
+LETTER = 0.62  # a letter's mean width, of its size
+DPI = 300
+
+STYLE: Mapping[str, Any] = {
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.size": 9,
+    "axes.labelsize": "medium",  # of font.size, so that users change that alone
+    "axes.titlesize": "medium",
+    "axes.titlelocation": "left",
+    "xtick.labelsize": "small",
+    "ytick.labelsize": "small",
+    "legend.fontsize": "small",
+    "legend.frameon": False,
+    "text.color": LIGHT["ink"],
+    "axes.labelcolor": LIGHT["ink"],
+    "axes.edgecolor": LIGHT["muted"],
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+    "xtick.labelcolor": LIGHT["ink"],
+    "ytick.labelcolor": LIGHT["ink"],
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "grid.color": LIGHT["grid"],
+    "grid.linewidth": 0.7,
+    "lines.solid_capstyle": "round",
+}
+# fonts as TrueType (Type 42) and letters as text, as journals ask for; the salt makes an SVG's ids the same each time
+_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "torso"}
+_UNDATED: Mapping[str, Mapping[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+
+
+class PaperFigure(Figure):
+    """A figure whose files are the same bytes each time: fonts embedded, 300 dots per inch unless told, no date."""
+
+    def savefig(self, fname: Any, *, transparent: bool | None = None, **how: Any) -> None:
+        ending = Path(fname).suffix[1:] if isinstance(fname, str | os.PathLike) else ""
+        kind = str(how.get("format") or ending or "png").lower()
+        how = {"dpi": DPI, **how}
+        if kind in _UNDATED:
+            how["metadata"] = {**_UNDATED[kind], **(how.get("metadata") or {})}
+        with mpl.rc_context(_SAVED):
+            if kind in ("eps", "ps"):
+                with _dated_1970(), _opaque(self):
+                    super().savefig(fname, transparent=transparent, **how)
+            else:
+                super().savefig(fname, transparent=transparent, **how)
+
+
+@contextmanager
+def _dated_1970() -> Iterator[None]:
+    """PostScript has to have a date, and matplotlib takes it from here alone."""
+    if "SOURCE_DATE_EPOCH" in os.environ:
+        yield
+        return
+    os.environ["SOURCE_DATE_EPOCH"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["SOURCE_DATE_EPOCH"]
+
+
+@contextmanager
+def _opaque(figure: Figure) -> Iterator[None]:
+    """PostScript has no transparency: for a while, colours are mixed with white instead."""
+    kept: list[tuple[Any, dict[str, Any]]] = []
+    for artist in figure.findobj(lambda a: isinstance(a.get_alpha(), float)):
+        names = ("color",) if hasattr(artist, "get_color") else ("facecolor", "edgecolor")
+        found = {name: getattr(artist, f"get_{name}")() for name in names if hasattr(artist, f"get_{name}")}
+        kept.append((artist, {"alpha": artist.get_alpha(), **found}))
+        artist.set(alpha=None, **{name: _mixed(colours, artist.get_alpha()) for name, colours in found.items()})
+    try:
+        yield
+    finally:
+        for artist, before in kept:
+            artist.set(**before)
+
+
+def _mixed(colours: Any, alpha: float | None) -> Any:
+    rgba = to_rgba_array(colours)
+    rgba[:, :3] = 1 - (1 - rgba[:, :3]) * (1.0 if alpha is None else alpha)
+    rgba[:, 3] = rgba[:, 3] > 0  # what is not drawn stays so
+    return rgba if getattr(colours, "ndim", 1) == 2 else tuple(rgba[0])
+
+
+def to_figure(
+    plot: Plot,
+    width: float | None = None,
+    height: float | None = None,
+    title: str = "",
+    style: Style | Sequence[Style] = (),
+) -> Figure:
+    """`width` and `height` in inches; one alone keeps the proportions. `style`: what `matplotlib.style.use` takes."""
+    given: Any = [style] if isinstance(style, str | Path | Mapping) else style
+    with matplotlib.style.context(["default", dict(STYLE), *given]), warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*layout not applied.*", UserWarning)
+        usual = WIDTH * INCHES, plot.height * INCHES + sum(map(_more, plot.panels)) / 72
+        wide = width or (usual[0] * height / usual[1] if height else usual[0])
+        size = wide, height or usual[1] * wide / usual[0]
+        figure = PaperFigure(figsize=size, layout="constrained")
+        if title:
+            figure.suptitle(title, fontsize="large")
+        if plot.up:
+            figure.supylabel(plot.up, fontsize="medium")
+        places = _axes(figure, plot.panels)
+        scale = size[0] / usual[0], size[1] / usual[1]
+        names = [_draw(axes, panel, scale) for axes, panel in zip(places, plot.panels, strict=True)]
+        _colour_bar(places, plot.panels, scale[1])
+        try:
+            figure.draw_without_rendering()  # only now is it known how high the axes are
+        except UserWarning:
+            raise RequestError(
+                f"--width {size[0]:.3g} --height {size[1]:.3g}: there is no room for this chart beside its names. "
+                f"Give more inches (usual: {usual[0]:.3g} × {usual[1]:.3g})."
+            ) from None
+        for axes, panel, made in zip(places, plot.panels, names, strict=True):
+            _move_apart(axes, panel, made)
+    return figure
+
+
+def _lines(names: Iterable[str]) -> int:
+    """Of the name that takes most."""
+    return max((fill(name, LONG).count("\n") + 1 for name in names), default=0)
+
+
+def _line_height() -> float:
+    """In points."""
+    return 1.2 * float(mpl.rcParams["font.size"])
+
+
+def _crowded(panel: Panel, scale: float = 1.0) -> bool:
+    """Whether the names at the ends of the lines have no room beside each other: then a legend has them."""
+    needed = len(panel.ends) * _lines(end.name for end in panel.ends) * _line_height()
+    return needed > (panel.bottom - panel.top) * POINTS * scale
+
+
+def _more(panel: Panel) -> float:
+    """Points that long names need above what the page has for them."""
+    if panel.rows:
+        row = (panel.bottom - panel.top) * POINTS / len(panel.rows)
+        return len(panel.rows) * max(0.0, _lines(row.name for row in panel.rows) * _line_height() + 4 - row)
+    return len(panel.ends) * _line_height() if _crowded(panel) else 0.0
+
+
+def _axes(figure: Figure, panels: Sequence[Panel]) -> list[Axes]:
+    """A grid that has the panels where the page has them."""
+    lefts, tops = (sorted({getattr(panel, edge) for panel in panels}) for edge in ("left", "top"))
+    first = {edge: {getattr(p, edge): p for p in reversed(panels)} for edge in ("left", "top")}
+    grid = figure.add_gridspec(
+        *(len(tops), len(lefts)),
+        width_ratios=[first["left"][at].right - at for at in lefts],
+        height_ratios=[first["top"][at].bottom - at for at in tops],
+    )
+    return [figure.add_subplot(grid[tops.index(panel.top), lefts.index(panel.left)]) for panel in panels]
+
+
+def _draw(axes: Axes, panel: Panel, scale: tuple[float, float]) -> list[Annotation]:
+    """Everything but the places of the names at the right, which are given back. `scale`: of the usual size."""
+    wide = (panel.right - panel.left) * POINTS * scale[0]
+    high = ((panel.bottom - panel.top) * POINTS + (_more(panel) if panel.rows else 0)) * scale[1]
+    air = 0.0 if panel.heat else 0.015 * (panel.xs[1] - panel.xs[0])  # for the ink of the outermost points
+    axes.set_xlim(panel.xs[0] - air, panel.xs[1] + air)
+    axes.set_ylim(*panel.ys)
+    _ticks(axes.xaxis, panel.across, wide)
+    _ticks(axes.yaxis, panel.up, high)
+    if panel.up is None and not panel.rows:
+        axes.spines["left"].set_visible(False)
+    if panel.across is None and not panel.heat:
+        axes.spines["bottom"].set_visible(False)
+    if panel.up and panel.up.named is None:
+        axes.grid(axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    if panel.title:
+        axes.set_title(_wrapped(panel.title, wide), color=LIGHT[panel.role], weight=_weight(panel.role))
+    for mark in panel.marks:
+        _add(axes, mark, panel, min(1.0, *scale))
+    if panel.rows:
+        _rows(axes, panel, max(1, int(high / len(panel.rows) / _line_height())))
+    if _crowded(panel, scale[1]):
+        letters = max(len(end.name) for end in panel.ends)
+        each = LETTER * letters * mpl.rcParams["font.size"] + 40  # with the line before the name
+        columns = max(1, int(72 * axes.figure.bbox.width / axes.figure.dpi / each))
+        axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns)
+        return []
+    return [_name(axes, end.x, end.y, end.name, LIGHT[end.role]) for end in panel.ends]
+
+
+def _weight(role: str) -> str:
+    return "normal" if role in ("ink", "muted") else "bold"
+
+
+def _wrapped(text: str, room: float) -> str:
+    """In lines that fit into so many points."""
+    return fill(text, max(10, int(room / (LETTER * mpl.rcParams["font.size"]))), break_long_words=False)
+
+
+def _most(wanted: int, room: float, each: float) -> int:
+    """Intervals between ticks: as wanted, or as many as fit into so many points."""
+    return max(2, min(wanted, int(room / each)))
+
+
+def _ticks(axis: MplAxis, said: Axis | None, room: float) -> None:
+    """`room`: about so many points from end to end."""
+    if said is None:
+        axis.set_ticks([])
+        return
+    beyond = 1.0 if isinstance(axis, YAxis) else 1.35  # below the axes a name may be wider than they are
+    axis.set_label_text(_wrapped(said.label, beyond * room))
+    if said.named is None:
+        most = _most(said.about + 1, room, 18 if isinstance(axis, YAxis) else 28)
+        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=said.whole))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: nice(value)))
+        return
+    if said.named:
+        letters = 1.0 if isinstance(axis, YAxis) else LETTER * max(len(text) for _, text in said.named) + 0.5
+        step = math.ceil(letters * mpl.rcParams["font.size"] * 0.9 * len(said.named) / room)
+        some = said.named[::step]  # a smaller figure has room for fewer
+        axis.set_ticks([at for at, _ in some], [text for _, text in some])
+    else:
+        axis.set_ticks([])
+    axis.set_tick_params(length=0)
+
+
+def _add(axes: Axes, mark: Line | Area | Dots | Words | Heat, panel: Panel, scale: float) -> None:
+    match mark:
+        case Line(points, role, width, dash, opacity, label):
+            (line,) = axes.plot(*zip(*points, strict=True), color=LIGHT[role], linewidth=width * POINTS)
+            line.set(alpha=None if opacity == 1 else opacity, label=label or "_", zorder=1.5 if role == "faint" else 2)
+            if dash:
+                line.set_linestyle((0, dash))
+        case Area(points, role, opacity):
+            axes.add_patch(Polygon(list(points), facecolor=LIGHT[role], alpha=opacity, linewidth=0))
+        case Dots(dots, role, radius, opacity, label):
+            size, alpha = (2 * radius * POINTS * scale) ** 2, None if opacity == 1 else opacity
+            xs, ys, _ = zip(*dots, strict=True)
+            axes.scatter(xs, ys, size, LIGHT[role], alpha=alpha, linewidths=0, label=label or "_", zorder=1.9)
+        case Words(words, role, _):
+            for x, y, word in words:
+                axes.text(x, y, word, color=LIGHT[role], fontsize="x-small", ha="center", va="center", clip_on=True)
+        case Heat(_, ramp, _, _):
+            colours = ListedColormap([LIGHT[f"{ramp.hue}{i}"] for i in range(LEVELS)])
+            (left, right), (low, high), shown = panel.xs, panel.ys, mark.shown
+            rows, columns = shown.shape
+            axes.pcolormesh(
+                [left + (right - left) * i / columns for i in range(columns + 1)],
+                [high + (low - high) * i / rows for i in range(rows + 1)],
+                shown,
+                cmap=colours,
+                norm=Normalize(ramp.low, ramp.high),
+                edgecolors="face",  # without it viewers show seams between cells
+                linewidth=0.1,
+            )
+            for spine in axes.spines.values():
+                spine.set(visible=True, color=LIGHT["faint"])
+            if abs((panel.right - panel.left) - (panel.bottom - panel.top)) < 1:
+                axes.set_box_aspect(1)
+
+
+def _colour_bar(places: Sequence[Axes], panels: Sequence[Panel], scale: float) -> None:
+    """At the right of the last heat map, as high as it is."""
+    maps = [(axes, panel) for axes, panel in zip(places, panels, strict=True) if panel.heat]
+    if not maps:
+        return
+    axes, last = maps[-1]
+    legend = next((panel.heat.legend for _, panel in maps if panel.heat and panel.heat.legend), "")
+    beside = axes.inset_axes((1.04, 0, 0.04, 1))
+    bar = axes.figure.colorbar(axes.collections[0], cax=beside, label=legend)
+    bar.locator = MaxNLocator(_most(5, (last.bottom - last.top) * POINTS * scale, 18), steps=[1, 2, 2.5, 5, 10])
+    bar.formatter = FuncFormatter(lambda value, _: nice(value))
+    bar.outline.set(edgecolor=LIGHT["faint"])
+    bar.update_ticks()
+
+
+def _rows(axes: Axes, panel: Panel, most: int) -> None:
+    """Names at the left in their colours and at most so many lines, notes in columns at the right."""
+    middles = [number + 0.5 for number in range(len(panel.rows))]
+    axes.set_yticks(middles, [fill(row.name, LONG, max_lines=most, placeholder="…") for row in panel.rows])
+    axes.tick_params(axis="y", length=0, labelsize=mpl.rcParams["font.size"])
+    axes.spines["left"].set_visible(False)
+    for label, row in zip(axes.get_yticklabels(), panel.rows, strict=True):
+        label.set(color=LIGHT[row.role], weight=_weight(row.role))
+    columns = [*zip(*(row.notes for row in panel.rows), strict=True)]
+    at = 10.0
+    for number, notes in enumerate(columns):
+        head = panel.heads[number : number + 1]
+        wide = max(_width(text) for text in (*(text for text, _ in notes), *head))
+        beside = offset_copy(axes.get_yaxis_transform(), axes.figure, x=at + wide, units="points")  # type: ignore[arg-type]
+        for middle, (text, role) in zip(middles, notes, strict=True):
+            note = axes.text(1, middle, text, transform=beside, ha="right", va="center_baseline")
+            note.set(color=LIGHT[role], weight=_weight(role))
+        for text in head:
+            axes.text(1, 0, text, transform=beside, ha="right", va="bottom", color=LIGHT["muted"], fontsize="small")
+        at += wide + 6
+
+
+def _width(text: str) -> float:
+    """In points, bold: room enough for any weight."""
+    bold = FontProperties(weight="bold")
+    return float(TextPath((0, 0), text, size=mpl.rcParams["font.size"], prop=bold).get_extents().width)
+
+
+def _name(axes: Axes, x: float, y: float, name: str, colour: str) -> Annotation:
+    beside = offset_copy(axes.transAxes, axes.figure, x=6, units="points")  # type: ignore[arg-type]
+    return axes.annotate(
+        fill(name, LONG),
+        (x, y),
+        (1, 0.5),
+        textcoords=beside,
+        color=colour,
+        weight="bold",
+        va="center",
+        annotation_clip=False,
+        arrowprops={
+            **{"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6},
+            **{"shrinkA": 0, "shrinkB": 1, "relpos": (0, 0.5)},
+        },
+    )
+
+
+def _move_apart(axes: Axes, panel: Panel, names: Sequence[Annotation]) -> None:
+    """Names stand beside the ends of their lines, moved apart; a hair ties a name that had to move far."""
+    if not names:
+        return
+    box, point = axes.get_window_extent(), axes.figure.dpi / 72
+    letter = float(names[0].get_fontsize()) * point
+    gap = _lines(end.name for end in panel.ends) * _line_height() * point
+    (low, high), (left, right) = axes.get_ylim(), axes.get_xlim()
+    wanted = [(end.y - low) / (high - low) * box.height for end in panel.ends]
+    for end, name, y, at in zip(panel.ends, names, wanted, spread(wanted, gap, 0, box.height), strict=True):
+        name.set_position((1, at / box.height))
+        far = abs(at - y) > 0.35 * letter or (right - end.x) / (right - left) > 0.03
+        if name.arrow_patch is not None:
+            name.arrow_patch.set_visible(far)

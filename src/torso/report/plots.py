@@ -1,0 +1,101 @@
+"""One chart of some runs as a matplotlib figure (`torso.plot`) or as a file (`torso plot`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torso.errors import RequestError, did_you_mean
+from torso.report.charts import KINDS, Chart
+from torso.report.comparison import compare_folders
+from torso.report.write import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+VECTORS = (".pdf", ".svg", ".eps", ".ps")
+PIXELS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp")
+LARGEST = 100.0  # inches
+MOST_PIXELS = 20_000  # in a row
+
+
+def plot(
+    folders: str | Path | Sequence[str | Path],
+    kind: str,
+    of: str | None = None,
+    *,
+    baseline: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    title: bool = False,
+    style: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = (),
+) -> Figure:
+    """One chart of finished runs as a figure, which you restyle and save with matplotlib's own calls.
+
+    `folders`: run folders, or folders that hold some. `kind` and `of`: as `torso plot` has them. `width` and `height`:
+    inches; one alone keeps the proportions. `style`: what `matplotlib.style.use` takes; it goes over Torso's own style.
+    """
+    return _figure(_chosen(folders, kind, of, baseline), width, height, title, style)
+
+
+def write_plot(
+    folders: Sequence[Path],
+    kind: str,
+    out: Path,
+    of: str | None = None,
+    *,
+    baseline: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    dpi: int = 300,
+    title: bool = False,
+) -> Chart:
+    """Write one chart as the ending of `out` says."""
+    ending = out.suffix.lower()
+    if ending not in VECTORS + PIXELS:
+        accepted = ", ".join(VECTORS + PIXELS)
+        raise RequestError(f"--out {str(out)!r} has no ending that can be written. Accepted: {accepted}")
+    chart = _chosen(folders, kind, of, baseline)
+    figure = _figure(chart, width, height, title)
+    most = int(MOST_PIXELS / max(figure.get_size_inches()))
+    if not 10 <= dpi <= most:
+        raise RequestError(f"--dpi {dpi}: a figure of this size takes 10 to {most} dots per inch.")
+    content = BytesIO()
+    figure.savefig(content, format=ending[1:], dpi=dpi)
+    write_file(out, content.getvalue())
+    return chart
+
+
+def _chosen(folders: str | Path | Sequence[str | Path], kind: str, of: str | None, baseline: str | None) -> Chart:
+    if kind not in KINDS:
+        raise RequestError(
+            f"--kind {kind!r} is unknown{did_you_mean(kind, KINDS)} Accepted: {', '.join(sorted(KINDS))}"
+        )
+    paths = [folders] if isinstance(folders, str | Path) else folders
+    found = KINDS[kind].make(compare_folders([Path(path) for path in paths], baseline))
+    if not found:
+        raise RequestError(f"--kind {kind}: these runs hold nothing for it ({KINDS[kind].about.rstrip('.')}).")
+    chosen = [chart for chart in found if of in (None, chart.of)]
+    names = ", ".join(chart.of for chart in found)
+    if not chosen:
+        raise RequestError(f"--of {of!r}: there is no such {kind} chart. Accepted: {names}")
+    if len(chosen) > 1:
+        raise RequestError(f"--kind {kind} makes {len(chosen)} charts of these runs. Choose one with --of: {names}")
+    return chosen[0]
+
+
+def _figure(chart: Chart, width: float | None, height: float | None, title: bool, style: Any = ()) -> Figure:
+    for key, inches in (("width", width), ("height", height)):
+        if inches is not None and not (math.isfinite(inches) and 0 < inches <= LARGEST):
+            raise RequestError(f"--{key} {inches:g}: give inches above 0 and up to {LARGEST:g}, such as 3.25.")
+    try:
+        from torso.report.charts.figure import to_figure
+    except ImportError:
+        raise RequestError(
+            "torso plot needs the matplotlib package, which is not installed. "
+            'Install it with: pip install "torso[plot]"'
+        ) from None
+    return to_figure(chart.plot, width, height, chart.title if title else "", style)
