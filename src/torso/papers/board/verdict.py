@@ -1,0 +1,265 @@
+"""What the leaderboard says: who is first in what, and whether a find of the search beats every known method."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from torso.papers.board.definition import Board, presets
+from torso.papers.board.search import score_of
+from torso.papers.board.standings import RANKED, TITLES, Row, clearly, in_setting, judged, paired, untried
+from torso.report.docs import table as markdown
+from torso.report.statistics import student_interval, student_quantile
+from torso.report.summary import listed
+
+_OPEN = "Not settled."
+QUESTION = "Does a combination that no paper tried beat them all?"
+
+
+@dataclass(frozen=True)
+class Bout:
+    """A find in one accuracy of one setting, against every known method that was judged there."""
+
+    setting: str
+    column: str
+    find: Row
+    best: Row  # of the known
+    level: tuple[Row, ...]  # the known that it is not clearly ahead of
+
+    @property
+    def ahead(self) -> bool:
+        return fmean(paired(self.find, self.best, self.column) or [0.0]) > 0
+
+
+def finds_in_order(rows: Sequence[Row], found: Mapping[str, Any]) -> list[str]:
+    """The finds as validation data ranked them."""
+    entered = [str(row["name"]) for row in found.get("entered", ())]
+    return list(dict.fromkeys([*entered, *(str(row["method"]) for row in rows if row["new"])]))
+
+
+def bouts(rows: Sequence[Row], order: Sequence[str], settings: Sequence[str]) -> list[Bout]:
+    """One find in a setting, the same for every accuracy: the first of the order that was judged there. The best of
+    several on test data would be the luckiest of them."""
+    said = []
+    for setting in settings:
+        there = {str(row["method"]): row for row in judged(in_setting(rows, setting))}
+        find = next((there[name] for name in order if name in there), None)
+        known = [row for row in there.values() if not row["new"]]
+        if find is None or not known:
+            continue
+        for column in RANKED:
+            best = max(known, key=lambda row: float(row[column]["mean"]))
+            level = tuple(row for row in known if clearly(find, row, column) < 1)
+            said.append(Bout(setting, column, find, best, level))
+    return said
+
+
+def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[str]:
+    """The question, the answer in a paragraph, what keeps it open, and the comparisons."""
+    order = finds_in_order(rows, found)
+    held = bouts(rows, order, list(board.settings))
+    said = [f"## {QUESTION}", ""]
+    if not held:
+        return [*said, "Not known: no find of the search has been judged on test data.", ""]
+    doubts = _doubts(rows, found, board, order, held)
+    word = _word(held, bool(doubts))
+    before = "What keeps it open:" if word == _OPEN else "To bear in mind:"
+    more = [before, "", *(f"- {text}" for text in doubts), ""] if doubts else []
+    usual = usual_machine(rows)
+    return [*said, _headline(held, word), "", *more, _legend(held), "", markdown(_table(held, usual)), ""]
+
+
+def _headline(held: Sequence[Bout], word: str) -> str:
+    finds = {str(bout.find["method"]): bout.find for bout in held}
+    named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in finds.items()]
+    where = listed(list(dict.fromkeys(bout.setting for bout in held)))
+    clear = sum(clearly(bout.find, bout.best, bout.column) > 0 for bout in held)
+    lost = [bout for bout in held if clearly(bout.find, bout.best, bout.column) < 0]
+    behind = f" It is clearly behind it in {len(lost)}: {_spoken(lost)}." if lost else ""
+    return (
+        f"**{word}** {listed(named)}, found on validation data alone, has a higher mean on test data "
+        f"than the best known method in {sum(bout.ahead for bout in held)} of {len(held)} comparisons "
+        f"({listed([TITLES[column] for column in RANKED])} accuracy in {where}). It is clearly ahead of that method in "
+        f"{clear} of them, and clearly ahead of every known method that was judged there in "
+        f"{sum(not bout.level for bout in held)}.{behind}"
+    )
+
+
+def _spoken(held: Sequence[Bout]) -> str:
+    """Which accuracies in which settings; settings with the same ones are named together."""
+    columns: dict[str, list[str]] = {}
+    for bout in held:
+        columns.setdefault(bout.setting, []).append(TITLES[bout.column])
+    settings: dict[str, list[str]] = {}
+    for setting, names in columns.items():
+        settings.setdefault(listed(names), []).append(setting)
+    return "; ".join(f"{names} accuracy in {listed(there)}" for names, there in settings.items())
+
+
+def _word(held: Sequence[Bout], doubted: bool) -> str:
+    if any(clearly(bout.find, bout.best, bout.column) < 0 for bout in held):
+        return "No."
+    if doubted:
+        return _OPEN
+    return "Not in everything." if any(bout.level for bout in held) else "Yes."
+
+
+def _choices(find: Row) -> list[str]:
+    return [text for text in find["sets"] if text != "method.name=custom"]
+
+
+def _doubts(
+    rows: Sequence[Row], found: Mapping[str, Any], board: Board, order: Sequence[str], held: Sequence[Bout]
+) -> list[str]:
+    settings = list(dict.fromkeys(bout.setting for bout in held))
+    finds = {bout.setting: bout.find for bout in held}
+    said = [*_unjudged(rows, found, board, finds), *_machines(held), *_untuned(held)]
+    waiting = {str(row["method"]) for row in rows if row["setting"] in settings and untried(row, board)}
+    mine = {str(find["method"]) for find in finds.values()}
+    if waiting:
+        ours = "The find has some too" if waiting & mine else "The find has none"
+        said.append(
+            f"Known methods with rates beside their best that [were not tried yet](#the-grid-and-what-was-chosen) in "
+            f"{listed(settings)}: {len(waiting - set(order))}. {ours}."
+        )
+    ahead: dict[str, list[str]] = {}
+    for setting, find in finds.items():
+        for name in order[: order.index(str(find["method"]))]:
+            ahead.setdefault(name, []).append(setting)
+    said += [
+        f"{name} was ahead of it on validation data, and is not judged in {listed(s)}." for name, s in ahead.items()
+    ]
+    without = [name for name in board.settings if name not in settings]
+    return [*said, *([f"No find was judged in {listed(without)}."] if without else [])]
+
+
+def _unjudged(rows: Sequence[Row], found: Mapping[str, Any], board: Board, finds: Mapping[str, Row]) -> list[str]:
+    """Known methods without a place where a find has one, and what the search has seen of them on validation data."""
+    places = {(row["setting"], row["method"]) for row in judged(rows)}
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for setting in finds:
+        names = tuple(name for name in board.entries if (setting, name) not in places)
+        missing.setdefault(names, []).append(setting)
+    said = [
+        f"Known, but not judged in {listed(there)}: {', '.join(names)}." for names, there in missing.items() if names
+    ]
+    ranked = {str(row["method"]): float(row["score"]) for row in found.get("ranked", ())}
+    ours = next(
+        (f"{row['method']} {ranked[row['method']]:.1f}" for row in finds.values() if row["method"] in ranked), ""
+    )
+    waiting = {name for names in missing for name in names}
+    theirs = [
+        f"{entry.name} {score:.1f}"
+        for entry in presets(board)
+        if entry.name in waiting and (score := score_of(found, entry)) is not None
+    ]
+    if ours and theirs:
+        said.append(
+            f"Of those, the search has tried on validation data, at one seed: {listed(theirs)}, against {ours} "
+            "(generic + personalised accuracy)."
+        )
+    return said
+
+
+def _machines(held: Sequence[Bout]) -> list[str]:
+    """Which difference may be one of machines."""
+    apart = sorted({(where(bout.find), where(bout.best)) for bout in held if where(bout.find) != where(bout.best)})
+    return [
+        f"The find was judged on {mine}, the best known methods on {theirs}: how much of the difference is the "
+        "machine's and the precision's has not been measured."
+        for mine, theirs in apart
+    ]
+
+
+def _untuned(held: Sequence[Bout]) -> list[str]:
+    """Where the best known method's own models were not fine-tuned, and the find's were, at a rate that was chosen."""
+    return [
+        f"In {bout.setting} the best known by personal accuracy, {bout.best['method']}, is measured without "
+        "fine-tuning, the find with it ([caveats](#caveats))."
+        for bout in held
+        if bout.column == "personal" and set(bout.find["chosen"] or ()) - set(bout.best["chosen"] or ())
+    ]
+
+
+def where(row: Row) -> str:
+    """Machine and precision of a row that was judged."""
+    machine = row.get("machine") or {}
+    return f"{machine.get('device', 'an unknown machine')} ({machine.get('precision', '?')})"
+
+
+def usual_machine(rows: Sequence[Row]) -> str:
+    return max(Counter(where(row) for row in rows if row["seeds"]).items(), key=lambda one: one[1], default=("", 0))[0]
+
+
+def mark(row: Row, usual: str) -> str:
+    """† where the row is of another machine or precision than most."""
+    return " †" if row["seeds"] and where(row) != usual else ""
+
+
+def _legend(held: Sequence[Bout]) -> str:
+    pairs = [len(paired(bout.find, bout.best, bout.column)) for bout in held]
+    wide = ", ".join(f"{student_quantile(n - 1):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
+    return (
+        "In brackets: Student's 95 % interval of the difference, paired by seed. Clear: it leaves zero out"
+        + (f" ({wide}), each comparison taken by itself. " if wide else ". ")
+        + "In a setting one find is compared, the first by validation data that was judged there; others are in the "
+        "tables below. Personal and new client also depend on what is [not equal](#caveats) between methods. †: of "
+        "another machine or precision than most."
+    )
+
+
+def _table(held: Sequence[Bout], usual: str) -> list[dict[str, object]]:
+    return [
+        {
+            "setting": bout.setting,
+            "accuracy": TITLES[bout.column],
+            "best known": _reached(bout.best, bout.column, usual),
+            "find": _reached(bout.find, bout.column, usual),
+            "find − best known": _difference(bout),
+            "known, not clearly behind the find": listed([str(row["method"]) for row in bout.level]) or "none",
+        }
+        for bout in held
+    ]
+
+
+def _reached(row: Row, column: str, usual: str) -> str:
+    return f"{row['method']}{mark(row, usual)} {row[column]['mean']:.1f}"
+
+
+def _difference(bout: Bout) -> str:
+    pairs = paired(bout.find, bout.best, bout.column)
+    if not pairs:
+        return "no seed in common"
+    mean, low, high = student_interval(pairs)
+    if low is None or high is None:
+        return f"{_signed(mean)}, one seed"
+    clear = "clear" if clearly(bout.find, bout.best, bout.column) else "not clear"
+    return f"{_signed(mean)} [{_signed(low)}, {_signed(high)}], {clear}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")  # of an interval that ends at 0.02, one digit would show zero
+
+
+def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
+    """Who is first in what, and how many cannot be told from it."""
+    usual = usual_machine(rows)
+    table: list[dict[str, object]] = []
+    for setting in settings:
+        there = judged(in_setting(rows, setting))
+        line: dict[str, object] = {"setting": setting}
+        for column, title in TITLES.items():
+            best = max(there, key=lambda one: float(one[column]["mean"]))
+            ties = sum(one is not best and not clearly(best, one, column) for one in there)
+            alone = len(best["seeds"]) < 2
+            told = " (one seed)" if alone else f" (+{ties})" if ties else ""
+            line[title] = _reached(best, column, usual) + told
+        table.append(line)
+    legend = (
+        "The highest mean. (+2): two others cannot be told from it, since Student's 95 % interval of the difference, "
+        "paired by seed, has zero in it. One seed: nobody can be told from anybody."
+    )
+    return ["## The best", "", legend, "", markdown(table), ""]

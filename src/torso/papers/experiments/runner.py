@@ -1,0 +1,110 @@
+"""Run many runs, each in its folder: those that are finished are read, those that train the same train once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from torso.config import Config
+from torso.errors import RequestError, TorsoError
+from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
+from torso.papers.tables.answers import note_machine
+from torso.parallel.crew import Crew
+from torso.parallel.packs import run_together
+from torso.results.folder import RunFolder
+from torso.results.result import Result
+from torso.runs.events import Listener, Stop
+
+
+class Planned(Protocol):
+    """A run to be: the name of its folder, and its config."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> Config: ...
+
+
+P = TypeVar("P", bound=Planned)
+
+
+def run_all(
+    waiting: Sequence[P],
+    folder: Path,
+    known: dict[str, Path],
+    listener: Listener | None,
+    stop: Stop | None,
+    crew: Crew | None = None,
+) -> Generator[tuple[P, Result | Exception], None, None]:
+    """Run them below the folder, and tell of each as it ends. A run that breaks does not end the others.
+
+    `known`: by training key, finished runs to begin at (`finished_runs`); those that end here are added."""
+    for wave in waves(waiting, folder, known):
+        configs, places = [run.config for run in wave], [folder / run.name for run in wave]
+        ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=crew)
+        with closing(ends):
+            for number, result in ends:
+                _check(result, wave[number])
+                yield wave[number], result
+                thin([places[number]])
+
+
+def _check(result: Result | Exception, run: Planned) -> None:
+    """What is wrong with the request, or with the device, ends them all."""
+    if isinstance(result, torch.OutOfMemoryError | MemoryError):
+        raise RequestError(
+            f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
+            "once (--set run.clients_at_once=10), fewer --processes, or a larger device (--device cuda:N)"
+        )
+    if isinstance(result, RequestError):
+        raise result
+    if isinstance(result, Exception) and not isinstance(result, TorsoError | RuntimeError):
+        raise result
+
+
+def finished(config: Config, folder: Path) -> Result | None:
+    """The result of a run that is finished; raises RequestError where the folder holds another run."""
+    if not (folder / "config.toml").exists():
+        RunFolder.check(folder, config, resume=False)
+        return None
+    RunFolder.check(folder, config, resume=True)
+    return Result.read(folder) if (folder / "result.json").exists() else None
+
+
+def waves(waiting: Sequence[P], folder: Path, known: dict[str, Path]) -> Iterator[list[P]]:
+    """Runs in the order in which they can begin: first those that train from the start, then those whose rounds
+    another run has done, from where that one ended."""
+    left = {run.name: run for run in waiting}
+    keys = {run.name: training_key(run.config) for run in waiting}
+    opens = {run.name: opening_key(run.config) for run in waiting}
+    while left:
+        leaders: dict[str, str] = {}
+        for name in left:
+            if keys[name] not in known:
+                leaders.setdefault(keys[name], name)
+        wave = [
+            run
+            for name, run in left.items()
+            if keys[name] in known or (leaders[keys[name]] == name and opens[name] not in leaders)
+        ]
+        for run in wave:
+            donor = known.get(keys[run.name]) or known.get(opens[run.name])
+            if donor is not None and not (folder / run.name / "config.toml").exists():
+                begin_at(donor, run.config, folder / run.name)
+            del left[run.name]
+        yield wave
+        known |= _now_finished(wave, folder, keys)
+
+
+def _now_finished(wave: Sequence[Planned], folder: Path, keys: Mapping[str, str]) -> dict[str, Path]:
+    places = {keys[run.name]: folder / run.name for run in wave}
+    return {key: place for key, place in places.items() if _can_be_begun_at(place)}
+
+
+def _can_be_begun_at(place: Path) -> bool:
+    return (place / "checkpoints").is_dir() and (place / "result.json").exists() and Result.read(place).ok

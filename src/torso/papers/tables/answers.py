@@ -1,0 +1,189 @@
+"""What the runs of a table have answered so far: the records of table.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, pstdev, stdev
+from typing import Any
+
+import torch
+
+from torso.config import Config
+from torso.errors import RequestError
+from torso.papers.experiments.datasets import file_of
+from torso.papers.tables.plan import Plan
+from torso.papers.tables.settings import REASONS, Refusal
+from torso.precision import precision_of
+from torso.report.comparison import flat
+from torso.results.checkpoint import write_text
+from torso.results.folder import is_free
+from torso.results.result import Result
+from torso.runs.run import device_of
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run says of its lines: place of a line → mean and spread; empty where it failed."""
+
+    seed: int
+    status: str
+    values: Mapping[int, tuple[float, float]]
+    versions: Mapping[str, str]
+    config: Mapping[str, Any]
+    data: str = ""  # the file that was read
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> Found:
+    values = {place: _value(result, name) for place, name in answers.items()} if result.ok else {}
+    data = file_of(config.data.source, config.data.root)
+    return Found(result.seed, result.status, values, result.versions, changed(config), data, where)
+
+
+def failed(error: Exception, config: Config) -> Found:
+    return Found(config.run.seed, f"failed: {error}", {}, {}, changed(config))
+
+
+def _value(result: Result, name: str) -> tuple[float, float]:
+    if name == "cost.forward_passes":
+        return float(result.cost.forward_passes), 0.0
+    if name == "cost.gigabytes":
+        return (result.cost.bytes_up + result.cost.bytes_down) / 1e9, 0.0
+    if name not in result.accuracy:
+        raise RequestError(f"{str(result.folder)!r} has no measure {name!r}; it was run with another recipe.")
+    return result.accuracy[name].mean, result.accuracy[name].std
+
+
+def changed(config: Config) -> dict[str, Any]:
+    """The keys that differ from the preset's and our defaults: with the seed and data.root, `torso run --set …` runs it
+    again. Those that say where and how, not what, are left out."""
+    usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
+    found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
+    here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
+    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in here}}
+
+
+def machine(config: Config) -> dict[str, str]:
+    """What a run takes place on."""
+    device = device_of(config.run)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
+    return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
+
+
+def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
+    """On what numbers were made, in two sentences."""
+    machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
+    )
+    return [f"Machine (precision): {'; '.join(machines)}.", f"Versions: {'; '.join(versions)}."]
+
+
+def note_machine(config: Config, folder: Path) -> None:
+    """Write down where a run has taken place, in the process where it has: others read it elsewhere.
+
+    One that was stopped and has gone on on another machine, or that began at the end of another's, was on both. Of one
+    that was killed only the last is known."""
+    path, result = folder / "machine.json", folder / "result.json"
+    if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
+        return  # it had been finished
+    write_text(path, json.dumps(one_after_another([machine_of(folder), machine(config)])) + "\n")
+
+
+def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """One for all: where they differ, it names each in turn."""
+    found: dict[str, str] = {}
+    for each in machines:
+        found |= {key: _then(found.get(key, name), name) for key, name in each.items()}
+    return found
+
+
+def _then(before: str, now: str) -> str:
+    return before if before == now or before.endswith(f", then {now}") else f"{before}, then {now}"
+
+
+def machine_of(folder: Path) -> dict[str, str]:
+    path = folder / "machine.json"
+    found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
+
+
+def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
+    """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
+    return [_record(plan, place, found[place]) for place in sorted(plan.chosen)]
+
+
+def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
+    line = plan.lines[place]
+    record, label = line.record, plan.recipe.label(line.record.algorithm)
+    answer: Answer = {
+        "paper": record.paper,
+        "table": record.table,
+        "dataset": record.dataset,
+        "model": record.model,
+        "setting": dict(record.setting),
+        "method": record.algorithm,
+        "variant": line.variant,
+        "metric": record.metric,
+        "published": {"mean": record.mean, "std": record.std, "std_over": record.std_over, "note": record.note},
+        "ours": None,
+        "status": "not run",
+    }
+    if isinstance(line.wanted, Refusal):
+        return {**answer, "status": f"cannot run: {line.wanted.reason}", "why": REASONS[line.wanted.reason]}
+    if label.bug and not line.variant:
+        answer["not_comparable"] = label.bug
+    if not by_seed:
+        return answer
+    by_seed = dict(sorted(by_seed.items()))  # on a cluster they end in any order
+    first = next(iter(by_seed.values()))
+    known = {
+        "config": dict(first.config),
+        "machine": one_after_another(found.machine for found in by_seed.values()),
+        "versions": dict(first.versions),
+        "data": first.data,
+    }
+    values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
+    bad = {str(seed): found.status for seed, found in by_seed.items() if place not in found.values}
+    seen = {**answer, "status": next(iter(bad.values()), "ok"), **known, **({"failed": bad} if bad else {})}
+    return {**seen, "ours": _ours(record.std_over, values)} if values else seen
+
+
+def failures(answer: Answer) -> list[str]:
+    """Why seeds of a line failed, one text a seed."""
+    status = str(answer["status"])
+    return list(answer.get("failed", {}).values()) or [status] * status.startswith("failed")
+
+
+def diverged(answer: Answer) -> bool:
+    """Whether training came to nothing at a seed."""
+    return any(map(is_divergence, failures(answer)))
+
+
+def is_divergence(why: str) -> bool:
+    """Whether it was training that failed, not the machine."""
+    return "non-finite" in why
+
+
+def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:
+    """Mean over seeds. `std` is over what the paper's is: clients (root of the mean variance) or seeds; `seeds` has the
+    value of each seed, from which the standard error comes."""
+    found = over_seeds({seed: mean for seed, (mean, _) in values.items()})
+    if std_over == "clients":
+        spread = math.sqrt(fmean(std**2 for _, std in values.values()) + pstdev(found["seeds"].values()) ** 2)
+        found["std"] = round(spread, 4)
+    return found
+
+
+def over_seeds(values: Mapping[int, float]) -> Answer:
+    """Mean, standard deviation (none of one seed) and each value."""
+    means = {seed: round(value, 4) for seed, value in values.items()}
+    std = round(stdev(means.values()), 4) if len(means) > 1 else None
+    return {"mean": round(fmean(means.values()), 4), "std": std, "seeds": {str(s): m for s, m in means.items()}}

@@ -1,0 +1,155 @@
+"""Do the papers' claims hold? Each claim is a comparison (claims.toml), judged by the numbers that there are."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torso.papers.tables.answers import Answer
+from torso.papers.tables.pairs import Pair, Tally, matched, tally
+
+_FILE = Path(__file__).with_name("claims.toml")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`better` minus `worse` is above `by`, in the settings of some tables.
+
+    `same = "base"`: the two sides name several methods each, to be compared one to one by what stands before the plus
+    sign."""
+
+    tables: tuple[str, ...]
+    better: Mapping[str, Any]
+    worse: Mapping[str, Any]
+    by: float = 0.0
+    same: str = ""
+
+    def one_to_one(self) -> list[Comparison]:
+        if not self.same:
+            return [self]
+        others = {_base(name): name for name in self.worse["method"]}
+        return [
+            replace(
+                self,
+                same="",
+                better={**self.better, "method": name},
+                worse={**self.worse, "method": others[_base(name)]},
+            )
+            for name in self.better["method"]
+        ]
+
+    def pairs(self, tables: Mapping[str, Sequence[Answer]]) -> list[Pair]:
+        answers = [answer for name in self.tables for answer in tables.get(name, ())]
+        return [pair for one in self.one_to_one() for pair in matched(answers, one.better, one.worse, one.by)]
+
+
+def _base(name: str) -> str:
+    return name.partition("+")[0]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The comparisons hold in at least `share` of their pairs, taken together."""
+
+    paper: str
+    says: str
+    comparisons: tuple[Comparison, ...]
+    share: float = 1.0
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for one in self.comparisons for name in one.tables))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim beside its pairs: each has the paper's numbers, some have ours."""
+
+    claim: Claim
+    pairs: Sequence[Pair]
+
+    @cached_property
+    def published(self) -> Tally:
+        return tally(self.pairs, ours=False)
+
+    @cached_property
+    def ours(self) -> Tally:
+        return tally(self.pairs, ours=True)
+
+    @cached_property
+    def published_there(self) -> Tally:
+        """The paper's numbers of the pairs that have been run."""
+        return tally([pair for pair in self.pairs if pair.run], ours=False)
+
+    @property
+    def tables(self) -> set[str]:
+        """Those in which pairs have been run."""
+        return {_table(pair.better) for pair in self.pairs if pair.run}
+
+    @property
+    def missing(self) -> list[str]:
+        """Methods of the claim of which nothing has been run, where something has of others."""
+        run = {str(side["method"]) for pair in self.pairs if pair.run for side in (pair.better, pair.worse)}
+        named = dict.fromkeys(str(side["method"]) for pair in self.pairs for side in (pair.worse, pair.better))
+        return [name for name in named if name not in run] if run else []
+
+    @property
+    def word(self) -> str:
+        if not self.ours.there:
+            return "no evidence yet"
+        doubts = self.doubts
+        return f"{self.outcome} so far ({', '.join(doubts)})" if doubts else self.outcome
+
+    @property
+    def wanted(self) -> float:
+        """In what share of the pairs that have been run a claim has to be met: never more than the paper's own numbers
+        reach there, and in half at least."""
+        return max(0.5, min(self.claim.share, self.published_there.share))
+
+    @property
+    def outcome(self) -> str:
+        """What the pairs that have been run say.
+
+        A claim that is met in enough pairs holds in part all the same where more are clearly against it than the paper
+        itself has exceptions there; one that is met in half of them does not if more are clearly against than for."""
+        exceptions = self.published_there.there - self.published_there.held
+        if self.ours.share >= self.wanted:
+            return "holds" if self.ours.against <= exceptions else "holds in part"
+        most = self.ours.share >= 0.5 and self.ours.against <= self.ours.clear
+        return "holds in part" if most else "does not hold"
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why the outcome is not final: it is once half of the paper's pairs have been run with several seeds."""
+        half = self.published.there / 2
+        if self.ours.several >= half:
+            return []
+        seeds = ["one seed"] if not self.ours.several else []
+        few = ["few pairs"] if self.ours.there < half else []
+        return [*seeds, *few] or ["few pairs with several seeds"]
+
+
+def _table(answer: Answer) -> str:
+    return f"{answer['paper'].lower().replace('-', '')}/{str(answer['table']).lower()}"
+
+
+def claims() -> tuple[Claim, ...]:
+    tree = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return tuple(_claim(one) for one in tree["claims"])
+
+
+def _claim(tree: Mapping[str, Any]) -> Claim:
+    """`also`: the same comparison elsewhere, with what it has of its own."""
+    of_claim = {key: tree[key] for key in ("paper", "says", "share") if key in tree}
+    of_comparison = {key: tree[key] for key in ("tables", "better", "worse", "by", "same") if key in tree}
+    each = [{**of_comparison, **other} for other in ({}, *tree.get("also", ()))]
+    return Claim(**of_claim, comparisons=tuple(Comparison(**{**one, "tables": tuple(one["tables"])}) for one in each))
+
+
+def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
+    """By the records of its tables: published ones are always there, ours where they have been run."""
+    return Verdict(claim, [pair for one in claim.comparisons for pair in one.pairs(tables)])

@@ -1,0 +1,187 @@
+"""From the records of a table to runs: which configs, and which of their measures answers which record."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from torso.config import Config, assign_all
+from torso.papers.experiments.datasets import rooted
+from torso.papers.experiments.selection import select
+from torso.papers.tables.published import Recipe, Record
+from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
+
+_SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
+_UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
+    *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
+}
+
+TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
+"""Measures that train all clients from the start: as long as a run, so that they have one of their own, which begins at
+the end of the other where that is known, and which `variant=none` leaves out."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A record to answer, once or a second time with the paper's mistake (`variant`)."""
+
+    record: Record
+    wanted: Wanted | Refusal
+    variant: str = ""
+
+    @property
+    def method(self) -> str:
+        return f"{self.record.algorithm} ({self.variant})" if self.variant else self.record.algorithm
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a table; `answers`: place of a line → the name of the measure that answers it."""
+
+    name: str
+    config: Config
+    answers: Mapping[int, str]
+
+    @property
+    def seed(self) -> int:
+        return self.config.run.seed
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: Recipe
+    lines: tuple[Line, ...]
+    runs: tuple[Run, ...]  # those that train alike next to each other
+    chosen: frozenset[int] = field(default_factory=frozenset)  # places of lines that were asked for
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Reason → number of records, of those asked for."""
+        reasons = [self.lines[i].wanted for i in sorted(self.chosen)]
+        names = [reason.reason for reason in reasons if isinstance(reason, Refusal)]
+        return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def lines_of(recipe: Recipe) -> tuple[Line, ...]:
+    """Every record, and after it the second line of those whose published number came from a mistake that we can
+    switch on."""
+    found: list[Line] = []
+    for record in recipe.records:
+        found.append(Line(record, resolve(recipe, record)))
+        again = recipe.label(record.algorithm).again
+        if again and again.covers(record.metric) and not isinstance(found[-1].wanted, Refusal):
+            found.append(Line(record, resolve(recipe, record, again), again.name))
+    return tuple(found)
+
+
+def plan(
+    recipe: Recipe, only: str = "", seeds: int = 1, sets: Sequence[str] = (), roots: Mapping[str, str] | None = None
+) -> Plan:
+    """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
+
+    `roots`: data source → data.root."""
+    lines = lines_of(recipe)
+    keys = dict.fromkeys([k for line in lines for k in line.record.setting] + ["method", "metric"])
+    accepted = f"{', '.join(keys)}, dataset, model, variant"
+    chosen = frozenset(select(only, lines, _values, recipe.name, accepted))
+    groups: dict[str, list[int]] = {}
+    for place, line in enumerate(lines):
+        if isinstance(line.wanted, Wanted):
+            config, measure = _config(recipe, line.wanted.sets, tuple(sets)), line.wanted.measure
+            apart = measure if measure in TRAIN_ANEW else ""
+            groups.setdefault(f"{_key(config)} {apart}", []).append(place)
+    names = _names(lines, list(groups.values()))
+    first = Config.load(None, sets).run.seed
+    runs = [
+        _run(recipe, lines, places, f"{name}-seed{seed}", (*sets, f"run.seed={seed}"), roots or {})
+        for places, name in zip(groups.values(), names, strict=True)
+        if chosen & set(places)
+        for seed in range(first, first + seeds)
+    ]
+    return Plan(recipe, lines, tuple(sorted(runs, key=_order)), chosen)
+
+
+def _order(run: Run) -> tuple[Any, ...]:
+    """Runs that can share a device's steps next to each other: same network, method and local work. Of those that train
+    the same, the one that others begin at first."""
+    config = run.config
+    alike = (config.data.source, config.model.body, config.method.name, config.train.local_epochs, config.train.rounds)
+    last = not TRAIN_ANEW.isdisjoint(config.measure.names)
+    return (*alike, config.train.fraction, run.seed, config.data.shards, last, run.name)
+
+
+@lru_cache(maxsize=4096)
+def _resolved(common: str, said: tuple[str, ...]) -> Config:
+    return Config(**assign_all(json.loads(common), said))
+
+
+def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
+    """The table's common part, what the record says, what the user says."""
+    config = _resolved(json.dumps(recipe.config), (*said, "run.checkpoint_every=0", *sets))
+    if config.method.share.part == "none" and config.train.fraction != 1.0:  # everybody trains in every round
+        return config.but("train.fraction=1.0")
+    return config
+
+
+def _key(config: Config) -> str:
+    """Equal where one run can answer: everything but what is measured, and after how many epochs."""
+    tree = config.as_tree()
+    tree["measure"].pop("names")
+    return json.dumps(tree, sort_keys=True)
+
+
+def _run(
+    recipe: Recipe,
+    lines: Sequence[Line],
+    places: Sequence[int],
+    name: str,
+    sets: Sequence[str],
+    roots: Mapping[str, str],
+) -> Run:
+    wanted = {place: w for place in places if isinstance(w := lines[place].wanted, Wanted)}
+    epochs = sorted({w.epochs for w in wanted.values() if w.epochs})
+    usual = recipe.config.get("personalize", {}).get("epochs", 5)
+    base = usual if usual in epochs or not epochs else epochs[-1]
+    answers = {
+        place: f"{w.measure}@{w.epochs}" if w.epochs not in (0, base) else w.measure for place, w in wanted.items()
+    }
+    measured = dict.fromkeys(w.measure for w in wanted.values() if not w.measure.startswith("cost."))
+    said = (
+        *wanted[places[0]].sets,
+        f"personalize.epochs={base}",
+        f"personalize.sweep={[e for e in epochs if e != base]}",
+        f"measure.names={json.dumps(list(measured) or ['generic'])}",
+    )
+    return Run(name, rooted(_config(recipe, said, sets), roots), answers)
+
+
+def _names(lines: Sequence[Line], groups: Sequence[Sequence[int]]) -> list[str]:
+    """Readable and different: the method, and the settings in which runs of the table differ."""
+    firsts = [lines[places[0]] for places in groups]
+    keys = list(dict.fromkeys(key for line in firsts for key in line.record.setting if key not in _UNNAMED))
+    keys = [key for key in (*keys, "dataset", "model") if len({str(line.record.value(key)) for line in firsts}) > 1]
+    names: list[str] = []
+    for line in firsts:
+        parts = [
+            f"{_SHORT.get(key, '' if isinstance(value, str) else key)}{value}"
+            for key in keys
+            if (value := line.record.value(key)) is not None
+        ]
+        method = preset(line.record) + ("-paper-bug" if line.variant else "")
+        name = re.sub(r"[^a-z0-9.]+", "-", "-".join([method, *parts]).lower()).strip("-")
+        names.append(name)
+    return [name if names.count(name) == 1 else f"{name}-{names[:i].count(name) + 1}" for i, name in enumerate(names)]
+
+
+def _values(line: Line, key: str) -> tuple[Any, ...]:
+    """What a condition on this key may name; a method by its label in the paper or by our preset."""
+    if key in ("method", "algorithm"):
+        return (line.record.algorithm, preset(line.record))
+    if key == "variant":
+        return ("paper-bug" if line.variant else "none",)
+    value = line.record.value(key)
+    return () if value is None else (value,)

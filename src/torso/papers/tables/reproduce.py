@@ -1,0 +1,120 @@
+"""Run a table: its runs in order, each in its folder, and table.json rewritten after each."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torso.config import Config
+from torso.papers.commands.progress import TableBar, TableLines
+from torso.papers.experiments.reuse import finished_runs
+from torso.papers.experiments.runner import finished, run_all
+from torso.papers.tables.answers import Answer, Found, failed, machine_of, read, records
+from torso.papers.tables.plan import Plan, Run
+from torso.parallel.crew import crew
+from torso.results.checkpoint import write_text
+from torso.results.folder import fingerprint, make
+from torso.results.result import Result
+from torso.runs.events import Listener, Stop
+from torso.runs.run import Stopped
+
+
+@dataclass
+class Table:
+    """A table that is being run: `answers` so far, and what went wrong with runs that broke."""
+
+    plan: Plan
+    out: Path
+    whole: Plan | None = None  # the table without --only, for table.json
+    found: list[dict[int, Found]] = field(default_factory=list)
+    broken: dict[str, Exception] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.found = [{} for _ in self.plan.lines]
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.plan.recipe.name.replace("/", "-")
+
+    def place(self, run: Run) -> Path:
+        return self.folder / run.name
+
+    @property
+    def answers(self) -> list[Answer]:
+        return records(self.plan, self.found)
+
+    def note(self, run: Run, result: Result | Exception) -> None:
+        """Take the result of a run in."""
+        if isinstance(result, Exception):
+            self.broken[run.name] = result
+            found = failed(result, run.config)
+        else:
+            found = read(result, run.config, run.answers, machine_of(self.place(run)))
+        self.done.add(run.name)
+        for line in run.answers:
+            self.found[line][found.seed] = found
+
+    def write(self) -> None:
+        make(self.folder)
+        answers = records(self.whole or self.plan, self.found)
+        write_text(self.folder / "table.json", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+
+
+def reproduce(
+    plan: Plan,
+    out: Path,
+    *,
+    whole: Plan | None = None,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+    processes: int = 1,
+) -> Table:
+    """Run what is not finished yet. A run that breaks does not end the others; a stop does, and is resumed later.
+
+    `whole`: the plan of the whole table; table.json then has what other commands have found, too. `processes` share the
+    runs, which fills an accelerator that one of them would leave idle between its rounds."""
+    table = Table(plan, out, whole)
+    _recall(table)
+    waiting = []
+    for run in plan.runs:
+        before = finished(run.config, table.place(run))
+        if before is None:
+            waiting.append(run)
+        else:
+            table.note(run, before)
+    table.write()
+    if waiting and isinstance(listener, TableLines | TableBar):
+        rounds = sum(int(r.config.train.rounds) for r in waiting)
+        listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
+    if not waiting:
+        return table
+    try:
+        with (
+            crew(waiting[0].config.run, processes) as hands,
+            closing(run_all(waiting, table.folder, finished_runs(out), listener, stop, hands)) as ends,
+        ):
+            for run, result in ends:
+                table.note(run, result)
+                table.write()
+    except Stopped:
+        left = len(plan.runs) - len(table.done)
+        raise Stopped(
+            f"stopped with {len(table.done)} of {len(plan.runs)} runs finished in {table.folder}. "
+            f"The same command continues with the other {left}."
+        ) from None
+    return table
+
+
+def _recall(table: Table) -> None:
+    """Take in what was finished before and is not asked for now."""
+    asked = {run.name for run in table.plan.runs}
+    for run in table.whole.runs if table.whole else ():
+        place = table.place(run)
+        if run.name in asked or not (place / "result.json").exists():
+            continue
+        if fingerprint(Config.load(place / "config.toml")) == fingerprint(run.config):
+            table.note(run, Result.read(place))
+    table.done.clear()

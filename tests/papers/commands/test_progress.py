@@ -1,0 +1,36 @@
+"""What is shown while a table or the leaderboard runs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from tests.runs.samples import tiny
+
+from torso import run
+from torso.papers.commands.progress import TableBar, TableLines
+from torso.runs.rounds import Round
+from torso.server.state import Cost
+
+
+def test_a_search_that_goes_on_beyond_what_was_foreseen_does_not_count_past_its_total(tmp_path: Path) -> None:
+    result = run(tiny("fedavg", "train.rounds=1"), tmp_path / "run")
+    with TableBar(Console(quiet=True)) as bar:
+        bar.table("leaderboard", 1, 1, 0)
+        task = bar.progress.tasks[0]
+        for runs in ("1/1", "2 (1 foreseen)", "3 (1 foreseen)"):
+            bar.round(Round(1, "", 0.1, (0,), 1.0, Cost()), 0.1, {})
+            bar.end(result)
+            assert task.fields["runs"] == runs
+            assert (task.total or 0) >= task.completed
+        assert not task.finished
+    told = Console(record=True, file=io.StringIO(), width=200)
+    lines = TableLines(told)
+    lines.table("leaderboard", 1, 1, 0)
+    for _ in range(2):
+        lines.end(result)
+    assert [line.split("  ")[0] for line in told.export_text().splitlines()[1:]] == [
+        "leaderboard: 1/1",
+        "leaderboard: 2 (1 foreseen)",
+    ]
