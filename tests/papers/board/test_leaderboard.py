@@ -17,16 +17,20 @@ from torso.config import Config
 from torso.errors import RequestError
 from torso.methods import Finished, methods
 from torso.nets import build
-from torso.papers.board.definition import Arena, Axis, Board, Entry, Space, load, presets
-from torso.papers.board.leaderboard import Contestant, Ledger, compete, search
-from torso.papers.board.search import bare, combinations, entries_of, known_as, read_found
+from torso.papers.board.combinations import bare, combinations, known_as
+from torso.papers.board.contestants import Contestant
+from torso.papers.board.definition import Axis, Board, Space, load
+from torso.papers.board.leaderboard import run_leaderboard
+from torso.papers.board.runs import BoardRuns
+from torso.papers.board.search import entries_of, read_found, run_search
+from torso.papers.board.trials import BoardMethod, BoardPlan, presets
 from torso.papers.experiments.estimate import Rate
 from torso.papers.experiments.reuse import training_key
 from torso.personal import FineTune
 from torso.runs.run import Stopped
 from torso.runs.stages import stages
 
-from ..test_reproduce import Heard
+from ..heard import Heard
 from ..tiny import QUICK, tiny_cifar10
 
 SETS = (*QUICK, "data.new_clients=2", "data.min_size=1")
@@ -51,12 +55,12 @@ def _small(**changes: Any) -> Board:
 ONCE = (Axis(key="train.lr", short="lr", values=(0.1,)),)  # a grid of one point
 
 
-def _arena(data: Path, board: Board) -> Arena:
-    return Arena(board, SETS, {"cifar10": str(data)})
+def _plan(data: Path, board: Board) -> BoardPlan:
+    return BoardPlan(board, SETS, {"cifar10": str(data)})
 
 
-def _one(arena: Arena, method: str = "fedbabu") -> Contestant:
-    return Contestant(arena, "cifar10-s2", Entry(method, (f"method.name={method}",)))
+def _one(plan: BoardPlan, method: str = "fedbabu") -> Contestant:
+    return Contestant(plan, "cifar10-s2", BoardMethod(method, (f"method.name={method}",)))
 
 
 def _rows(out: str = "out") -> dict[str, dict[str, Any]]:
@@ -68,8 +72,8 @@ def test_every_preset_is_on_the_board_or_left_out_with_a_reason() -> None:
     board = load()
     named = [*board.entries, *(name for names in board.left_out.values() for name in names)]
     assert sorted(named) == sorted(methods)
-    arena = Arena(board)
-    configs = [arena.config(setting, entry, {}) for entry in presets(board) for setting in board.settings]
+    plan = BoardPlan(board)
+    configs = [plan.config(setting, entry, {}) for entry in presets(board) for setting in board.settings]
     for config in configs:
         assert (config.train.rounds, config.train.local_epochs, config.train.fraction) == (50, 2, 0.125)
         assert config.data.validation == 0
@@ -80,11 +84,11 @@ def test_every_preset_is_on_the_board_or_left_out_with_a_reason() -> None:
 def test_what_is_left_out_as_fine_tuned_otherwise_is_there_with_a_rate_of_the_grid() -> None:
     """FedAvg (BRM) keeps its local model, so it does not stand for FedAvg (BRM, FT), the find's nearest rival."""
     board = load()
-    arena = Arena(board)
+    plan = BoardPlan(board)
     tuned = {
-        bare(arena.config("cifar10-s2", entry, {}).method).but(personal=FineTune())
+        bare(plan.config("cifar10-s2", entry, {}).method).but(personal=FineTune())
         for entry in presets(board)
-        if "personalize.lr" in arena.points("cifar10-s2", entry)[0]
+        if "personalize.lr" in plan.points("cifar10-s2", entry)[0]
     }
     (names,) = (names for why, names in board.left_out.items() if "fine-tuned otherwise" in why)
     for name in (*names, "fedavg-brm-ft"):
@@ -93,13 +97,13 @@ def test_what_is_left_out_as_fine_tuned_otherwise_is_there_with_a_rate_of_the_gr
 
 def test_the_caveats_say_whose_own_model_is_not_tuned_and_at_which_rate_newcomers_train() -> None:
     board = load()
-    arena = Arena(board)
+    plan = BoardPlan(board)
     own, new = (next(text for text in board.caveats if said in text) for said in ("own model (personal", "new clients"))
     words = set(re.split(r"[ ,.:]+", own))
     for entry in presets(board):
-        tuned = "personalize.lr" in arena.points("cifar10-s2", entry)[0]
+        tuned = "personalize.lr" in plan.points("cifar10-s2", entry)[0]
         assert tuned != (entry.name in words), entry.name
-    config = arena.config("cifar10-s2", presets(board)[0], {"train.lr": 0.3})
+    config = plan.config("cifar10-s2", presets(board)[0], {"train.lr": 0.3})
     stage = stages(config, build("conv4", 10, (3, 32, 32), config.method.head, seed=0))[-1]
     assert stage.rate(stage.last) == pytest.approx(0.3 / 100)
     assert (config.personalize.epochs, config.train.local_epochs) == (5, 2)
@@ -109,24 +113,24 @@ def test_the_caveats_say_whose_own_model_is_not_tuned_and_at_which_rate_newcomer
 
 def test_a_budget_is_a_budget_and_every_method_learns_at_the_grids_rates() -> None:
     """LG-FedAvg's FedAvg rounds count; pFedMe's inner steps have a rate of their own, which follows train.lr."""
-    arena = Arena(load())
+    plan = BoardPlan(load())
     for entry in presets(load()):
-        config = arena.config("cifar10-s2", entry, {"train.lr": 0.03})
+        config = plan.config("cifar10-s2", entry, {"train.lr": 0.03})
         stage = stages(config, build("conv4", 10, (3, 32, 32), config.method.head, seed=0))[-1]
         assert stage.last == 50, entry.name
         own = config.method.step
         assert getattr(own, "inner_lr", 0.03) == 0.03, f"{entry.name} learns at {own}"
-    short = Arena(load(), ("train.rounds=10",)).config("cifar10-s2", presets(load())[6], {})
+    short = BoardPlan(load(), ("train.rounds=10",)).config("cifar10-s2", presets(load())[6], {})
     assert (short.method.name, short.method.start) == ("lg-fedavg", Finished(first=8, rounds=0.2))
 
 
 def test_a_rate_that_a_method_does_not_use_is_not_tried() -> None:
-    arena = Arena(load())
-    tuned, kept = (_one(arena, name).tuning for name in ("fedavg", "fedrod-hyper"))
+    plan = BoardPlan(load())
+    tuned, kept = (_one(plan, name).tuning for name in ("fedavg", "fedrod-hyper"))
     assert [len(tuned), len(kept)] == [6, 3]
     assert len({training_key(trial.config) for trial in tuned}) == 3  # the second rate trains nothing
     assert [dict(trial.point) for trial in kept] == [{"train.lr": 0.03}, {"train.lr": 0.1}, {"train.lr": 0.3}]
-    every = Arena(load(), ("personalize.part=head",))
+    every = BoardPlan(load(), ("personalize.part=head",))
     assert len(_one(every, "fedrod-hyper").tuning) == 6  # then its own model is fine-tuned after all
 
 
@@ -163,37 +167,39 @@ def test_the_board_chooses_by_validation_and_judges_by_test(torso: Torso, data: 
 
 def test_other_labels_of_the_test_data_change_no_choice(data: Path, tmp_path: Path) -> None:
     """Every label of the test set is replaced by the next class: had the choice looked at it, it would be another."""
-    ours = compete([_one(_arena(data, _small()))], Ledger(tmp_path / "ours"), seeds=1)[0]
+    ours = run_leaderboard([_one(_plan(data, _small()))], BoardRuns(tmp_path / "ours"), seeds=1)[0]
     spoiled = tmp_path / "spoiled"
     spoiled.mkdir()
     arrays = dict(np.load(data / "cifar10_jpeg.npz"))
     arrays["test_labels"] = (arrays["test_labels"] + 1) % 10
     np.savez(spoiled / "cifar10_jpeg.npz", **arrays)
-    theirs = compete([_one(_arena(spoiled, _small()))], Ledger(tmp_path / "theirs"), seeds=1)[0]
+    theirs = run_leaderboard([_one(_plan(spoiled, _small()))], BoardRuns(tmp_path / "theirs"), seeds=1)[0]
     assert theirs["tried"] == ours["tried"]
     assert theirs["chosen"] == ours["chosen"]
     assert theirs["generic"] != ours["generic"]  # while what is judged does look at it
 
 
 def test_a_stopped_board_goes_on_and_rates_of_fine_tuning_train_nothing(data: Path, tmp_path: Path) -> None:
-    arena, first, second = _arena(data, _small()), Heard(rounds=3), Heard()  # stops in the second run
+    plan, first, second = _plan(data, _small()), Heard(rounds=3), Heard()  # stops in the second run
     with pytest.raises(Stopped, match="with 1 runs finished"):
-        compete([_one(arena)], Ledger(tmp_path, first, first.stop), seeds=1)
-    (row,) = compete([_one(arena)], Ledger(tmp_path, second, second.stop), seeds=1)
+        run_leaderboard([_one(plan)], BoardRuns(tmp_path, first, first.stop), seeds=1)
+    (row,) = run_leaderboard([_one(plan)], BoardRuns(tmp_path, second, second.stop), seeds=1)
     assert row["status"] == "ok"
     assert [done for _, done in first.begun] == [0, 0]
     assert [done for _, done in second.begun] == [1, 2, 2, 0]  # resumed, two siblings without a round, the judged one
     third = Heard()
-    more = compete([_one(arena)], Ledger(tmp_path, third), seeds=2)
+    more = run_leaderboard([_one(plan)], BoardRuns(tmp_path, third), seeds=2)
     assert [name.rpartition("-")[2] for name, _ in third.begun] == ["seed1"]
-    assert compete([_one(arena)], Ledger(tmp_path), seeds=1) == more  # a seed that was run stays
+    assert run_leaderboard([_one(plan)], BoardRuns(tmp_path), seeds=1) == more  # a seed that was run stays
 
 
 def test_a_row_names_the_machines_of_all_its_seeds(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arena = _arena(data, _small(grid=ONCE))
+    plan = _plan(data, _small(grid=ONCE))
     for seeds, device in enumerate(("a large one", "a small one"), start=1):
-        monkeypatch.setattr("torso.papers.tables.answers.machine", lambda config, device=device: {"device": device})
-        (row,) = compete([_one(arena)], Ledger(tmp_path), seeds=seeds)
+        monkeypatch.setattr(
+            "torso.papers.experiments.provenance.machine", lambda config, device=device: {"device": device}
+        )
+        (row,) = run_leaderboard([_one(plan)], BoardRuns(tmp_path), seeds=seeds)
     assert row["machine"] == {"device": "a large one, then a small one"}
 
 
@@ -202,15 +208,15 @@ def test_the_neighbours_of_the_best_are_tried_until_there_are_none(
 ) -> None:
     """Accuracy as if 0.3 were the best rate, which lies beyond the grid: 0.3 follows from 0.1, and 1 from 0.3."""
     peak = {0.003: 1.0, 0.03: 3.0, 0.1: 4.0, 0.3: 5.0, 1.0: 2.0}
-    monkeypatch.setattr(Ledger, "validation", lambda _, trial: {"generic": peak[trial.point["train.lr"]]})
+    monkeypatch.setattr(BoardRuns, "validation", lambda _, trial: {"generic": peak[trial.point["train.lr"]]})
     axis = Axis(key="train.lr", short="lr", values=(0.03, 0.1), beyond=(0.003, 0.3, 1.0))
-    arena, heard = _arena(data, _small(grid=(axis,))), Heard()
-    (row,) = compete([_one(arena)], Ledger(tmp_path, heard), seeds=1)
+    plan, heard = _plan(data, _small(grid=(axis,))), Heard()
+    (row,) = run_leaderboard([_one(plan)], BoardRuns(tmp_path, heard), seeds=1)
     assert [one["train.lr"] for one in row["tried"]] == [0.03, 0.1, 0.3, 1.0]
     assert row["chosen"] == {"train.lr": 0.3}
     assert [name.rpartition("-")[2] for name, _ in heard.begun] == ["validation"] * 4 + ["seed0"]
     again = Heard()
-    assert compete([_one(arena)], Ledger(tmp_path, again), seeds=1) == [row]
+    assert run_leaderboard([_one(plan)], BoardRuns(tmp_path, again), seeds=1) == [row]
     assert again.begun == []
     with pytest.raises(ValueError, match=r"beyond = \[0.1\] has to be outside"):
         Axis(key="train.lr", short="lr", values=(0.03, 0.3), beyond=(0.1,))
@@ -230,27 +236,27 @@ def test_neighbours_are_one_step_away_on_one_axis() -> None:
 def test_what_diverges_counts_as_nothing_and_is_not_tried_with_another_fine_tuning(data: Path, tmp_path: Path) -> None:
     grid = (Axis(key="train.lr", short="lr", values=(1e30, 0.1)), TUNED)
     heard = Heard()
-    (row,) = compete([_one(_arena(data, _small(grid=grid)))], Ledger(tmp_path, heard), seeds=1)
+    (row,) = run_leaderboard([_one(_plan(data, _small(grid=grid)))], BoardRuns(tmp_path, heard), seeds=1)
     assert [one["validation"] is None for one in row["tried"]] == [True, True, False, False]
     assert row["chosen"]["train.lr"] == 0.1
     assert len(heard.begun) == 4  # once at 1e30, twice at 0.1, and the judged one
     never = (Axis(key="train.lr", short="lr", values=(1e30,)),)
-    (row,) = compete([_one(_arena(data, _small(grid=never)))], Ledger(tmp_path), seeds=1)
+    (row,) = run_leaderboard([_one(_plan(data, _small(grid=never)))], BoardRuns(tmp_path), seeds=1)
     assert (row["status"], row["chosen"]) == ("failed: diverged at every point of the grid", None)
 
 
 def test_the_board_keeps_what_other_commands_have_found(data: Path, tmp_path: Path) -> None:
-    arena = _arena(data, _small(grid=ONCE))
+    plan = _plan(data, _small(grid=ONCE))
     for method in ("fedavg", "fedbabu"):
         whole = {("cifar10-s2", "fedavg"), ("cifar10-s2", "fedbabu")}
-        compete([_one(arena, method)], Ledger(tmp_path), 1, whole)
+        run_leaderboard([_one(plan, method)], BoardRuns(tmp_path), 1, whole)
     assert list(_rows(str(tmp_path))) == ["fedavg", "fedbabu"]
-    compete([_one(arena, "fedbabu")], Ledger(tmp_path), 1)
+    run_leaderboard([_one(plan, "fedbabu")], BoardRuns(tmp_path), 1)
     assert list(_rows(str(tmp_path))) == ["fedbabu"]  # what is no longer on the board goes
 
 
 def test_combinations_that_a_preset_has_are_not_called_new() -> None:
-    found = combinations(Arena(load()))
+    found = combinations(BoardPlan(load()))
     assert len(found) == 32 + 8
     assert not [one for one in found if one.refused]
     new = {one.entry.name for one in found if not one.known_as}
@@ -267,11 +273,11 @@ def _space(**axes: Mapping[str, tuple[str, ...]]) -> Space:
     return Space(axes={name: dict(choices) for name, choices in axes.items()})
 
 
-def _searched(arena: Arena, out: Path, head: str) -> dict[str, Any]:
-    whole = combinations(arena)
+def _searched(plan: BoardPlan, out: Path, head: str) -> dict[str, Any]:
+    whole = combinations(plan)
     some = [one for one in whole if not one.refused and one.axes["head"] == head]
-    settings = arena.board.search.settings
-    return search([Contestant(arena, s, one.entry, one) for one in some for s in settings], whole, Ledger(out))
+    settings = plan.board.search.settings
+    return run_search([Contestant(plan, s, one.entry, one) for one in some for s in settings], whole, BoardRuns(out))
 
 
 def test_the_search_enters_what_is_new_once_all_has_been_tried(data: Path, tmp_path: Path) -> None:
@@ -280,10 +286,10 @@ def test_the_search_enters_what_is_new_once_all_has_been_tried(data: Path, tmp_p
         objective={"ce": (), "balanced": ("method.objective=balanced-softmax",)},
         server={"mean": (), "bad": ("method.server=apart", "method.drift=proximal")},
     )
-    arena = _arena(data, _small(grid=ONCE, search=load().search.model_copy(update={"spaces": (space,), "best": 1})))
-    part = _searched(arena, tmp_path, "fn")
+    plan = _plan(data, _small(grid=ONCE, search=load().search.model_copy(update={"spaces": (space,), "best": 1})))
+    part = _searched(plan, tmp_path, "fn")
     assert (part["complete"], part["left"], part["entered"], len(part["ranked"])) == (False, 4, [], 2)
-    whole = _searched(arena, tmp_path, "linear")
+    whole = _searched(plan, tmp_path, "linear")
     assert whole["complete"]
     assert whole == read_found(tmp_path / "leaderboard")
     assert len(whole["refused"]) == 4
@@ -293,7 +299,7 @@ def test_the_search_enters_what_is_new_once_all_has_been_tried(data: Path, tmp_p
     assert {row["known_as"] for row in whole["tried"]} == {"", "fedavg", "fedavg-brm-ft", "fedfn"}
     heard = Heard()
     (entry,) = entries_of(whole)
-    (row,) = compete([Contestant(arena, "cifar10-s2", entry)], Ledger(tmp_path, heard), seeds=1)
+    (row,) = run_leaderboard([Contestant(plan, "cifar10-s2", entry)], BoardRuns(tmp_path, heard), seeds=1)
     assert row["new"]
     assert row["personal"]["mean"] > 0
     assert [name.rpartition("-")[2] for name, _ in heard.begun] == ["seed0"]  # it was tuned in the search

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torso.papers.board.definition import load
-from torso.papers.board.search import best_of, entered, ranked
+from torso.papers.board.search import entered, ranked
 from torso.papers.board.standings import (
     RANKED,
     TITLES,
@@ -23,6 +23,7 @@ from torso.papers.board.standings import (
     places,
     spoken_difference,
 )
+from torso.papers.board.trials import best_of
 from torso.papers.board.verdict import QUESTION, bouts, finds_in_order
 from torso.papers.pages.leaderboard import page, read, take
 from torso.papers.tables.answers import over_seeds

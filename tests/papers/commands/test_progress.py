@@ -17,7 +17,7 @@ from torso.server.state import Cost
 def test_a_search_that_goes_on_beyond_what_was_foreseen_does_not_count_past_its_total(tmp_path: Path) -> None:
     result = run(tiny("fedavg", "train.rounds=1"), tmp_path / "run")
     with TableBar(Console(quiet=True)) as bar:
-        bar.table("leaderboard", 1, 1, 0)
+        bar.expect("leaderboard", 1, 1, 0)
         task = bar.progress.tasks[0]
         for runs in ("1/1", "2 (1 foreseen)", "3 (1 foreseen)"):
             bar.round(Round(1, "", 0.1, (0,), 1.0, Cost()), 0.1, {})
@@ -27,7 +27,7 @@ def test_a_search_that_goes_on_beyond_what_was_foreseen_does_not_count_past_its_
         assert not task.finished
     told = Console(record=True, file=io.StringIO(), width=200)
     lines = TableLines(told)
-    lines.table("leaderboard", 1, 1, 0)
+    lines.expect("leaderboard", 1, 1, 0)
     for _ in range(2):
         lines.end(result)
     assert [line.split("  ")[0] for line in told.export_text().splitlines()[1:]] == [

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torso.config import Config
-from torso.papers.experiments.estimate import Rate, image_flops, longest, measured_on, seconds, trained_on
-from torso.papers.pages.listing import said
+from torso.papers.experiments.estimate import Rate, duration, image_flops, longest, measured_on, seconds, trained_on
 from torso.papers.tables.plan import plan
 from torso.papers.tables.published import recipe
 from torso.parallel.packs import participants
@@ -70,8 +69,8 @@ def test_a_rate_goes_by_stacked_clients_and_by_operations() -> None:
 
 
 def test_a_time_is_said_in_words() -> None:
-    assert [said(s) for s in (0.2, 60, 150, 9000, 5 * 86400)] == ["1 s", "60 s", "2.5 min", "2.5 h", "5 days"]
-    assert said(900 * 86400) == "2.5 years"
+    assert [duration(s) for s in (0.2, 60, 150, 9000, 5 * 86400)] == ["1 s", "60 s", "2.5 min", "2.5 h", "5 days"]
+    assert duration(900 * 86400) == "2.5 years"
 
 
 def test_small_runs_beside_each_other_go_at_the_rate_of_many() -> None:

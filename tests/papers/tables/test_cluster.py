@@ -20,7 +20,7 @@ from torso.papers.experiments.datasets import find_all
 from torso.papers.tables.plan import Plan, plan
 from torso.papers.tables.published import recipe
 from torso.papers.tables.reproduce import reproduce
-from torso.parallel.orchestrator import Spread
+from torso.parallel.orchestrator import Orchestrator
 from torso.parallel.ray_crew import OnRay
 from torso.runs.events import Begin, Stop
 from torso.runs.rounds import Round
@@ -125,15 +125,15 @@ def test_data_that_a_machine_lacks_end_the_table_with_a_word(
     torso: Torso, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has them; the worker, on another machine, does not: here they go before it looks."""
-    send = Spread._send
+    send = Orchestrator._send
 
-    def late(self: Spread, most: int) -> None:
+    def late(self: Orchestrator, most: int) -> None:
         (data / "cifar10_jpeg.npz").unlink(missing_ok=True)
         if data.exists():
             data.rmdir()
         send(self, most)
 
-    monkeypatch.setattr(Spread, "_send", late)
+    monkeypatch.setattr(Orchestrator, "_send", late)
     words = ("reproduce", "fedbabu/13", "--only", PART, "--data-root", str(data), "--out", "out")
     said = torso(*words, sets=(*QUICK, "run.engine=ray", "run.ray.workers=1"))
     assert said.status == 2
@@ -142,7 +142,7 @@ def test_data_that_a_machine_lacks_end_the_table_with_a_word(
 
 def test_a_run_that_begins_again_is_not_counted_twice() -> None:
     with TableBar(Console(quiet=True)) as bar:
-        bar.table("fedbabu/13", 1, 3, 0)
+        bar.expect("fedbabu/13", 1, 3, 0)
         one = bar.beside()
         for done in (0, 1):  # two rounds, of which one was kept; then the other again, and the third
             one.begin(Begin("fedavg", 0, 10, 3, done))

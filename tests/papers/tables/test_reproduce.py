@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.conftest import Torso
 
-from torso.measure import Accuracy
 from torso.papers.experiments.datasets import find_all, known_roots
 from torso.papers.tables.plan import Plan, plan
 from torso.papers.tables.published import names, recipe
 from torso.papers.tables.reproduce import reproduce
 from torso.results.result import Result
-from torso.runs.events import Begin, Listener, Stop
-from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 
+from ..heard import Heard
 from ..tiny import QUICK, tiny_cifar10
 
 PART = "shards=2,fraction=0.1,local_epochs=10"
@@ -32,23 +29,6 @@ def data(tmp_path: Path) -> Path:
 
 def _plan(data: Path, only: str, table: str = "fedbabu/13", seeds: int = 1) -> Plan:
     return plan(recipe(table), only, seeds, QUICK, find_all(["cifar10"], data))
-
-
-class Heard(Listener):
-    """Which runs trained, and a stop after some rounds of all."""
-
-    def __init__(self, rounds: int = 10**6) -> None:
-        self.begun: list[tuple[str, int]] = []
-        self.left, self.stop = rounds, Stop()
-
-    def begin(self, begin: Begin) -> None:
-        assert begin.folder is not None
-        self.begun.append((begin.folder.name, begin.done))
-
-    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.stop.ask()
 
 
 def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso, data: Path) -> None:
@@ -97,7 +77,7 @@ def test_a_run_that_was_on_two_machines_says_so(data: Path, tmp_path: Path, monk
 
     def be(device: str) -> None:
         said = {"device": device, "system": "Linux", "precision": "fp32"}
-        monkeypatch.setattr("torso.papers.tables.answers.machine", lambda config: dict(said))
+        monkeypatch.setattr("torso.papers.experiments.provenance.machine", lambda config: dict(said))
 
     be("a large one")
     with pytest.raises(Stopped):

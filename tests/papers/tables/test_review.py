@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from torso.papers.experiments.provenance import changed
 from torso.papers.pages.reproduction import claims_page, overview
 from torso.papers.pages.table import cell, notes
-from torso.papers.tables.answers import Answer, changed
+from torso.papers.tables.answers import Answer
 from torso.papers.tables.collect import blank, read, take, tidy
 from torso.papers.tables.plan import plan
 from torso.papers.tables.published import recipe

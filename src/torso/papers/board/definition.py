@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from torso.config import Config, assign_all, explain, read_toml
+from torso.config import explain, read_toml
 from torso.errors import RequestError, did_you_mean
-from torso.methods import Finished, methods
-from torso.papers.experiments.datasets import rooted
-from torso.papers.experiments.reuse import measuring_key
+from torso.methods import methods
 
 FILE = Path(__file__).with_name("leaderboard.toml")
 NAME = "leaderboard"
@@ -115,111 +109,3 @@ def explain_board(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"{'.'.join(map(str, first['loc']))} is not a key. Keys: {', '.join(Board.model_fields)}"
     return explain(error) if first["loc"] else first["msg"].removeprefix("Value error, ")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Who competes: KEY=VALUE over the common config, `method.name` among them; `new`: found by the search."""
-
-    name: str
-    sets: tuple[str, ...]
-    new: bool = False
-
-
-def presets(board: Board) -> list[Entry]:
-    return [Entry(name, (f"method.name={name}", *sets)) for name, sets in board.entries.items()]
-
-
-def strangers(board: Board) -> list[Entry]:
-    """Methods that the board does not speak of: registered by a plugin."""
-    spoken = {*board.entries, *(name for names in board.left_out.values() for name in names)}
-    return [Entry(name, (f"method.name={name}",)) for name in methods if name not in spoken]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run: an entry in a setting with a point of the grid, to choose the point by (`chooses`) or to be judged."""
-
-    name: str
-    config: Config
-    point: Point
-    chooses: bool
-
-    @property
-    def seed(self) -> int:
-        return self.config.run.seed
-
-
-@dataclass(frozen=True)
-class Arena:
-    """The board as one command runs it: with what the user sets, and where data lie."""
-
-    board: Board
-    sets: tuple[str, ...] = ()
-    roots: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        own = {*(axis.key for axis in self.board.grid), "data.validation", "run.seed", "measure.names", "method.name"}
-        for said in self.sets:
-            key = said.partition("=")[0].strip()
-            if key in own:
-                raise RequestError(
-                    f"--set {said!r}: the leaderboard sets {key} itself (the same grid, seeds and measures for all). "
-                    "Accepted: other keys, --seeds N, --only method=NAME"
-                )
-
-    def config(self, setting: str, entry: Entry, point: Point, *more: str) -> Config:
-        said = (*self.board.settings[setting], *entry.sets, *self.sets)
-        chosen = [f"{key}={value}" for key, value in point.items()]
-        own = self.board.follows.get(entry.name, {})
-        chosen += [f"{key}={point[followed]}" for key, followed in own.items() if followed in point]
-        tree = assign_all(copy.deepcopy(self.board.config), (*said, *chosen, *more))
-        return rooted(_in_budget(Config(**tree)), self.roots)
-
-    def points(self, setting: str, entry: Entry) -> list[dict[str, float]]:
-        """The grid without points that would measure the same again; a key that changes nothing is left out."""
-        axes = [self._live(axis, setting, entry) for axis in self.board.grid]
-        kept = [axis for axis in axes if axis is not None]
-        return [
-            dict(zip([axis.key for axis in kept], values, strict=True))
-            for values in itertools.product(*(axis.values for axis in kept))
-        ]
-
-    def _live(self, axis: Axis, setting: str, entry: Entry) -> Axis | None:
-        keys = {measuring_key(self.config(setting, entry, {axis.key: value})) for value in axis.values}
-        return axis if len(keys) > 1 or len(axis.values) == 1 else None
-
-    def tuning(self, setting: str, entry: Entry, points: Sequence[Point] | None = None) -> list[Trial]:
-        """The runs that choose: held-out training samples stand in for test data, at the first seed."""
-        more = (f"data.validation={self.board.validation}", "run.seed=0", _measured(CHOOSES))
-        return [
-            Trial(
-                f"{self._name(setting, entry, point)}-validation",
-                self.config(setting, entry, point, *more),
-                point,
-                True,
-            )
-            for point in (self.points(setting, entry) if points is None else points)
-        ]
-
-    def final(self, setting: str, entry: Entry, point: Point, seed: int) -> Trial:
-        """The run that is judged: on test data, with the point that was chosen."""
-        more = (f"run.seed={seed}", _measured(self.board.measures))
-        name = f"{self._name(setting, entry, point)}-seed{seed}"
-        return Trial(name, self.config(setting, entry, point, *more), point, False)
-
-    def _name(self, setting: str, entry: Entry, point: Point) -> str:
-        parts = [f"{axis.short}{point[axis.key]:g}" for axis in self.board.grid if axis.key in point]
-        return "-".join([setting, entry.name, *parts])
-
-
-def _in_budget(config: Config) -> Config:
-    """A method that begins with another's rounds has them within train.rounds, not before them."""
-    start, rounds = config.method.start, config.train.rounds
-    if not isinstance(start, Finished):
-        return config
-    return config.but(f"method.start.first={max(rounds - max(int(rounds * start.rounds + 1e-9), 1), 1)}")
-
-
-def _measured(names: Sequence[str]) -> str:
-    return f"measure.names={json.dumps(list(names))}"

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torso.papers.board.definition import Board
-from torso.papers.board.search import best_of, score
+from torso.papers.board.trials import best_of, score
 from torso.papers.tables.review import ranks
 from torso.report.statistics import student_interval
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from torso.papers.board.definition import Board, presets
+from torso.papers.board.definition import Board
 from torso.papers.board.search import score_of
 from torso.papers.board.standings import RANKED, TITLES, Row, clearly, in_setting, judged, paired, untried
+from torso.papers.board.trials import presets
 from torso.report.docs import table as markdown
 from torso.report.statistics import student_interval, student_quantile
 from torso.report.summary import listed

@@ -30,11 +30,11 @@ from torso.papers.commands.options import (
 from torso.plugins import Plugins, load_plugins
 
 if TYPE_CHECKING:
-    from torso.papers.board.definition import Arena, Entry
-    from torso.papers.board.leaderboard import Contestant
-    from torso.papers.board.search import Combination
+    from torso.papers.board.combinations import Combination
+    from torso.papers.board.contestants import Contestant
+    from torso.papers.board.trials import BoardMethod, BoardPlan
 
-    Pair = tuple[str, Entry, Combination | None]
+    Pair = tuple[str, BoardMethod, Combination | None]
 
 Part = Annotated[str, typer.Option(help="Part of the board: 'setting=cifar10-s2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Judge everything with this many seeds.")]
@@ -62,18 +62,20 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         """Run every method at one budget, its rates chosen on validation data; run by run, resumed where it stopped.
 
         Methods that a plugin registers compete with the others."""
-        from torso.papers.board.definition import Arena, load
-        from torso.papers.board.leaderboard import Ledger, compete
-        from torso.papers.board.leaderboard import search as run_search
-        from torso.papers.board.search import combinations
+        from torso.papers.board.combinations import combinations
+        from torso.papers.board.definition import load
+        from torso.papers.board.leaderboard import run_leaderboard
+        from torso.papers.board.runs import BoardRuns
+        from torso.papers.board.search import run_search
+        from torso.papers.board.trials import BoardPlan
         from torso.papers.commands.progress import TableBar, TableLines
         from torso.parallel.crew import crew, filling
 
         load_plugins(plugin)
-        arena = Arena(load(), tuple(said_sets(sets, device, precision)))
-        space = combinations(arena) if search else []
-        whole = _search_pairs(arena, space) if search else _board_pairs(arena, out)
-        chosen = _contestants(arena, _selected(whole, only), data_root, dry_run)
+        plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))
+        space = combinations(plan) if search else []
+        whole = _search_pairs(plan, space) if search else _board_pairs(plan, out)
+        chosen = _contestants(plan, _selected(whole, only), data_root, dry_run)
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
             return
@@ -83,32 +85,33 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             hire = cache(lambda: stack.enter_context(crew(run, share)))
             hands = (run.ray.workers or 4) if run.engine == "ray" else share
             # a family makes two packs or so: twice as many keep all processes busy
-            ledger = Ledger(out, listener, stop, hire, 2 * hands if hands > 1 else 1)
+            runs = BoardRuns(out, listener, stop, hire, 2 * hands if hands > 1 else 1)
             if search:
-                found = run_search(chosen, space, ledger)
+                found = run_search(chosen, space, runs)
             else:
-                rows = compete(chosen, ledger, seeds, {(setting, entry.name) for setting, entry, _ in whole})
+                rows = run_leaderboard(chosen, runs, seeds, {(setting, entry.name) for setting, entry, _ in whole})
         if as_json:
             print(json.dumps(found if search else rows))
         elif search:
             _print_search(found)
         else:
             _print_board(rows, sets)
-        end(ledger.broken)
+        end(runs.broken)
 
 
-def _board_pairs(arena: Arena, out: Path) -> list[Pair]:
+def _board_pairs(plan: BoardPlan, out: Path) -> list[Pair]:
     """The presets, the user's own methods, and what an earlier search below `out` has entered."""
-    from torso.papers.board.definition import NAME, presets, strangers
+    from torso.papers.board.definition import NAME
     from torso.papers.board.search import entries_of, read_found
+    from torso.papers.board.trials import presets, strangers
 
-    entries = [*presets(arena.board), *strangers(arena.board), *entries_of(read_found(out / NAME))]
-    return [(setting, entry, None) for entry in entries for setting in arena.board.settings]
+    entries = [*presets(plan.board), *strangers(plan.board), *entries_of(read_found(out / NAME))]
+    return [(setting, entry, None) for entry in entries for setting in plan.board.settings]
 
 
-def _search_pairs(arena: Arena, space: Sequence[Combination]) -> list[Pair]:
+def _search_pairs(plan: BoardPlan, space: Sequence[Combination]) -> list[Pair]:
     there = [one for one in space if not one.refused]
-    return [(setting, one.entry, one) for one in there for setting in arena.board.search.settings]
+    return [(setting, one.entry, one) for one in there for setting in plan.board.search.settings]
 
 
 def _selected(whole: Sequence[Pair], only: str) -> list[Pair]:
@@ -124,25 +127,24 @@ def _selected(whole: Sequence[Pair], only: str) -> list[Pair]:
     return [whole[place] for place in places]
 
 
-def _contestants(arena: Arena, pairs: Sequence[Pair], root: Path | None, dry_run: bool) -> list[Contestant]:
+def _contestants(plan: BoardPlan, pairs: Sequence[Pair], root: Path | None, dry_run: bool) -> list[Contestant]:
     """With the place of the data that they need; raises RequestError where those are not there."""
-    from torso.papers.board.definition import Arena
-    from torso.papers.board.leaderboard import Contestant
+    from torso.papers.board.contestants import Contestant
+    from torso.papers.board.trials import BoardPlan
     from torso.papers.experiments.datasets import roots_for
     from torso.runs.run import device_of
 
-    configs = [arena.config(setting, entry, {}) for setting, entry, _ in pairs]
+    configs = [plan.config(setting, entry, {}) for setting, entry, _ in pairs]
     device_of(configs[0].run)
-    placed = Arena(arena.board, arena.sets, roots_for(configs, root, missing=dry_run))
+    placed = BoardPlan(plan.board, plan.sets, roots_for(configs, root, missing=dry_run))
     return [Contestant(placed, *pair) for pair in pairs]
 
 
 def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) -> None:
     """How many runs, and about how long; the choice is not known yet, and its rates take no other time."""
-    from torso.papers.experiments.estimate import rate_of, seconds
+    from torso.papers.experiments.estimate import duration, rate_of, seconds
     from torso.papers.experiments.reuse import training_key
-    from torso.papers.pages.listing import said
-    from torso.papers.pages.table import counted
+    from torso.report.summary import counted
 
     choosing = [trial for one in chosen for trial in one.tuning]
     judged = [trial for one in chosen for trial in one.stand_ins(seeds)]
@@ -167,7 +169,7 @@ def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) 
         f"data to choose rates{judging}\n"
         f"{counted(trainings, 'training')}, {counted(told['measurements'], 'more measurement')} of a trained model, "
         "and more runs where the best rate is the smallest or the largest of the grid\n"
-        f"about {said(told['seconds'])} on {rate.device}, within a factor of two; what is finished is not run again"
+        f"about {duration(told['seconds'])} on {rate.device}, within a factor of two; what is finished is not run again"
     )
 
 

@@ -11,22 +11,22 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from torso.measure import Accuracy
-from torso.papers.pages.table import counted
+from torso.papers.experiments.runner import BatchListener
 from torso.report.progress import means, short
+from torso.report.summary import counted
 from torso.results.result import Result
 from torso.runs.events import Begin, Listener
 from torso.runs.rounds import Round
 
 
-class _Count(Listener):
+class _Count(BatchListener):
     """What both ways to show it count."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.title, self.runs, self.ended, self.began = "", 0, 0, time.perf_counter()
 
-    def table(self, title: str, runs: int, rounds: int, done: int) -> None:
-        """So many runs with so many rounds are to come; `done` runs were finished before."""
+    def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
         self.title, self.runs, self.ended, self.began = title, runs + done, done, time.perf_counter()
 
     def end(self, result: Result) -> None:
@@ -68,8 +68,8 @@ class _Beside(Listener):
 class TableLines(_Count):
     """For logs and pipes: a line when a run begins to be followed, a line a finished run."""
 
-    def table(self, title: str, runs: int, rounds: int, done: int) -> None:
-        super().table(title, runs, rounds, done)
+    def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
+        super().expect(title, runs, rounds, done)
         finished = f", {done} finished before" if done else ""
         self.note(f"{title}: {counted(runs, 'run')}, {counted(rounds, 'round')}{finished}")
 
@@ -105,8 +105,8 @@ class TableBar(_Count):
     def __exit__(self, *exc: object) -> None:
         self.progress.stop()
 
-    def table(self, title: str, runs: int, rounds: int, done: int) -> None:
-        super().table(title, runs, rounds, done)
+    def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
+        super().expect(title, runs, rounds, done)
         self.rounds, self.seen = rounds, 0
         self.task = self.progress.add_task(title, total=max(rounds, 1), runs=self.tally(), news="")
 

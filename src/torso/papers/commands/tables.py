@@ -135,7 +135,7 @@ def _show_configs(made: Plan, as_json: bool) -> None:
     if as_json:
         print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
         return
-    from torso.papers.pages.table import counted
+    from torso.report.summary import counted
 
     for run in made.runs:
         print(f"# {run.name}\n{run.config.as_toml()}")

@@ -22,9 +22,8 @@ from torso.methods import ClassMeans, Finished
 from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.papers.experiments.datasets import KINDS
-from torso.papers.experiments.reuse import opening_key, training_key
+from torso.papers.experiments.reuse import TRAIN_ANEW, opening_key, training_key
 from torso.papers.experiments.runner import Planned
-from torso.papers.tables.plan import TRAIN_ANEW
 from torso.parallel.packs import CLIENTS, packs, participants
 from torso.precision import precision_of
 from torso.runs.run import device_named
@@ -142,3 +141,11 @@ def measured_on(config: Config) -> float:
 
 def samples(config: Config) -> int:
     return KINDS[config.data.source].samples if config.data.source in KINDS else 50_000
+
+
+def duration(seconds: float) -> str:
+    """About: 40 s, 12 min, 3.5 h, 4 days, 2.5 years."""
+    for size, unit in ((365 * 86400.0, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}" if seconds < 100 * size else f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"

@@ -19,6 +19,10 @@ from torso.results.checkpoint import adopt, write_text
 from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
 
+TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
+"""Measures that train all clients from the start: as long as a run, so that they have one of their own, which begins at
+the end of the other where that is known, and which `variant=none` leaves out."""
+
 _LARGE = 256 * 2**20  # bytes of a checkpoint: it holds models of clients, which nobody begins at
 _USUAL = Config()
 

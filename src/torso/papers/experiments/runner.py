@@ -11,8 +11,8 @@ import torch
 
 from torso.config import Config
 from torso.errors import RequestError, TorsoError
+from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
-from torso.papers.tables.answers import note_machine
 from torso.parallel.crew import Crew
 from torso.parallel.packs import run_together
 from torso.results.folder import RunFolder
@@ -28,6 +28,18 @@ class Planned(Protocol):
 
     @property
     def config(self) -> Config: ...
+
+
+class BatchListener(Listener):
+    """A listener of many runs: it is told how many are to come."""
+
+    def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
+        """So many runs with so many rounds are to come; `done` runs were finished before."""
+
+
+def announce(listener: Listener | None, title: str, runs: int, rounds: int, done: int) -> None:
+    if runs and isinstance(listener, BatchListener):
+        listener.expect(title, runs, rounds, done)
 
 
 P = TypeVar("P", bound=Planned)

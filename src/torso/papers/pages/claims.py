@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torso.papers.pages.table import counted
 from torso.papers.tables.answers import Answer
 from torso.papers.tables.claims import Verdict, claims, judge
 from torso.papers.tables.pairs import Tally
 from torso.report.docs import table as markdown
+from torso.report.summary import counted
 
 _HEAD = """# Do the papers' claims hold?
 
 Made by `python -m torso.papers.docs`. A claim is a comparison within each setting of some tables, in our words \
-(`src/torso/papers/tables/claims.toml`): so many pairs of numbers, of which we have run some. Where the paper's \
-number of a method came from a mistake, ours is of the method as it was meant. Where two tables ask for the same runs, their pair \
-counts in both, as the paper's does, though ours may have been run once.
+(`src/torso/papers/tables/claims.toml`): so many pairs of numbers, of which we have run some. Where the paper's number \
+of a method came from a mistake, ours is of the method as it was meant. Where two tables ask for the same runs, their \
+pair counts in both, as the paper's does, though ours may have been run once.
 
 - **Holds**: in as large a share of the pairs as the claim wants, which is half at least and otherwise never more than \
 the paper's own numbers reach in the same pairs, and no more pairs are clearly against it than the paper itself has \

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torso.papers.board.definition import CHOOSES, NAME, Board, load, presets
-from torso.papers.board.leaderboard import BOARD, key_of, no_row
+from torso.papers.board.definition import CHOOSES, NAME, Board, load
+from torso.papers.board.rows import BOARD, key_of, no_row
 from torso.papers.board.search import read_found
 from torso.papers.board.standings import (
     RANKED,
@@ -22,9 +22,10 @@ from torso.papers.board.standings import (
     spoken_point,
     untried,
 )
+from torso.papers.board.trials import presets
 from torso.papers.board.verdict import answer, mark, usual_machine, where, winners
 from torso.papers.experiments.datasets import caveats_of
-from torso.papers.tables.answers import machines_and_versions
+from torso.papers.experiments.provenance import machines_and_versions
 from torso.report.docs import table as markdown
 from torso.report.summary import listed
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torso.papers.experiments.estimate import Rate, rate_of, seconds
+from torso.papers.experiments.estimate import Rate, duration, rate_of, seconds
 from torso.papers.tables.plan import plan
 from torso.papers.tables.published import names, recipe
 from torso.papers.tables.settings import REASONS
@@ -51,21 +51,13 @@ def print_tables(rows: list[dict[str, Any]], rate: Rate) -> None:
         if row["runs"]:
             out = "".join(f"; {count} cannot run: {reason}" for reason, count in row["cannot_run"].items())
             what = f"{row['data']}, {row['network']}: {row['title']}{out}"
-            view.add_row(row["table"], escape(what), str(row["numbers"]), str(row["runs"]), said(row["seconds"]))
+            view.add_row(row["table"], escape(what), str(row["numbers"]), str(row["runs"]), duration(row["seconds"]))
     console.print(view)
     for row in rows:
         if not row["runs"]:
             reason = next(iter(row["cannot_run"]))
             console.print(f"{row['table']} cannot be run: {REASONS[reason]}", highlight=False, soft_wrap=True)
     console.print(said_of_rate(rate), highlight=False, soft_wrap=True)
-
-
-def said(seconds: float) -> str:
-    """About: 40 s, 12 min, 3.5 h, 4 days, 2.5 years."""
-    for size, unit in ((365 * 86400.0, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.2g} {unit}" if seconds < 100 * size else f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} s"
 
 
 def said_of_rate(rate: Rate) -> str:

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torso.papers.experiments.datasets import caveats_of
+from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.pages.claims import page as page_of_claims
-from torso.papers.pages.table import cell, counted, layout, notes, place
-from torso.papers.tables.answers import Answer, machines_and_versions
+from torso.papers.pages.table import cell, layout, notes, place
+from torso.papers.tables.answers import Answer
 from torso.papers.tables.collect import blank, read, whole_table
 from torso.papers.tables.published import names, recipe
 from torso.papers.tables.review import review
 from torso.papers.tables.settings import REASONS
 from torso.registry import plain
 from torso.report.docs import table as markdown
+from torso.report.summary import counted
 
 FOLDER = Path("docs") / "reproduction"
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from torso.papers.tables.answers import Answer, failures
 from torso.papers.tables.published import Recipe
 from torso.registry import plain
+from torso.report.summary import counted
 
 _WORDS = {"local_epochs": "epochs", "algorithm": "method", "finetune_epochs": "tuned", "finetune_part": "tuned part"}
 _METRICS = {
@@ -75,11 +76,6 @@ def cell(answer: Answer) -> str:
     mark = f" ✗ {failed} of {failed + len(ours['seeds'])} failed" if failed else ""
     apart = "" if published is None else f", {difference(ours['mean'], published)}"
     return f"{number(ours['mean'])}{mark} ({theirs}{apart})"
-
-
-def counted(count: int, noun: str) -> str:
-    """1 setting, 2 settings."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def number(value: float) -> str:

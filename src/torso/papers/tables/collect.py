@@ -10,10 +10,11 @@ from typing import Any
 
 from torso.config import Config
 from torso.learn.phases import Phase
-from torso.papers.pages.table import counted
-from torso.papers.tables.answers import Answer, changed, failures, is_divergence, records
+from torso.papers.experiments.provenance import changed
+from torso.papers.tables.answers import Answer, failures, is_divergence, records
 from torso.papers.tables.plan import Plan, plan
 from torso.papers.tables.published import names, recipe
+from torso.report.summary import counted
 from torso.results.checkpoint import write_text
 
 _OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")

@@ -11,6 +11,7 @@ from typing import Any
 
 from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
+from torso.papers.experiments.reuse import TRAIN_ANEW
 from torso.papers.experiments.selection import select
 from torso.papers.tables.published import Recipe, Record
 from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
@@ -19,10 +20,6 @@ _SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "cl
 _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
     *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
 }
-
-TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
-"""Measures that train all clients from the start: as long as a run, so that they have one of their own, which begins at
-the end of the other where that is known, and which `variant=none` leaves out."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.config import Config
-from torso.papers.commands.progress import TableBar, TableLines
+from torso.papers.experiments.provenance import machine_of
 from torso.papers.experiments.reuse import finished_runs
-from torso.papers.experiments.runner import finished, run_all
-from torso.papers.tables.answers import Answer, Found, failed, machine_of, read, records
+from torso.papers.experiments.runner import announce, finished, run_all
+from torso.papers.tables.answers import Answer, Found, failed, read, records
 from torso.papers.tables.plan import Plan, Run
 from torso.parallel.crew import crew
 from torso.results.checkpoint import write_text
@@ -86,11 +86,10 @@ def reproduce(
         else:
             table.note(run, before)
     table.write()
-    if waiting and isinstance(listener, TableLines | TableBar):
-        rounds = sum(int(r.config.train.rounds) for r in waiting)
-        listener.table(plan.recipe.name, len(waiting), rounds, len(table.done))
     if not waiting:
         return table
+    rounds = sum(int(r.config.train.rounds) for r in waiting)
+    announce(listener, plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
         with (
             crew(waiting[0].config.run, processes) as hands,
