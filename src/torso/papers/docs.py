@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torso.papers.pages import leaderboard, reproduction
-from torso.papers.tables.collect import take, tidy
+from torso.papers.tables.collect import collect, tidy
 
 
 def main(words: Sequence[str]) -> None:
     for out in words:
-        for name, left in take(Path(out), reproduction.FOLDER).items():
+        for name, left in collect(Path(out), reproduction.FOLDER).items():
             print(f"{name}: taken from {out}")
             _tell(left, "not taken")
-        if leaderboard.take(Path(out), reproduction.FOLDER.parent):
+        if leaderboard.collect(Path(out), reproduction.FOLDER.parent):
             print(f"leaderboard: taken from {out}")
     for name, left in tidy(reproduction.FOLDER).items():
         _tell([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")

@@ -24,8 +24,8 @@ from torso.papers.board.standings import (
     spoken_difference,
 )
 from torso.papers.board.trials import best_of
-from torso.papers.board.verdict import QUESTION, bouts, finds_in_order
-from torso.papers.pages.leaderboard import page, read, take
+from torso.papers.board.verdict import QUESTION, combinations_in_order, compare_found
+from torso.papers.pages.leaderboard import collect, page, read
 from torso.papers.tables.answers import over_seeds
 from torso.report.statistics import student_quantile
 
@@ -185,8 +185,8 @@ def test_the_verdict_is_on_the_find_that_validation_data_put_first() -> None:
     missing = _page([*ROWS[:2], lucky], _search("first", "lucky"))
     assert " | lucky 92.0 | +" in missing
     assert "- first was ahead of it on validation data, and is not judged in cifar10-s2." in missing
-    assert [bout.find["method"] for bout in bouts(rows, ["first", "lucky"], [S2])] == ["first"] * 3
-    assert finds_in_order(rows, {}) == ["lucky", "first"]
+    assert [one.combination["method"] for one in compare_found(rows, ["first", "lucky"], [S2])] == ["first"] * 3
+    assert combinations_in_order(rows, {}) == ["lucky", "first"]
 
 
 TRIED_ALL = [{"train.lr": rate, "validation": None} for rate in (0.03, 0.1, 0.3)]
@@ -252,10 +252,10 @@ def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) 
     out, folder = tmp_path / "out" / "leaderboard", tmp_path / "docs"
     out.mkdir(parents=True)
     folder.mkdir()
-    assert not take(tmp_path / "out", folder)
+    assert not collect(tmp_path / "out", folder)
     (out / "board.json").write_text(json.dumps([row("a", 80.0), row("b", 70.0)]))
-    assert take(tmp_path / "out", folder)
+    assert collect(tmp_path / "out", folder)
     (out / "board.json").write_text(json.dumps([row("a", status="not run"), row("b", 75.0), row("d")]))
-    assert take(tmp_path / "out", folder)
+    assert collect(tmp_path / "out", folder)
     found = {one["method"]: one["personal"] and one["personal"]["mean"] for one in read(folder)["board"]}
     assert found == {"a": 80.0, "b": 75.0, "d": None}

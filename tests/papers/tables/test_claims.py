@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torso.papers.pages.claims import page
-from torso.papers.tables.answers import Answer, Found, records
-from torso.papers.tables.claims import Claim, Comparison, claims, judge
+from torso.papers.tables.answers import Answer, RunAnswers, answers_of
+from torso.papers.tables.claims import Claim, ClaimedDifference, claims, judge
 from torso.papers.tables.collect import blank
 from torso.papers.tables.pairs import matched, tally
 from torso.papers.tables.plan import plan
@@ -16,7 +16,7 @@ from torso.papers.tables.review import value
 from ..lines import answer, failed, nothing, second
 
 A, B = {"method": "A"}, {"method": "B"}
-CLAIM = Claim("FedBABU", "A is better", (Comparison(("fedbabu/13",), A, B),))
+CLAIM = Claim("FedBABU", "A is better", (ClaimedDifference(("fedbabu/13",), A, B),))
 SEEDS = (79.0, 80.0, 81.0)  # mean 80, standard deviation 1
 
 
@@ -25,7 +25,7 @@ def shifted(by: float) -> tuple[float, ...]:
 
 
 def verdict(*lines: Answer, share: float = 1.0) -> str:
-    return judge(Claim("FedBABU", "A is better", CLAIM.comparisons, share), {"fedbabu/13": lines}).word
+    return judge(Claim("FedBABU", "A is better", CLAIM.differences, share), {"fedbabu/13": lines}).word
 
 
 def setting(number: int, better: tuple[float, ...], worse: tuple[float, ...], published: float = 1.0) -> list[Answer]:
@@ -125,10 +125,10 @@ def test_a_side_that_diverged_has_lost() -> None:
 def test_a_line_keeps_the_seeds_that_failed() -> None:
     made = plan(recipe("fedbabu/13"))
     place = next(iter(made.runs[0].answers))
-    fine = Found(0, "ok", {place: (80.0, 1.0)}, {}, {})
-    lost = [Found(seed, "failed: non-finite loss", {}, {}, {}) for seed in (1, 2)]
+    fine = RunAnswers(0, "ok", {place: (80.0, 1.0)}, {}, {})
+    lost = [RunAnswers(seed, "failed: non-finite loss", {}, {}, {}) for seed in (1, 2)]
     found = [{} if i != place else {0: fine, 1: lost[0], 2: lost[1]} for i in range(len(made.lines))]
-    (line,) = [line for line in records(made, found) if line["ours"]]
+    (line,) = [line for line in answers_of(made, found) if line["ours"]]
     assert line["failed"] == {"1": "failed: non-finite loss", "2": "failed: non-finite loss"}
     assert line["ours"]["seeds"] == {"0": 80.0}
     assert line["status"].startswith("failed")
@@ -138,13 +138,13 @@ def test_methods_are_compared_one_to_one_where_a_claim_says_so() -> None:
     methods = ("FedAvg", "SCAFFOLD", "FedAvg+FN", "SCAFFOLD+FN")
     answers = [answer(m, (v,), v) for m, v in zip(methods, (10.0, 50.0, 20.0, 60.0), strict=True)]
     better, worse = {"method": list(methods[2:])}, {"method": list(methods[:2])}
-    claim = Claim("FedFN", "FN helps", (Comparison(("x",), better, worse, same="base"),))
+    claim = Claim("FedFN", "FN helps", (ClaimedDifference(("x",), better, worse, same="base"),))
     assert (judge(claim, {"x": answers}).ours.held, judge(claim, {"x": answers}).ours.there) == (2, 2)
 
 
 def test_a_claim_names_the_methods_of_which_nothing_was_run() -> None:
     lines = [answer("A", (2.0,), 3.0), answer("B", (1.0,), 2.0), nothing("C", 1.0)]
-    claim = Claim("FedBABU", "A is best", (Comparison(("fedbabu/13",), A, {"method": ["B", "C"]}),))
+    claim = Claim("FedBABU", "A is best", (ClaimedDifference(("fedbabu/13",), A, {"method": ["B", "C"]}),))
     assert judge(claim, {"fedbabu/13": lines}).missing == ["C"]
     assert judge(claim, {"fedbabu/13": [nothing("A", 3.0), *lines[1:]]}).missing == []
 
@@ -152,11 +152,11 @@ def test_a_claim_names_the_methods_of_which_nothing_was_run() -> None:
 def test_the_page_shows_how_many_pairs_were_run_and_with_how_many_seeds() -> None:
     tables = {name: blank(name) for name in names()}
     whole = plan(recipe("fedbabu/6"))
-    found: list[dict[int, Found]] = [{} for _ in whole.lines]
+    found: list[dict[int, RunAnswers]] = [{} for _ in whole.lines]
     for place, line in enumerate(whole.lines):
-        if line.record.setting["shards"] == 10:
-            found[place] = {0: Found(0, "ok", {place: (line.record.mean or 0.0, 1.0)}, {}, {})}
-    (row,) = [row for row in page(tables | {"fedbabu/6": records(whole, found)}).splitlines() if "rapidly" in row]
+        if line.published.setting["shards"] == 10:
+            found[place] = {0: RunAnswers(0, "ok", {place: (line.published.mean or 0.0, 1.0)}, {}, {})}
+    (row,) = [row for row in page(tables | {"fedbabu/6": answers_of(whole, found)}).splitlines() if "rapidly" in row]
     assert "**holds so far (one seed)** | 1 of 2 (1 seed) | 1 of 1, mean +35.9 | 2 of 2" in row
 
 
@@ -164,7 +164,7 @@ def test_the_page_shows_how_many_pairs_were_run_and_with_how_many_seeds() -> Non
 def test_every_claim_holds_in_its_papers_own_numbers(claim: Claim) -> None:
     """As many seeds as it takes, each with the published number: a perfect reproduction."""
     tables = {name: [_as_published(line) for line in blank(name)] for name in claim.tables}
-    for one in claim.comparisons:
+    for one in claim.differences:
         for name in one.tables:
             assert one.pairs({name: tables[name]}), f"nothing in {name}"
     found = judge(claim, tables)

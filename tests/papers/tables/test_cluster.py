@@ -17,7 +17,7 @@ from tests.conftest import Torso
 from torso.measure import Accuracy
 from torso.papers.commands.progress import TableBar, TableLines
 from torso.papers.experiments.datasets import find_all
-from torso.papers.tables.plan import Plan, plan
+from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import recipe
 from torso.papers.tables.reproduce import reproduce
 from torso.parallel.orchestrator import Orchestrator
@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> Path:
     return tiny_cifar10(tmp_path / "data")
 
 
-def _plan(data: Path, *sets: str, only: str = PART) -> Plan:
+def _plan(data: Path, *sets: str, only: str = PART) -> TablePlan:
     return plan(recipe("fedbabu/13"), only, 1, (*QUICK, *sets), find_all(["cifar10"], data))
 
 

@@ -39,7 +39,7 @@ def test_the_packaged_numbers_are_the_published_ones() -> None:
         wanted.setdefault(f"{keys[record['paper']]}/{record['table'].lower()}", []).append({"note": "", **record})
     assert set(wanted) == set(names())
     for name, records in wanted.items():
-        assert [vars(record) for record in recipe(name).records] == records, name
+        assert [vars(record) for record in recipe(name).numbers] == records, name
 
 
 def test_every_number_is_a_run_or_has_a_reason() -> None:
@@ -205,8 +205,10 @@ def test_the_line_of_cross_entropy_is_fedavg() -> None:
     made = plan(recipe("fedrod/3"), "balanced_loss=CE")
     names_of = {made.lines[i].variant: run.config.method.name for run in made.runs for i in run.answers}
     assert names_of == {"": "fedavg", "two heads": "fedrod-hyper-ce"}
-    printed = {r.metric: r.mean for r in recipe("fedrod/2").records if r.algorithm == "FedAvg"}
-    assert {line.record.metric: line.record.mean for line in made.lines if "CE" in line.record.algorithm} == printed
+    printed = {r.metric: r.mean for r in recipe("fedrod/2").numbers if r.algorithm == "FedAvg"}
+    assert {
+        line.published.metric: line.published.mean for line in made.lines if "CE" in line.published.algorithm
+    } == printed
     (caveat,) = (text for text in recipe("fedrod/3").caveats if "LDAM" in text)
     ldam, cdt = (_one("fedrod/3", f"balanced_loss={loss}").method.objective for loss in ("LDAM", "CDT"))
     assert f"{ldam.gamma} and {cdt.gamma} here" in caveat  # type: ignore[attr-defined]
@@ -223,7 +225,7 @@ def test_one_run_answers_several_numbers() -> None:
     made = plan(recipe("fedbabu/6"), "shards=10,method=fedavg")
     (run,) = made.runs
     assert (run.config.personalize.epochs, run.config.personalize.sweep) == (5, (1, 2, 3, 4, 10, 15, 20))
-    names_of = {made.lines[i].record.setting["finetune_epochs"]: name for i, name in run.answers.items()}
+    names_of = {made.lines[i].published.setting["finetune_epochs"]: name for i, name in run.answers.items()}
     assert names_of == {
         0: "initial",
         5: "personalized",
@@ -233,7 +235,7 @@ def test_one_run_answers_several_numbers() -> None:
 
 def test_a_number_from_a_mistake_has_a_second_line_where_the_mistake_can_be_switched_on() -> None:
     lines = lines_of(recipe("fedbabu/13"))
-    assert {line.record.algorithm for line in lines if line.variant} == {"FedPer", "LG-FedAvg", "Local-only"}
+    assert {line.published.algorithm for line in lines if line.variant} == {"FedPer", "LG-FedAvg", "Local-only"}
     again = [line for line in lines if line.variant == "as the paper's code"]
     assert len(again) == 18
     wanted = again[0].wanted
@@ -251,7 +253,7 @@ def test_a_second_line_may_be_another_measure_of_the_same_run_or_of_some_metrics
     answers = {made.lines[place].variant: measure for place, measure in run.answers.items()}
     assert answers == {"": "personalized", "before fine-tuning": "initial"}
     lines = [line for line in lines_of(recipe("fedbabu/12")) if line.variant]
-    assert {line.record.metric for line in lines} == {"initial_without_head"}
+    assert {line.published.metric for line in lines} == {"initial_without_head"}
     assert len(lines) == 36
 
 
@@ -267,7 +269,7 @@ def test_local_only_has_a_line_with_each_clients_best_epoch_of_the_same_training
 
 def test_what_is_best_on_test_data_answers_nothing_but_second_lines() -> None:
     asked = {
-        (bool(line.variant), line.record.algorithm)
+        (bool(line.variant), line.published.algorithm)
         for name in names()
         for line in lines_of(recipe(name))
         if isinstance(line.wanted, Wanted) and "on_test" in line.wanted.measure

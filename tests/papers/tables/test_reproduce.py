@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Torso
 
 from torso.papers.experiments.datasets import find_all, known_roots
-from torso.papers.tables.plan import Plan, plan
+from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import names, recipe
 from torso.papers.tables.reproduce import reproduce
 from torso.results.result import Result
@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
     return tiny_cifar10(tmp_path / "data")
 
 
-def _plan(data: Path, only: str, table: str = "fedbabu/13", seeds: int = 1) -> Plan:
+def _plan(data: Path, only: str, table: str = "fedbabu/13", seeds: int = 1) -> TablePlan:
     return plan(recipe(table), only, seeds, QUICK, find_all(["cifar10"], data))
 
 

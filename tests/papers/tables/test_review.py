@@ -13,10 +13,10 @@ from torso.papers.experiments.provenance import changed
 from torso.papers.pages.reproduction import claims_page, overview
 from torso.papers.pages.table import cell, notes
 from torso.papers.tables.answers import Answer
-from torso.papers.tables.collect import blank, read, take, tidy
+from torso.papers.tables.collect import blank, collect, read, tidy
 from torso.papers.tables.plan import plan
 from torso.papers.tables.published import recipe
-from torso.papers.tables.review import Second, rank_correlations, review, spearman, within_error, within_points
+from torso.papers.tables.review import SecondLineCount, rank_correlations, review, spearman, within_error, within_points
 
 from ..lines import answer, failed, nothing, second
 
@@ -73,7 +73,10 @@ def test_second_lines_count_for_themselves_alone() -> None:
     alone, together = review(firsts), review([*firsts, *seconds, other])
     assert (together.near, together.offset, together.settings) == ((0, 2), 10.0, 0)
     assert (alone.numbers, alone.near, alone.offset) == (together.numbers, together.near, together.offset)
-    assert together.second == [Second("as the paper's code", 3, 3, 0), Second("before fine-tuning", 0, 1, 0)]
+    assert together.second == [
+        SecondLineCount("as the paper's code", 3, 3, 0),
+        SecondLineCount("before fine-tuning", 0, 1, 0),
+    ]
     assert "as the paper's code: 3 of 3 (first lines: 0)" in overview({"fedbabu/13": [*firsts, *seconds]})
 
 
@@ -130,7 +133,7 @@ def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) 
 
     def command(answers: list[Answer], left: list[str]) -> dict[str, Any]:
         (out / "fedbabu-13" / "table.json").write_text(json.dumps(answers))
-        assert take(out, folder) == {"fedbabu/13": left}
+        assert collect(out, folder) == {"fedbabu/13": left}
         return {
             a["method"].lower(): a["ours"] and a["ours"]["mean"] for a in read(folder)["fedbabu/13"] if "config" in a
         }

@@ -44,10 +44,6 @@ class Trial:
     config: Config
     point: Point
 
-    @property
-    def seed(self) -> int:
-        return self.config.run.seed
-
 
 @dataclass(frozen=True)
 class BoardPlan:

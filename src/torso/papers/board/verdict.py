@@ -21,105 +21,118 @@ QUESTION = "Does a combination that no paper tried beat them all?"
 
 
 @dataclass(frozen=True)
-class Bout:
+class BoardComparison:
     """A find in one accuracy of one setting, against every known method that was judged there."""
 
     setting: str
     column: str
-    find: Row
+    combination: Row
     best: Row  # of the known
     level: tuple[Row, ...]  # the known that it is not clearly ahead of
 
     @property
     def ahead(self) -> bool:
-        return fmean(paired(self.find, self.best, self.column) or [0.0]) > 0
+        return fmean(paired(self.combination, self.best, self.column) or [0.0]) > 0
 
 
-def finds_in_order(rows: Sequence[Row], found: Mapping[str, Any]) -> list[str]:
-    """The finds as validation data ranked them."""
+def combinations_in_order(rows: Sequence[Row], found: Mapping[str, Any]) -> list[str]:
+    """The combinations as validation data ranked them."""
     entered = [str(row["name"]) for row in found.get("entered", ())]
     return list(dict.fromkeys([*entered, *(str(row["method"]) for row in rows if row["new"])]))
 
 
-def bouts(rows: Sequence[Row], order: Sequence[str], settings: Sequence[str]) -> list[Bout]:
+def compare_found(rows: Sequence[Row], order: Sequence[str], settings: Sequence[str]) -> list[BoardComparison]:
     """One find in a setting, the same for every accuracy: the first of the order that was judged there. The best of
     several on test data would be the luckiest of them."""
     said = []
     for setting in settings:
         there = {str(row["method"]): row for row in judged(in_setting(rows, setting))}
-        find = next((there[name] for name in order if name in there), None)
+        combination = next((there[name] for name in order if name in there), None)
         known = [row for row in there.values() if not row["new"]]
-        if find is None or not known:
+        if combination is None or not known:
             continue
         for column in RANKED:
             best = max(known, key=lambda row: float(row[column]["mean"]))
-            level = tuple(row for row in known if clearly(find, row, column) < 1)
-            said.append(Bout(setting, column, find, best, level))
+            level = tuple(row for row in known if clearly(combination, row, column) < 1)
+            said.append(BoardComparison(setting, column, combination, best, level))
     return said
 
 
 def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[str]:
     """The question, the answer in a paragraph, what keeps it open, and the comparisons."""
-    order = finds_in_order(rows, found)
-    held = bouts(rows, order, list(board.settings))
+    order = combinations_in_order(rows, found)
+    comparisons = compare_found(rows, order, list(board.settings))
     said = [f"## {QUESTION}", ""]
-    if not held:
+    if not comparisons:
         return [*said, "Not known: no find of the search has been judged on test data.", ""]
-    doubts = _doubts(rows, found, board, order, held)
-    word = _word(held, bool(doubts))
+    doubts = _doubts(rows, found, board, order, comparisons)
+    word = _word(comparisons, bool(doubts))
     before = "What keeps it open:" if word == _OPEN else "To bear in mind:"
     more = [before, "", *(f"- {text}" for text in doubts), ""] if doubts else []
     usual = usual_machine(rows)
-    return [*said, _headline(held, word), "", *more, _legend(held), "", markdown(_table(held, usual)), ""]
+    return [
+        *said,
+        _headline(comparisons, word),
+        "",
+        *more,
+        _legend(comparisons),
+        "",
+        markdown(_table(comparisons, usual)),
+        "",
+    ]
 
 
-def _headline(held: Sequence[Bout], word: str) -> str:
-    finds = {str(bout.find["method"]): bout.find for bout in held}
-    named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in finds.items()]
-    where = listed(list(dict.fromkeys(bout.setting for bout in held)))
-    clear = sum(clearly(bout.find, bout.best, bout.column) > 0 for bout in held)
-    lost = [bout for bout in held if clearly(bout.find, bout.best, bout.column) < 0]
+def _headline(comparisons: Sequence[BoardComparison], word: str) -> str:
+    combinations = {str(one.combination["method"]): one.combination for one in comparisons}
+    named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in combinations.items()]
+    where = listed(list(dict.fromkeys(one.setting for one in comparisons)))
+    clear = sum(clearly(one.combination, one.best, one.column) > 0 for one in comparisons)
+    lost = [one for one in comparisons if clearly(one.combination, one.best, one.column) < 0]
     behind = f" It is clearly behind it in {len(lost)}: {_spoken(lost)}." if lost else ""
     return (
         f"**{word}** {listed(named)}, found on validation data alone, has a higher mean on test data "
-        f"than the best known method in {sum(bout.ahead for bout in held)} of {len(held)} comparisons "
+        f"than the best known method in {sum(one.ahead for one in comparisons)} of {len(comparisons)} comparisons "
         f"({listed([TITLES[column] for column in RANKED])} accuracy in {where}). It is clearly ahead of that method in "
         f"{clear} of them, and clearly ahead of every known method that was judged there in "
-        f"{sum(not bout.level for bout in held)}.{behind}"
+        f"{sum(not one.level for one in comparisons)}.{behind}"
     )
 
 
-def _spoken(held: Sequence[Bout]) -> str:
+def _spoken(comparisons: Sequence[BoardComparison]) -> str:
     """Which accuracies in which settings; settings with the same ones are named together."""
     columns: dict[str, list[str]] = {}
-    for bout in held:
-        columns.setdefault(bout.setting, []).append(TITLES[bout.column])
+    for one in comparisons:
+        columns.setdefault(one.setting, []).append(TITLES[one.column])
     settings: dict[str, list[str]] = {}
     for setting, names in columns.items():
         settings.setdefault(listed(names), []).append(setting)
     return "; ".join(f"{names} accuracy in {listed(there)}" for names, there in settings.items())
 
 
-def _word(held: Sequence[Bout], doubted: bool) -> str:
-    if any(clearly(bout.find, bout.best, bout.column) < 0 for bout in held):
+def _word(comparisons: Sequence[BoardComparison], doubted: bool) -> str:
+    if any(clearly(one.combination, one.best, one.column) < 0 for one in comparisons):
         return "No."
     if doubted:
         return _OPEN
-    return "Not in everything." if any(bout.level for bout in held) else "Yes."
+    return "Not in everything." if any(one.level for one in comparisons) else "Yes."
 
 
-def _choices(find: Row) -> list[str]:
-    return [text for text in find["sets"] if text != "method.name=custom"]
+def _choices(combination: Row) -> list[str]:
+    return [text for text in combination["sets"] if text != "method.name=custom"]
 
 
 def _doubts(
-    rows: Sequence[Row], found: Mapping[str, Any], board: Board, order: Sequence[str], held: Sequence[Bout]
+    rows: Sequence[Row],
+    found: Mapping[str, Any],
+    board: Board,
+    order: Sequence[str],
+    comparisons: Sequence[BoardComparison],
 ) -> list[str]:
-    settings = list(dict.fromkeys(bout.setting for bout in held))
-    finds = {bout.setting: bout.find for bout in held}
-    said = [*_unjudged(rows, found, board, finds), *_machines(held), *_untuned(held)]
+    settings = list(dict.fromkeys(one.setting for one in comparisons))
+    combinations = {one.setting: one.combination for one in comparisons}
+    said = [*_unjudged(rows, found, board, combinations), *_machines(comparisons), *_untuned(comparisons)]
     waiting = {str(row["method"]) for row in rows if row["setting"] in settings and untried(row, board)}
-    mine = {str(find["method"]) for find in finds.values()}
+    mine = {str(one["method"]) for one in combinations.values()}
     if waiting:
         ours = "The find has some too" if waiting & mine else "The find has none"
         said.append(
@@ -127,8 +140,8 @@ def _doubts(
             f"{listed(settings)}: {len(waiting - set(order))}. {ours}."
         )
     ahead: dict[str, list[str]] = {}
-    for setting, find in finds.items():
-        for name in order[: order.index(str(find["method"]))]:
+    for setting, one in combinations.items():
+        for name in order[: order.index(str(one["method"]))]:
             ahead.setdefault(name, []).append(setting)
     said += [
         f"{name} was ahead of it on validation data, and is not judged in {listed(s)}." for name, s in ahead.items()
@@ -137,11 +150,13 @@ def _doubts(
     return [*said, *([f"No find was judged in {listed(without)}."] if without else [])]
 
 
-def _unjudged(rows: Sequence[Row], found: Mapping[str, Any], board: Board, finds: Mapping[str, Row]) -> list[str]:
+def _unjudged(
+    rows: Sequence[Row], found: Mapping[str, Any], board: Board, combinations: Mapping[str, Row]
+) -> list[str]:
     """Known methods without a place where a find has one, and what the search has seen of them on validation data."""
     places = {(row["setting"], row["method"]) for row in judged(rows)}
     missing: dict[tuple[str, ...], list[str]] = {}
-    for setting in finds:
+    for setting in combinations:
         names = tuple(name for name in board.entries if (setting, name) not in places)
         missing.setdefault(names, []).append(setting)
     said = [
@@ -149,7 +164,7 @@ def _unjudged(rows: Sequence[Row], found: Mapping[str, Any], board: Board, finds
     ]
     ranked = {str(row["method"]): float(row["score"]) for row in found.get("ranked", ())}
     ours = next(
-        (f"{row['method']} {ranked[row['method']]:.1f}" for row in finds.values() if row["method"] in ranked), ""
+        (f"{row['method']} {ranked[row['method']]:.1f}" for row in combinations.values() if row["method"] in ranked), ""
     )
     waiting = {name for names in missing for name in names}
     theirs = [
@@ -165,9 +180,11 @@ def _unjudged(rows: Sequence[Row], found: Mapping[str, Any], board: Board, finds
     return said
 
 
-def _machines(held: Sequence[Bout]) -> list[str]:
+def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
     """Which difference may be one of machines."""
-    apart = sorted({(where(bout.find), where(bout.best)) for bout in held if where(bout.find) != where(bout.best)})
+    apart = sorted(
+        {(where(one.combination), where(one.best)) for one in comparisons if where(one.combination) != where(one.best)}
+    )
     return [
         f"The find was judged on {mine}, the best known methods on {theirs}: how much of the difference is the "
         "machine's and the precision's has not been measured."
@@ -175,13 +192,13 @@ def _machines(held: Sequence[Bout]) -> list[str]:
     ]
 
 
-def _untuned(held: Sequence[Bout]) -> list[str]:
+def _untuned(comparisons: Sequence[BoardComparison]) -> list[str]:
     """Where the best known method's own models were not fine-tuned, and the find's were, at a rate that was chosen."""
     return [
-        f"In {bout.setting} the best known by personal accuracy, {bout.best['method']}, is measured without "
+        f"In {one.setting} the best known by personal accuracy, {one.best['method']}, is measured without "
         "fine-tuning, the find with it ([caveats](#caveats))."
-        for bout in held
-        if bout.column == "personal" and set(bout.find["chosen"] or ()) - set(bout.best["chosen"] or ())
+        for one in comparisons
+        if one.column == "personal" and set(one.combination["chosen"] or ()) - set(one.best["chosen"] or ())
     ]
 
 
@@ -200,8 +217,8 @@ def mark(row: Row, usual: str) -> str:
     return " †" if row["seeds"] and where(row) != usual else ""
 
 
-def _legend(held: Sequence[Bout]) -> str:
-    pairs = [len(paired(bout.find, bout.best, bout.column)) for bout in held]
+def _legend(comparisons: Sequence[BoardComparison]) -> str:
+    pairs = [len(paired(one.combination, one.best, one.column)) for one in comparisons]
     wide = ", ".join(f"{student_quantile(n - 1):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
     return (
         "In brackets: Student's 95 % interval of the difference, paired by seed. Clear: it leaves zero out"
@@ -212,17 +229,17 @@ def _legend(held: Sequence[Bout]) -> str:
     )
 
 
-def _table(held: Sequence[Bout], usual: str) -> list[dict[str, object]]:
+def _table(comparisons: Sequence[BoardComparison], usual: str) -> list[dict[str, object]]:
     return [
         {
-            "setting": bout.setting,
-            "accuracy": TITLES[bout.column],
-            "best known": _reached(bout.best, bout.column, usual),
-            "find": _reached(bout.find, bout.column, usual),
-            "find − best known": _difference(bout),
-            "known, not clearly behind the find": listed([str(row["method"]) for row in bout.level]) or "none",
+            "setting": one.setting,
+            "accuracy": TITLES[one.column],
+            "best known": _reached(one.best, one.column, usual),
+            "find": _reached(one.combination, one.column, usual),
+            "find − best known": _difference(one),
+            "known, not clearly behind the find": listed([str(row["method"]) for row in one.level]) or "none",
         }
-        for bout in held
+        for one in comparisons
     ]
 
 
@@ -230,14 +247,14 @@ def _reached(row: Row, column: str, usual: str) -> str:
     return f"{row['method']}{mark(row, usual)} {row[column]['mean']:.1f}"
 
 
-def _difference(bout: Bout) -> str:
-    pairs = paired(bout.find, bout.best, bout.column)
+def _difference(one: BoardComparison) -> str:
+    pairs = paired(one.combination, one.best, one.column)
     if not pairs:
         return "no seed in common"
     mean, low, high = student_interval(pairs)
     if low is None or high is None:
         return f"{_signed(mean)}, one seed"
-    clear = "clear" if clearly(bout.find, bout.best, bout.column) else "not clear"
+    clear = "clear" if clearly(one.combination, one.best, one.column) else "not clear"
     return f"{_signed(mean)} [{_signed(low)}, {_signed(high)}], {clear}"
 
 

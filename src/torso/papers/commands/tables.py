@@ -27,7 +27,7 @@ from torso.papers.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from torso.papers.tables.plan import Plan
+    from torso.papers.tables.plan import TablePlan
 
 Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
@@ -88,7 +88,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         end(done.broken)
 
 
-def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> Plan:
+def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> TablePlan:
     from torso.papers.experiments.datasets import roots_for
     from torso.papers.tables.plan import plan
     from torso.papers.tables.published import recipe
@@ -104,7 +104,7 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     return plan(recipe(table), only, seeds, sets, roots) if roots else made
 
 
-def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
+def _whole(made: TablePlan, out: Path, sets: list[str], root: Path | None) -> TablePlan:
     """The table without --only, and with the seeds that earlier commands have left in its folder."""
     from torso.papers.experiments.datasets import data_root, known_roots
     from torso.papers.tables.plan import plan
@@ -117,7 +117,7 @@ def _whole(made: Plan, out: Path, sets: list[str], root: Path | None) -> Plan:
     return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
 
 
-def _write_pages(made: Plan, folder: Path, answers: list[dict[str, object]], sets: list[str]) -> None:
+def _write_pages(made: TablePlan, folder: Path, answers: list[dict[str, object]], sets: list[str]) -> None:
     """table.html is the printed table, report.html the comparison of its runs."""
     from io import StringIO
 
@@ -131,7 +131,7 @@ def _write_pages(made: Plan, folder: Path, answers: list[dict[str, object]], set
     Console(stderr=True).print(said, highlight=False, soft_wrap=True)
 
 
-def _show_configs(made: Plan, as_json: bool) -> None:
+def _show_configs(made: TablePlan, as_json: bool) -> None:
     if as_json:
         print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
         return
@@ -142,7 +142,7 @@ def _show_configs(made: Plan, as_json: bool) -> None:
     print(f"# {counted(len(made.runs), 'run')} of {made.recipe.name}: {made.recipe.title}")
 
 
-def _print_table(console: Console, made: Plan, answers: list[dict[str, object]], sets: list[str]) -> None:
+def _print_table(console: Console, made: TablePlan, answers: list[dict[str, object]], sets: list[str]) -> None:
     from torso.papers.pages.table import notes, view
 
     recipe = made.recipe

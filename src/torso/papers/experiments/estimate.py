@@ -23,7 +23,7 @@ from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.papers.experiments.datasets import KINDS
 from torso.papers.experiments.reuse import TRAIN_ANEW, opening_key, training_key
-from torso.papers.experiments.runner import Planned
+from torso.papers.experiments.runner import PlannedRun
 from torso.parallel.packs import CLIENTS, packs, participants
 from torso.precision import precision_of
 from torso.runs.run import device_named
@@ -87,7 +87,7 @@ def image_flops(body: str) -> float:
     return step_flops(net, image, _BATCH, learnable(net, net.state_dict())) / _BATCH
 
 
-def seconds(runs: Sequence[Planned], rate: Rate) -> float:
+def seconds(runs: Sequence[PlannedRun], rate: Rate) -> float:
     """Of a table: training that runs share counts once, and runs that share a stack go step by step together."""
     configs = [run.config for run in runs]
     trained: set[str] = {training_key(config) for config in configs}

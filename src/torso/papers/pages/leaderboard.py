@@ -44,7 +44,7 @@ LEGEND = (
 )
 
 
-def take(out: Path, folder: Path) -> bool:
+def collect(out: Path, folder: Path) -> bool:
     """Bring the board and the search below `out` into the folder: what has been run replaces what was there."""
     path = out / NAME / BOARD
     found = read_found(out / NAME)

@@ -22,13 +22,13 @@ def list_tables(device: str) -> tuple[list[dict[str, Any]], Rate]:
     for name in names():
         known = recipe(name)
         made = plan(known)
-        there = [made.lines[i].record for i in {i for run in made.runs for i in run.answers}] or list(known.records)
+        there = [made.lines[i].published for i in {i for run in made.runs for i in run.answers}] or list(known.numbers)
         rows.append(
             {
                 "table": name,
-                "data": ", ".join(sorted({record.dataset for record in there})),
-                "network": ", ".join(sorted({record.model for record in there})),
-                "numbers": len(known.records),
+                "data": ", ".join(sorted({number.dataset for number in there})),
+                "network": ", ".join(sorted({number.model for number in there})),
+                "numbers": len(known.numbers),
                 "runs": len(made.runs),
                 "seconds": round(seconds(made.runs, rate), 1),
                 "cannot_run": made.refused,

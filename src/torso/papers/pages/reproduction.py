@@ -46,7 +46,7 @@ def _out_of_reach() -> list[str]:
     tables: dict[str, dict[str, int]] = {}
     total = 0
     for name in names():
-        total += len(recipe(name).records)
+        total += len(recipe(name).numbers)
         for reason, count in whole_table(name).refused.items():
             tables.setdefault(reason, {})[name] = count
     rows: list[dict[str, object]] = [

@@ -12,7 +12,7 @@ from torso.config import Config
 from torso.errors import RequestError
 from torso.papers.experiments.datasets import file_of
 from torso.papers.experiments.provenance import changed, one_after_another
-from torso.papers.tables.plan import Plan
+from torso.papers.tables.plan import TablePlan
 from torso.papers.tables.settings import REASONS, Refusal
 from torso.results.result import Result
 
@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Found:
+class RunAnswers:
     """What one run says of its lines: place of a line → mean and spread; empty where it failed."""
 
     seed: int
@@ -32,14 +32,14 @@ class Found:
     machine: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> Found:
+def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> RunAnswers:
     values = {place: _value(result, name) for place, name in answers.items()} if result.ok else {}
     data = file_of(config.data.source, config.data.root)
-    return Found(result.seed, result.status, values, result.versions, changed(config), data, where)
+    return RunAnswers(result.seed, result.status, values, result.versions, changed(config), data, where)
 
 
-def failed(error: Exception, config: Config) -> Found:
-    return Found(config.run.seed, f"failed: {error}", {}, {}, changed(config))
+def failed(error: Exception, config: Config) -> RunAnswers:
+    return RunAnswers(config.run.seed, f"failed: {error}", {}, {}, changed(config))
 
 
 def _value(result: Result, name: str) -> tuple[float, float]:
@@ -52,24 +52,24 @@ def _value(result: Result, name: str) -> tuple[float, float]:
     return result.accuracy[name].mean, result.accuracy[name].std
 
 
-def records(plan: Plan, found: Sequence[Mapping[int, Found]]) -> list[Answer]:
+def answers_of(plan: TablePlan, found: Sequence[Mapping[int, RunAnswers]]) -> list[Answer]:
     """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
-    return [_record(plan, place, found[place]) for place in sorted(plan.chosen)]
+    return [_answer(plan, place, found[place]) for place in sorted(plan.chosen)]
 
 
-def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
+def _answer(plan: TablePlan, place: int, by_seed: Mapping[int, RunAnswers]) -> Answer:
     line = plan.lines[place]
-    record, label = line.record, plan.recipe.label(line.record.algorithm)
+    number, label = line.published, plan.recipe.label(line.published.algorithm)
     answer: Answer = {
-        "paper": record.paper,
-        "table": record.table,
-        "dataset": record.dataset,
-        "model": record.model,
-        "setting": dict(record.setting),
-        "method": record.algorithm,
+        "paper": number.paper,
+        "table": number.table,
+        "dataset": number.dataset,
+        "model": number.model,
+        "setting": dict(number.setting),
+        "method": number.algorithm,
         "variant": line.variant,
-        "metric": record.metric,
-        "published": {"mean": record.mean, "std": record.std, "std_over": record.std_over, "note": record.note},
+        "metric": number.metric,
+        "published": {"mean": number.mean, "std": number.std, "std_over": number.std_over, "note": number.note},
         "ours": None,
         "status": "not run",
     }
@@ -90,7 +90,7 @@ def _record(plan: Plan, place: int, by_seed: Mapping[int, Found]) -> Answer:
     values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
     bad = {str(seed): found.status for seed, found in by_seed.items() if place not in found.values}
     seen = {**answer, "status": next(iter(bad.values()), "ok"), **known, **({"failed": bad} if bad else {})}
-    return {**seen, "ours": _ours(record.std_over, values)} if values else seen
+    return {**seen, "ours": _ours(number.std_over, values)} if values else seen
 
 
 def failures(answer: Answer) -> list[str]:

@@ -16,7 +16,7 @@ _FILE = Path(__file__).with_name("claims.toml")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ClaimedDifference:
     """`better` minus `worse` is above `by`, in the settings of some tables.
 
     `same = "base"`: the two sides name several methods each, to be compared one to one by what stands before the plus
@@ -28,7 +28,7 @@ class Comparison:
     by: float = 0.0
     same: str = ""
 
-    def one_to_one(self) -> list[Comparison]:
+    def one_to_one(self) -> list[ClaimedDifference]:
         if not self.same:
             return [self]
         others = {_base(name): name for name in self.worse["method"]}
@@ -57,12 +57,12 @@ class Claim:
 
     paper: str
     says: str
-    comparisons: tuple[Comparison, ...]
+    differences: tuple[ClaimedDifference, ...]
     share: float = 1.0
 
     @property
     def tables(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for one in self.comparisons for name in one.tables))
+        return tuple(dict.fromkeys(name for one in self.differences for name in one.tables))
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,11 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
     of_claim = {key: tree[key] for key in ("paper", "says", "share") if key in tree}
     of_comparison = {key: tree[key] for key in ("tables", "better", "worse", "by", "same") if key in tree}
     each = [{**of_comparison, **other} for other in ({}, *tree.get("also", ()))]
-    return Claim(**of_claim, comparisons=tuple(Comparison(**{**one, "tables": tuple(one["tables"])}) for one in each))
+    return Claim(
+        **of_claim, differences=tuple(ClaimedDifference(**{**one, "tables": tuple(one["tables"])}) for one in each)
+    )
 
 
 def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
     """By the records of its tables: published ones are always there, ours where they have been run."""
-    return Verdict(claim, [pair for one in claim.comparisons for pair in one.pairs(tables)])
+    return Verdict(claim, [pair for one in claim.differences for pair in one.pairs(tables)])

@@ -11,8 +11,8 @@ from typing import Any
 from torso.config import Config
 from torso.learn.phases import Phase
 from torso.papers.experiments.provenance import changed
-from torso.papers.tables.answers import Answer, failures, is_divergence, records
-from torso.papers.tables.plan import Plan, plan
+from torso.papers.tables.answers import Answer, answers_of, failures, is_divergence
+from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import names, recipe
 from torso.report.summary import counted
 from torso.results.checkpoint import write_text
@@ -23,7 +23,7 @@ _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure
 
 
 @cache
-def whole_table(name: str) -> Plan:
+def whole_table(name: str) -> TablePlan:
     """The plan of a table as its recipe stands, with one seed."""
     return plan(recipe(name))
 
@@ -31,7 +31,7 @@ def whole_table(name: str) -> Plan:
 def blank(name: str) -> list[Answer]:
     """The records of a table of which nothing has been run."""
     made = whole_table(name)
-    return records(made, [{} for _ in made.lines])
+    return answers_of(made, [{} for _ in made.lines])
 
 
 def read(folder: Path) -> dict[str, list[Answer]]:
@@ -40,7 +40,7 @@ def read(folder: Path) -> dict[str, list[Answer]]:
     return {name: json.loads(path.read_text("utf-8")) for name, path in there.items() if path.is_file()}
 
 
-def take(out: Path, folder: Path) -> dict[str, list[str]]:
+def collect(out: Path, folder: Path) -> dict[str, list[str]]:
     """Bring the results of runs into the folder: what has been run, or has diverged, replaces what was there, unless
     that has more seeds.
 
@@ -56,7 +56,7 @@ def take(out: Path, folder: Path) -> dict[str, list[str]]:
 
 def tidy(folder: Path) -> dict[str, list[str]]:
     """Drop what the recipes would no longer run like that, add lines that they have got since, and answer anew what
-    other tables ask of the same runs. As `take`."""
+    other tables ask of the same runs. As `collect`."""
     dropped: dict[str, list[str]] = {}
     for name, answers in read(folder).items():
         if left := _write(folder, name, _own(answers)):
@@ -138,8 +138,8 @@ def _questions(name: str) -> dict[int, str]:
     for run in made.runs:
         for place, measure in run.answers.items():
             asked = {key: value for key, value in told[place].items() if not key.startswith(_FREE)}
-            record = made.lines[place].record
-            found[place] = json.dumps([asked | _tuned(run.config), measure, record.std_over], sort_keys=True)
+            number = made.lines[place].published
+            found[place] = json.dumps([asked | _tuned(run.config), measure, number.std_over], sort_keys=True)
     return found
 
 

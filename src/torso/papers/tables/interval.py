@@ -11,20 +11,20 @@ from torso.report.statistics import student_quantile
 
 
 @dataclass(frozen=True)
-class Spread:
+class VarianceOfMean:
     """The variance of a mean, and the degrees of freedom with which it is known."""
 
     variance: float
     freedom: int
 
 
-def of_seeds(answer: Answer) -> Spread | None:
+def variance_over_seeds(answer: Answer) -> VarianceOfMean | None:
     """Of our mean; one seed has none."""
     values = list(answer["ours"]["seeds"].values())
-    return Spread(variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
+    return VarianceOfMean(variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
 
 
-def half_width(*spreads: Spread | None) -> float:
+def half_width(*spreads: VarianceOfMean | None) -> float:
     """Half of the 95 % interval of a difference of independent means, degrees of freedom by Welch and Satterthwaite;
     NaN where a spread is not known."""
     known = [spread for spread in spreads if spread is not None]
@@ -37,19 +37,19 @@ def half_width(*spreads: Spread | None) -> float:
     return student_quantile(freedom) * math.sqrt(total)
 
 
-def from_published(answer: Answer) -> float:
+def half_width_to_published(answer: Answer) -> float:
     """Half of the 95 % interval of ours minus published; NaN for one seed.
 
     A paper's standard deviation counts where it is over seeds. Where it is over clients, or there is none, the
     published number is taken to vary from seed to seed as ours does: a mean of so many seeds, or one run."""
-    mine = of_seeds(answer)
+    mine = variance_over_seeds(answer)
     if mine is None:
         return math.nan
     theirs, seeds = answer["published"]["std"], seeds_of(answer)
     if theirs is not None and seeds > 1:
-        return half_width(mine, Spread(theirs**2 / seeds, seeds - 1))
+        return half_width(mine, VarianceOfMean(theirs**2 / seeds, seeds - 1))
     of_one = mine.variance * (mine.freedom + 1)
-    return half_width(Spread(mine.variance + of_one / seeds, mine.freedom))
+    return half_width(VarianceOfMean(mine.variance + of_one / seeds, mine.freedom))
 
 
 def seeds_of(answer: Answer) -> int:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from torso.papers.tables.answers import Answer, diverged, failures
-from torso.papers.tables.interval import half_width, of_seeds
+from torso.papers.tables.interval import half_width, variance_over_seeds
 from torso.papers.tables.review import CONTEXT, value
 
 
@@ -51,7 +51,7 @@ class Pair:
 
     def sure(self) -> int:
         """1 or -1 where ours is above or below what is claimed by more than Student's 95 % interval; otherwise 0."""
-        error = half_width(of_seeds(self.better), of_seeds(self.worse))
+        error = half_width(variance_over_seeds(self.better), variance_over_seeds(self.worse))
         return int(self.above(ours=True) > error) - int(self.above(ours=True) < -error)  # no number is above NaN
 
 

@@ -1,4 +1,4 @@
-"""From the records of a table to runs: which configs, and which of their measures answers which record."""
+"""From the records of a table to runs: which configs, and which of their measures answers which number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
 from torso.papers.experiments.reuse import TRAIN_ANEW
 from torso.papers.experiments.selection import select
-from torso.papers.tables.published import Recipe, Record
+from torso.papers.tables.published import PublishedNumber, Recipe
 from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
 
 _SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
@@ -23,20 +23,16 @@ _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """A record to answer, once or a second time with the paper's mistake (`variant`)."""
 
-    record: Record
+    published: PublishedNumber
     wanted: Wanted | Refusal
     variant: str = ""
 
-    @property
-    def method(self) -> str:
-        return f"{self.record.algorithm} ({self.variant})" if self.variant else self.record.algorithm
-
 
 @dataclass(frozen=True)
-class Run:
+class TableRun:
     """One run of a table; `answers`: place of a line → the name of the measure that answers it."""
 
     name: str
@@ -49,10 +45,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     recipe: Recipe
-    lines: tuple[Line, ...]
-    runs: tuple[Run, ...]  # those that train alike next to each other
+    lines: tuple[TableLine, ...]
+    runs: tuple[TableRun, ...]  # those that train alike next to each other
     chosen: frozenset[int] = field(default_factory=frozenset)  # places of lines that were asked for
 
     @property
@@ -63,26 +59,26 @@ class Plan:
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def lines_of(recipe: Recipe) -> tuple[Line, ...]:
-    """Every record, and after it the second line of those whose published number came from a mistake that we can
+def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
+    """Every number, and after it the second line of those whose published number came from a mistake that we can
     switch on."""
-    found: list[Line] = []
-    for record in recipe.records:
-        found.append(Line(record, resolve(recipe, record)))
-        again = recipe.label(record.algorithm).again
-        if again and again.covers(record.metric) and not isinstance(found[-1].wanted, Refusal):
-            found.append(Line(record, resolve(recipe, record, again), again.name))
+    found: list[TableLine] = []
+    for number in recipe.numbers:
+        found.append(TableLine(number, resolve(recipe, number)))
+        second = recipe.label(number.algorithm).second_line
+        if second and second.covers(number.metric) and not isinstance(found[-1].wanted, Refusal):
+            found.append(TableLine(number, resolve(recipe, number, second), second.name))
     return tuple(found)
 
 
 def plan(
     recipe: Recipe, only: str = "", seeds: int = 1, sets: Sequence[str] = (), roots: Mapping[str, str] | None = None
-) -> Plan:
+) -> TablePlan:
     """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
 
     `roots`: data source → data.root."""
     lines = lines_of(recipe)
-    keys = dict.fromkeys([k for line in lines for k in line.record.setting] + ["method", "metric"])
+    keys = dict.fromkeys([k for line in lines for k in line.published.setting] + ["method", "metric"])
     accepted = f"{', '.join(keys)}, dataset, model, variant"
     chosen = frozenset(select(only, lines, _values, recipe.name, accepted))
     groups: dict[str, list[int]] = {}
@@ -99,10 +95,10 @@ def plan(
         if chosen & set(places)
         for seed in range(first, first + seeds)
     ]
-    return Plan(recipe, lines, tuple(sorted(runs, key=_order)), chosen)
+    return TablePlan(recipe, lines, tuple(sorted(runs, key=_order)), chosen)
 
 
-def _order(run: Run) -> tuple[Any, ...]:
+def _order(run: TableRun) -> tuple[Any, ...]:
     """Runs that can share a device's steps next to each other: same network, method and local work. Of those that train
     the same, the one that others begin at first."""
     config = run.config
@@ -133,12 +129,12 @@ def _key(config: Config) -> str:
 
 def _run(
     recipe: Recipe,
-    lines: Sequence[Line],
+    lines: Sequence[TableLine],
     places: Sequence[int],
     name: str,
     sets: Sequence[str],
     roots: Mapping[str, str],
-) -> Run:
+) -> TableRun:
     wanted = {place: w for place in places if isinstance(w := lines[place].wanted, Wanted)}
     epochs = sorted({w.epochs for w in wanted.values() if w.epochs})
     usual = recipe.config.get("personalize", {}).get("epochs", 5)
@@ -153,32 +149,32 @@ def _run(
         f"personalize.sweep={[e for e in epochs if e != base]}",
         f"measure.names={json.dumps(list(measured) or ['generic'])}",
     )
-    return Run(name, rooted(_config(recipe, said, sets), roots), answers)
+    return TableRun(name, rooted(_config(recipe, said, sets), roots), answers)
 
 
-def _names(lines: Sequence[Line], groups: Sequence[Sequence[int]]) -> list[str]:
+def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[str]:
     """Readable and different: the method, and the settings in which runs of the table differ."""
     firsts = [lines[places[0]] for places in groups]
-    keys = list(dict.fromkeys(key for line in firsts for key in line.record.setting if key not in _UNNAMED))
-    keys = [key for key in (*keys, "dataset", "model") if len({str(line.record.value(key)) for line in firsts}) > 1]
+    keys = list(dict.fromkeys(key for line in firsts for key in line.published.setting if key not in _UNNAMED))
+    keys = [key for key in (*keys, "dataset", "model") if len({str(line.published.value(key)) for line in firsts}) > 1]
     names: list[str] = []
     for line in firsts:
         parts = [
             f"{_SHORT.get(key, '' if isinstance(value, str) else key)}{value}"
             for key in keys
-            if (value := line.record.value(key)) is not None
+            if (value := line.published.value(key)) is not None
         ]
-        method = preset(line.record) + ("-paper-bug" if line.variant else "")
+        method = preset(line.published) + ("-paper-bug" if line.variant else "")
         name = re.sub(r"[^a-z0-9.]+", "-", "-".join([method, *parts]).lower()).strip("-")
         names.append(name)
     return [name if names.count(name) == 1 else f"{name}-{names[:i].count(name) + 1}" for i, name in enumerate(names)]
 
 
-def _values(line: Line, key: str) -> tuple[Any, ...]:
+def _values(line: TableLine, key: str) -> tuple[Any, ...]:
     """What a condition on this key may name; a method by its label in the paper or by our preset."""
     if key in ("method", "algorithm"):
-        return (line.record.algorithm, preset(line.record))
+        return (line.published.algorithm, preset(line.published))
     if key == "variant":
         return ("paper-bug" if line.variant else "none",)
-    value = line.record.value(key)
+    value = line.published.value(key)
     return () if value is None else (value,)

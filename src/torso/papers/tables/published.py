@@ -18,7 +18,7 @@ PAPERS: Mapping[str, str] = {"fedbabu": "FedBABU", "fedrod": "Fed-RoD", "fedncm"
 
 
 @dataclass(frozen=True)
-class Record:
+class PublishedNumber:
     """One printed number. `mean` is None where the paper reports that training failed."""
 
     paper: str
@@ -54,11 +54,11 @@ class Label:
     answers: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
     bug: str = ""
-    again: Again | None = None
+    second_line: SecondLine | None = None
 
 
 @dataclass(frozen=True)
-class Again:
+class SecondLine:
     """A second line: further settings, other measures, what it is called, and of which metrics (none named: of all)."""
 
     sets: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ class Recipe:
         return f"{self.paper}/{self.table}"
 
     @cached_property
-    def records(self) -> tuple[Record, ...]:
+    def numbers(self) -> tuple[PublishedNumber, ...]:
         lines = (TABLES / self.paper / f"{self.table}.jsonl").read_text(encoding="utf-8").splitlines()
-        return tuple(Record(**json.loads(line)) for line in lines)
+        return tuple(PublishedNumber(**json.loads(line)) for line in lines)
 
     def label(self, algorithm: str) -> Label:
         return self.labels.get(algorithm, Label())
@@ -136,13 +136,13 @@ def _label(tree: Mapping[str, Any]) -> Label:
         answers=tree.get("answers", {}),
         why=tree.get("why", ""),
         bug=tree.get("bug", ""),
-        again=_again(tree["again"]) if "again" in tree else None,
+        second_line=_second_line(tree["again"]) if "again" in tree else None,
     )
 
 
-def _again(tree: Mapping[str, Any]) -> Again:
+def _second_line(tree: Mapping[str, Any]) -> SecondLine:
     sets, metrics = (tuple(tree.get(key, ())) for key in ("sets", "metrics"))
-    return Again(sets, tree.get("answers", {}), tree.get("name", Again.name), metrics)
+    return SecondLine(sets, tree.get("answers", {}), tree.get("name", SecondLine.name), metrics)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from torso.config import Config
 from torso.papers.experiments.provenance import machine_of
 from torso.papers.experiments.reuse import finished_runs
 from torso.papers.experiments.runner import announce, finished, run_all
-from torso.papers.tables.answers import Answer, Found, failed, read, records
-from torso.papers.tables.plan import Plan, Run
+from torso.papers.tables.answers import Answer, RunAnswers, answers_of, failed, read
+from torso.papers.tables.plan import TablePlan, TableRun
 from torso.parallel.crew import crew
 from torso.results.checkpoint import write_text
 from torso.results.folder import fingerprint, make
@@ -22,13 +22,13 @@ from torso.runs.run import Stopped
 
 
 @dataclass
-class Table:
+class TableResults:
     """A table that is being run: `answers` so far, and what went wrong with runs that broke."""
 
-    plan: Plan
+    plan: TablePlan
     out: Path
-    whole: Plan | None = None  # the table without --only, for table.json
-    found: list[dict[int, Found]] = field(default_factory=list)
+    whole: TablePlan | None = None  # the table without --only, for table.json
+    found: list[dict[int, RunAnswers]] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
 
@@ -39,14 +39,14 @@ class Table:
     def folder(self) -> Path:
         return self.out / self.plan.recipe.name.replace("/", "-")
 
-    def place(self, run: Run) -> Path:
+    def place(self, run: TableRun) -> Path:
         return self.folder / run.name
 
     @property
     def answers(self) -> list[Answer]:
-        return records(self.plan, self.found)
+        return answers_of(self.plan, self.found)
 
-    def note(self, run: Run, result: Result | Exception) -> None:
+    def note(self, run: TableRun, result: Result | Exception) -> None:
         """Take the result of a run in."""
         if isinstance(result, Exception):
             self.broken[run.name] = result
@@ -59,24 +59,24 @@ class Table:
 
     def write(self) -> None:
         make(self.folder)
-        answers = records(self.whole or self.plan, self.found)
+        answers = answers_of(self.whole or self.plan, self.found)
         write_text(self.folder / "table.json", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
 
 
 def reproduce(
-    plan: Plan,
+    plan: TablePlan,
     out: Path,
     *,
-    whole: Plan | None = None,
+    whole: TablePlan | None = None,
     listener: Listener | None = None,
     stop: Stop | None = None,
     processes: int = 1,
-) -> Table:
+) -> TableResults:
     """Run what is not finished yet. A run that breaks does not end the others; a stop does, and is resumed later.
 
     `whole`: the plan of the whole table; table.json then has what other commands have found, too. `processes` share the
     runs, which fills an accelerator that one of them would leave idle between its rounds."""
-    table = Table(plan, out, whole)
+    table = TableResults(plan, out, whole)
     _recall(table)
     waiting = []
     for run in plan.runs:
@@ -107,7 +107,7 @@ def reproduce(
     return table
 
 
-def _recall(table: Table) -> None:
+def _recall(table: TableResults) -> None:
     """Take in what was finished before and is not asked for now."""
     asked = {run.name for run in table.plan.runs}
     for run in table.whole.runs if table.whole else ():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torso.papers.tables.answers import Answer, diverged
-from torso.papers.tables.interval import from_published
+from torso.papers.tables.interval import half_width_to_published
 
 SETTING = (
     *("dataset", "model", "metric", "clients", "partition", "shards", "test_shards", "alpha", "imbalance_ratio"),
@@ -56,7 +56,7 @@ def within_points(answers: Iterable[Answer], points: float = 3.0) -> tuple[int, 
 
 def within_error(answers: Iterable[Answer]) -> tuple[int, int]:
     """How many lie within the 95 % interval of ours minus published, of those with several seeds."""
-    known = [(apart(answer), from_published(answer)) for answer in answers if comparable(answer)]
+    known = [(apart(answer), half_width_to_published(answer)) for answer in answers if comparable(answer)]
     several = [(difference, error) for difference, error in known if not math.isnan(error)]
     return sum(abs(difference) <= error for difference, error in several), len(several)
 
@@ -89,7 +89,7 @@ def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[t
 
 
 @dataclass(frozen=True)
-class Second:
+class SecondLineCount:
     """Second lines of one name: how many are near, of how many, and how many first lines of the same numbers are."""
 
     name: str
@@ -98,7 +98,7 @@ class Second:
     first: int
 
 
-def second_lines(answers: Sequence[Answer]) -> list[Second]:
+def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
     """How near a second line comes says whether the published number came from what it does otherwise."""
     firsts = {_number(answer): answer for answer in answers if not answer["variant"]}
     found = []
@@ -106,7 +106,7 @@ def second_lines(answers: Sequence[Answer]) -> list[Second]:
         seconds = [answer for answer in answers if answer["variant"] == name and judged(answer)]
         near, there = within_points(seconds)
         first = [{**firsts[_number(second)], "not_comparable": ""} for second in seconds]
-        found += [Second(name, near, there, within_points(first)[0])] if there else []
+        found += [SecondLineCount(name, near, there, within_points(first)[0])] if there else []
     return found
 
 
@@ -127,7 +127,7 @@ class Review:
     offset: float
     order: float
     settings: int
-    second: Sequence[Second]
+    second: Sequence[SecondLineCount]
 
 
 def review(answers: Sequence[Answer]) -> Review:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torso.papers.tables.labels import preset_of, settings_of
-from torso.papers.tables.published import Again, Recipe, Record
+from torso.papers.tables.published import PublishedNumber, Recipe, SecondLine
 
 REASONS: Mapping[str, str] = {
     "weights": "needs a body trained on ImageNet, which cannot be had here",
@@ -117,52 +117,52 @@ class Refusal:
     reason: str  # a key of REASONS
 
 
-def resolve(recipe: Recipe, record: Record, again: Again | None = None) -> Wanted | Refusal:
-    """What to run for a record, or why that cannot be; `again`: for its second line."""
-    reason = refusal(record)
+def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None) -> Wanted | Refusal:
+    """What to run for a number, or why that cannot be; `again`: for its second line."""
+    reason = refusal(number)
     if reason:
         return Refusal(reason)
-    label = recipe.label(record.algorithm)
+    label = recipe.label(number.algorithm)
     sets = (
-        *settings_of(record.paper, record.algorithm, record.setting),
-        *recipe.datasets.get(record.dataset, ()),
-        f"data.source={_SOURCES[record.dataset]}",
-        f"model.body={_body(record)}",
-        *_of_setting(record.setting),
-        *_of_hyper(record),
+        *settings_of(number.paper, number.algorithm, number.setting),
+        *recipe.datasets.get(number.dataset, ()),
+        f"data.source={_SOURCES[number.dataset]}",
+        f"model.body={_body(number)}",
+        *_of_setting(number.setting),
+        *_of_hyper(number),
         *label.sets,
-        *(again.sets if again else ()),
+        *(second.sets if second else ()),
     )
-    answers = {**_MEASURES, **label.answers, **(again.answers if again else {})}
-    name = answers[record.metric]
-    epochs = record.setting.get("finetune_epochs", 0) if name in ("personalized", "id_after", "ood_after") else 0
+    answers = {**_MEASURES, **label.answers, **(second.answers if second else {})}
+    name = answers[number.metric]
+    epochs = number.setting.get("finetune_epochs", 0) if name in ("personalized", "id_after", "ood_after") else 0
     return Wanted(tuple(dict.fromkeys(sets)), name, epochs)
 
 
-def refusal(record: Record) -> str:
+def refusal(number: PublishedNumber) -> str:
     """The key of REASONS that keeps a record from being run, or nothing."""
-    if record.metric == "rounds" or "attack" in record.setting:
-        return "no result" if record.metric == "rounds" else "setup"
-    if record.model not in _BODIES and record.model != "Fed-RoD ConvNet":
-        return "weights" if "ImageNet" in record.model or "SqueezeNet" in record.model else "network"
-    trained_elsewhere = record.paper == "FedNCM" and record.algorithm != "Random"
-    if record.setting.get("pretrained") or trained_elsewhere:
+    if number.metric == "rounds" or "attack" in number.setting:
+        return "no result" if number.metric == "rounds" else "setup"
+    if number.model not in _BODIES and number.model != "Fed-RoD ConvNet":
+        return "weights" if "ImageNet" in number.model or "SqueezeNet" in number.model else "network"
+    trained_elsewhere = number.paper == "FedNCM" and number.algorithm != "Random"
+    if number.setting.get("pretrained") or trained_elsewhere:
         return "weights"
-    if record.dataset not in _SOURCES:
+    if number.dataset not in _SOURCES:
         return "data"
-    if record.paper == "FedNCM" and record.dataset == "CIFAR10":
+    if number.paper == "FedNCM" and number.dataset == "CIFAR10":
         return "input"
     return ""
 
 
-def preset(record: Record) -> str:
-    return preset_of(record.paper, record.algorithm)
+def preset(number: PublishedNumber) -> str:
+    return preset_of(number.paper, number.algorithm)
 
 
-def _body(record: Record) -> str:
-    if record.model == "Fed-RoD ConvNet":  # one for CIFAR, one for the grey images (spec 11)
-        return "rod-mnist" if "MNIST" in record.dataset else "rod-cifar"
-    return _BODIES[record.model]
+def _body(number: PublishedNumber) -> str:
+    if number.model == "Fed-RoD ConvNet":  # one for CIFAR, one for the grey images (spec 11)
+        return "rod-mnist" if "MNIST" in number.dataset else "rod-cifar"
+    return _BODIES[number.model]
 
 
 def _of_setting(setting: Mapping[str, Any]) -> Iterator[str]:
@@ -171,18 +171,18 @@ def _of_setting(setting: Mapping[str, Any]) -> Iterator[str]:
             continue
         meant = _KEYS[key]
         if isinstance(meant, str):
-            yield f"{meant}={_number(key, value)}"
+            yield f"{meant}={_written(key, value)}"
         else:
             yield from meant(value)
     if "sampled_per_round" in setting:  # of the clients that train
         yield f"train.fraction={setting['sampled_per_round'] / setting['train_clients']}"
 
 
-def _number(key: str, value: Any) -> str:
+def _written(key: str, value: Any) -> str:
     return str(float(value)) if key in _FLOATS else str(value)
 
 
-def _of_hyper(record: Record) -> Iterator[str]:
+def _of_hyper(number: PublishedNumber) -> Iterator[str]:
     """Fed-RoD's hypernetwork has 32 hidden units on CIFAR-10, 16 elsewhere (spec 6.3)."""
-    if record.dataset == "CIFAR10" and preset(record).startswith("fedrod-") and preset(record) != "fedrod-linear":
+    if number.dataset == "CIFAR10" and preset(number).startswith("fedrod-") and preset(number) != "fedrod-linear":
         yield "method.head.hidden=32"
