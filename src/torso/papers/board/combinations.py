@@ -21,8 +21,8 @@ from torso.runs.stages import stages
 
 @dataclass(frozen=True)
 class Combination:
-    """A point of the search space; `known_as`: the preset with the same axes, or nothing; `refused`: why it cannot
-    be."""
+    """A combination of the search space. `known_as`: the preset with the same choices, or nothing. `refused`: why it
+    cannot be run, or nothing."""
 
     entry: BoardMethod
     axes: Mapping[str, str]
@@ -31,7 +31,7 @@ class Combination:
 
 
 def combinations(plan: BoardPlan) -> list[Combination]:
-    """All of the space. One that is an entry of the board goes by its name, so that its runs are the board's."""
+    """All combinations. One that equals a method of the board has its name, so that both share their runs."""
     there = {method_of(entry.sets): entry for entry in presets(plan.board)}
     found = []
     for axes, sets in _products(plan.board):
@@ -59,19 +59,19 @@ def method_of(sets: Sequence[str]) -> Method:
 
 
 def bare(method: Method) -> Method:
-    """The method without what it is called."""
+    """The method without its name and description."""
     return method.but(name="custom", about="", paper="")
 
 
 def known_as(method: Method) -> str:
-    """The preset that makes the same choice on every axis, whatever their numbers (μ, hidden units, divisor), and
-    however the client's own model is made: to call something new, more than that has to differ."""
+    """The preset with the same choice on every axis, or nothing. Numbers (μ, hidden units, divisor) and the
+    personalisation do not count: a combination that differs only there is not new."""
     wanted = _choices(method)
     return next((name for name, preset in methods.items() if _choices(preset) == wanted), "")
 
 
 def _choices(method: Method) -> str:
-    """The names of its choices, and which head a dual one makes: that is an axis of its own."""
+    """The names of the method's choices; which personal head a dual head has counts as a choice, too."""
     names: dict[str, Any] = {
         axis: axis_to_config(registry, getattr(method, axis))["name"]
         for axis, registry in AXES.items()

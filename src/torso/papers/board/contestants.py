@@ -15,15 +15,15 @@ from torso.parallel.packs import alike
 
 @dataclass
 class Contestant:
-    """An entry in a setting, with the runs that choose its rates and, once chosen, those that are judged."""
+    """A method in a setting: its tuning runs and, once its rates are chosen, its final runs."""
 
     plan: BoardPlan
     setting: str
     entry: BoardMethod
-    combination: Combination | None = None  # of the search
+    combination: Combination | None = None  # where the search made it
     tuning: list[Trial] = field(init=False)
     finals: dict[int, Trial] = field(default_factory=dict)  # by seed
-    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # of the judged runs, by their seeds
+    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # of the final runs, by their seeds
 
     def __post_init__(self) -> None:
         self.tuning = self.plan.tuning(self.setting, self.entry)
@@ -34,27 +34,27 @@ class Contestant:
         return self.finals[seed]
 
     def widen(self, best: Point) -> list[Trial]:
-        """Further runs that choose: the neighbours of the best so far."""
+        """Further tuning runs: the untried neighbours of the best point so far."""
         points = self.plan.board.untried(best, [trial.point for trial in self.tuning])
         more = self.plan.tuning(self.setting, self.entry, points)
         self.tuning += more
         return more
 
     def stand_ins(self, seeds: int) -> list[Trial]:
-        """As many runs as will be judged, before anybody knows their rates: for estimates."""
+        """As many final runs as there will be, with any rates: for the estimate of time."""
         point = self.tuning[0].point
         return [self.plan.final(self.setting, self.entry, point, seed) for seed in range(seeds)]
 
 
 def in_turn(contestants: Sequence[Contestant], at_once: int) -> list[list[Contestant]]:
-    """Families, so many together: what is finished when somebody stops is whole."""
+    """Groups of families that are run one after the other: after a stop, whole families are finished."""
     families = _families(contestants)
     starts = range(0, len(families), at_once)
     return [list(chain.from_iterable(families[start : start + at_once])) for start in starts]
 
 
 def _families(contestants: Sequence[Contestant]) -> list[list[Contestant]]:
-    """Methods whose clients learn alike share a device's steps, whatever their setting; others wait."""
+    """Contestants by family: methods whose clients train alike can share the steps of a device, in all settings."""
     setting, kin = contestants[0].setting, dict[str, str]()
     groups: dict[str, list[Contestant]] = {}
     for one in contestants:

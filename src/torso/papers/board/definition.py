@@ -1,4 +1,4 @@
-"""The leaderboard as data: settings, entries, the grid, and the runs that follow from them (leaderboard.toml)."""
+"""leaderboard.toml as validated data: settings, methods, the grid of rates, the search space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torso.methods import methods
 
 FILE = Path(__file__).with_name("leaderboard.toml")
 NAME = "leaderboard"
-CHOOSES = ("generic", "personalized")  # whose sum on validation data decides
+CHOOSES = ("generic", "personalized")  # their sum on validation data chooses the rates
 Point = Mapping[str, float]  # a choice from the grid
 
 
@@ -24,8 +24,8 @@ class _Strict(BaseModel):
 
 
 class Axis(_Strict):
-    """A key of the grid; `short` is how folders spell it. Values `beyond` are tried where the best so far is next to
-    one."""
+    """A key of the grid. `short`: its name in folder names. `beyond`: values outside of the grid that are tried where
+    the best point so far is next to them."""
 
     key: str
     short: str
@@ -39,14 +39,14 @@ class Axis(_Strict):
         return self
 
     def beside(self, value: float) -> tuple[float, ...]:
-        """The next smaller and the next larger one."""
+        """The next smaller and the next larger value."""
         every = sorted({*self.values, *self.beyond})
         place = every.index(value)
         return tuple(every[max(place - 1, 0) : place] + every[place + 1 : place + 2])
 
 
 class Space(_Strict):
-    """A factorial: axis → choice → KEY=VALUE; every combination of one choice each, over what is common."""
+    """A part of the search space: axis → choice → KEY=VALUE. It has every combination of one choice per axis."""
 
     common: tuple[str, ...] = ()
     axes: dict[str, dict[str, tuple[str, ...]]]
@@ -54,7 +54,7 @@ class Space(_Strict):
 
 class Search(_Strict):
     settings: tuple[str, ...] = Field(min_length=1)
-    best: int = Field(ge=1)  # how many of the new combinations become entries
+    best: int = Field(ge=1)  # how many new combinations are entered into the board
     spaces: tuple[Space, ...]
 
 
@@ -66,14 +66,14 @@ class Board(_Strict):
     settings: dict[str, tuple[str, ...]]
     grid: tuple[Axis, ...] = Field(min_length=1)
     entries: dict[str, tuple[str, ...]]
-    follows: dict[str, dict[str, str]] = {}  # entry → key of its own → key of the grid whose value it takes too
+    follows: dict[str, dict[str, str]] = {}  # method → its key → the key of the grid that it follows
     left_out: dict[str, tuple[str, ...]] = {}  # why → presets
     caveats: tuple[str, ...] = ()
     search: Search
 
     def untried(self, best: Point, tried: Sequence[Point]) -> list[Point]:
-        """The neighbours of the best point that have not been tried: the same rule for all, so that nobody is judged by
-        where the grid happens to end."""
+        """The neighbours of the best point that have not been tried. The rule is the same for all methods, so that no
+        result depends on where the grid ends."""
         near = [
             {**best, axis.key: value} for axis in self.grid if axis.key in best for value in axis.beside(best[axis.key])
         ]

@@ -1,4 +1,4 @@
-"""Run the leaderboard: every contestant's rates are chosen on validation data, then it meets the test data."""
+"""Run the leaderboard: choose the rates of every method on validation data, then measure it on test data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torso.runs.run import Stopped
 def run_leaderboard(
     contestants: Sequence[Contestant], runs: BoardRuns, seeds: int, others: Collection[tuple[str, str]] = ()
 ) -> list[Row]:
-    """Family by family, or some at once, in all settings: choose, then run what is judged.
+    """The rows of the contestants, after their tuning runs and final runs. What is finished is not run again.
 
-    `others`: (setting, method) of the whole board, of which board.json keeps what other commands have found."""
+    `others`: (setting, method) of the whole board; board.json keeps their rows from earlier commands."""
     for one in contestants:
         runs.recall_tuning(one)
         _recall_finals(runs, one, seeds)
@@ -44,7 +44,7 @@ def run_leaderboard(
 
 
 def _recall_finals(runs: BoardRuns, one: Contestant, seeds: int) -> None:
-    """Also those of further seeds that an earlier command has run."""
+    """Read the final runs that are finished, also of seeds beyond `seeds` that an earlier command has run."""
     point = runs.chosen(one)
     for seed in count() if point is not None else ():
         trial = one.plan.final(one.setting, one.entry, point or {}, seed)

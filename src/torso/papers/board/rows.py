@@ -27,11 +27,11 @@ MEASURED: Mapping[str, Callable[[Result], float]] = {
     "megabytes": lambda found: (found.cost.bytes_up + found.cost.bytes_down) / 1e6,
     "forward_passes": lambda found: float(found.cost.forward_passes),
 }
-"""Column of the board → its value in one judged run; worst tenth is of the clients' own models."""
+"""Column of the board → its value in one final run; the worst tenth is of the personal models."""
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Setting and method: whose row it is."""
+    """Setting and method of a row."""
     return str(row["setting"]), str(row["method"])
 
 
@@ -40,7 +40,7 @@ def rows(contestants: Sequence[Contestant], runs: BoardRuns) -> list[Row]:
 
 
 def no_row(setting: str, entry: BoardMethod) -> Row:
-    """The row of an entry of which nothing is known."""
+    """The row of a method that has not been run."""
     return {
         "setting": setting,
         "method": entry.name,
@@ -66,7 +66,7 @@ def _row(one: Contestant, runs: BoardRuns) -> Row:
     row |= {"seeds": list(good), "status": bad[0] if bad else "ok"}
     if good:
         row |= {name: over_seeds({s: read(found) for s, found in good.items()}) for name, read in MEASURED.items()}
-        if tuple(good) not in one.facts:  # the board is written after every run of anybody
+        if tuple(good) not in one.facts:  # board.json is written after every run, so this is computed once
             one.facts[tuple(good)] = _facts([finals[seed][0] for seed in good], next(iter(good.values())), runs)
         row |= one.facts[tuple(good)]
     return row

@@ -1,4 +1,4 @@
-"""The runs of the leaderboard in their folders: which are finished, which are to be run, which rates they choose."""
+"""Run the trials of the leaderboard, read those that are finished, and choose rates by their results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from torso.runs.run import Stopped
 
 @dataclass
 class BoardRuns:
-    """The runs below OUT/leaderboard, and what came of them so far."""
+    """The runs below OUT/leaderboard and their results so far."""
 
     out: Path
     listener: Listener | None = None
     stop: Stop | None = None
-    hire: Callable[[], Crew | None] = lambda: None  # processes that share the runs; asked once there are any
+    hire: Callable[[], Crew | None] = lambda: None  # starts processes that share the runs, when there are any
     at_once: int = 1  # families of methods that are run together
     results: dict[str, Result | Exception] = field(default_factory=dict)
     known: dict[str, Path] | None = None
@@ -44,7 +44,7 @@ class BoardRuns:
         return {name: found for name, found in self.results.items() if isinstance(found, Exception)}
 
     def recall(self, trials: Iterable[Trial]) -> None:
-        """Read those that are finished."""
+        """Read the results of trials that are finished."""
         for trial in trials:
             if trial.name not in self.results:
                 found = finished(trial.config, self.folder / trial.name)
@@ -52,7 +52,8 @@ class BoardRuns:
                     self.results[trial.name] = found
 
     def run(self, trials: Sequence[Trial], note: Callable[[], None]) -> None:
-        """Run the others; those that train the same after the first of them, and not at all where that one diverged."""
+        """Run the trials that have no result. Of those that train alike the first goes first; where it fails, the
+        others take its result."""
         leaders: dict[str, Trial] = {}
         led = [(trial, leaders.setdefault(training_key(trial.config), trial)) for trial in trials]
         self._run([trial for trial, leader in led if trial is leader], note)
@@ -63,18 +64,18 @@ class BoardRuns:
         self._run([trial for trial, _ in led], note)
 
     def recall_tuning(self, one: Contestant) -> None:
-        """Read what is finished of the runs that choose, and of those that follow from it."""
+        """Read the tuning runs that are finished, and those of the neighbours that follow from them."""
         self.recall(one.tuning)
         while not self.missing(one) and (more := one.widen(self._best(one))):
             self.recall(more)
 
     def tune(self, contestants: Sequence[Contestant], note: Callable[[], None]) -> None:
-        """Run all that choose, until everybody's best has no neighbour that was not tried."""
+        """Run the tuning runs, until the best point of every contestant has no untried neighbour."""
         while any(trial.name not in self.results for one in contestants for trial in one.tuning):
             self.run([trial for one in contestants for trial in one.tuning], note)
             for one in contestants:
                 self.recall_tuning(one)
-        # nobody begins at them any more, and there are a thousand
+        # no other run reuses their checkpoints, and there are a thousand
         thin([self.folder / trial.name for one in contestants for trial in one.tuning], above=0)
         self.known = {key: at for key, at in (self.known or {}).items() if (at / "checkpoints").is_dir()}
 
@@ -90,7 +91,7 @@ class BoardRuns:
                 note()
 
     def validation(self, trial: Trial) -> dict[str, float] | None:
-        """What a run that chooses has reached; None where it diverged."""
+        """The accuracies of a tuning run on validation data; None where it diverged."""
         found = self.results[trial.name]
         if not (isinstance(found, Result) and found.ok):
             return None
@@ -105,7 +106,7 @@ class BoardRuns:
         ]
 
     def missing(self, contestant: Contestant) -> list[Trial]:
-        """Runs that choose and have no result of their own: not run yet, or broken by something else than training."""
+        """Tuning runs without a result: not run yet, or broken by something else than training."""
         return [t for t in contestant.tuning if not isinstance(self.results.get(t.name), Result)]
 
     def chosen(self, contestant: Contestant) -> Point | None:

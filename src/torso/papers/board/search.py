@@ -1,6 +1,6 @@
-"""Combinations of axes: which there are, which a preset has already, and which of those tried become entries.
+"""The search: try all combinations on validation data, rank them, and enter the best new ones into the board.
 
-Everything here goes by validation data; nothing of it has met a test image.
+Nothing here reads test data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE = "found.json"
 
 
 def ranked(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Combinations that were tried in every setting, best first, by the mean over settings of their best sums."""
+    """Combinations that were tried in every setting, the best first: by the mean over settings of their best score."""
     by_name: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if row["tried"] and not row["unfinished"]:
@@ -45,19 +45,19 @@ def ranked(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[d
 
 
 def entered(order: Sequence[Mapping[str, Any]], best: int) -> list[dict[str, Any]]:
-    """The best of those that no preset has."""
+    """The best combinations that no preset has."""
     new = [row for row in order if not row["known_as"]]
     return [{"name": row["method"], "sets": list(row["sets"])} for row in new[:best]]
 
 
 def score_of(found: Mapping[str, Any], entry: BoardMethod) -> float | None:
-    """What the search has reached with this method, whatever it was called there."""
+    """The score of this method in the search, under any name."""
     wanted = method_of(entry.sets)
     return next((float(row["score"]) for row in found.get("ranked", ()) if method_of(row["sets"]) == wanted), None)
 
 
 def read_found(folder: Path) -> dict[str, Any]:
-    """What an earlier `--search` has left: {settings, tried, ranked, entered, refused, complete}, or nothing."""
+    """found.json of an earlier `--search`: {settings, tried, ranked, entered, refused, complete}, or nothing."""
     path = folder / FILE
     try:
         found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -74,9 +74,9 @@ def entries_of(found: Mapping[str, Any]) -> list[BoardMethod]:
 
 
 def run_search(contestants: Sequence[Contestant], whole: Sequence[Combination], runs: BoardRuns) -> dict[str, Any]:
-    """Try combinations on validation data alone, and write found.json: all that was tried, and what is entered.
+    """Try combinations on validation data and write found.json: what was tried, and what is entered into the board.
 
-    Nothing is entered before the whole space has been tried in every setting: the best of a part is no finding."""
+    Nothing is entered before every combination has been tried in every setting."""
     board = contestants[0].plan.board
     for one in contestants:
         runs.recall_tuning(one)

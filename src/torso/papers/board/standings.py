@@ -1,4 +1,4 @@
-"""Reading the board: places, differences to the best known method, tables. Pure functions of its rows."""
+"""Places on the board, differences to the best known method, and the cells of its tables: pure functions of rows."""
 
 from __future__ import annotations
 
@@ -28,35 +28,34 @@ Row = Mapping[str, Any]
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """Those that finished at every seed that was run: a mean over the seeds at which training did not diverge would
-    flatter."""
+    """Rows that finished at every seed. A mean over only the seeds that did not diverge would be too good."""
     return [row for row in rows if row["status"] == "ok"]
 
 
 def in_setting(rows: Sequence[Row], setting: str) -> list[Row]:
-    """Best personal accuracy first; those without a place after them."""
+    """The rows of a setting: the best personal accuracy first, those without a place last."""
     there = [row for row in rows if row["setting"] == setting]
     placed = sorted(judged(there), key=lambda row: -float(row["personal"]["mean"]))
     return [*placed, *(row for row in there if row["status"] != "ok")]
 
 
 def places(rows: Sequence[Row], column: str) -> dict[str, float]:
-    """Method → place, 1 the best, of the rows of one setting; equals share the mean of theirs."""
+    """Method → place in one setting, 1 is the best; methods with equal means share the mean of their places."""
     there = judged(rows)
     found = ranks([-row[column]["mean"] for row in there])
     return {str(row["method"]): float(place) for row, place in zip(there, found, strict=True)}
 
 
 def best_known(rows: Sequence[Row], column: str) -> Row | None:
-    """The best of the methods that were there before the search, in one setting."""
+    """The best method of a setting that the search did not find."""
     there = [row for row in judged(rows) if not row["new"]]
     return max(there, key=lambda row: float(row[column]["mean"]), default=None)
 
 
 def apart(row: Row, other: Row, column: str) -> tuple[float, float]:
-    """Difference of the means and its standard error, paired by seed: both met the same clients and first weights.
+    """Mean difference and its standard error, paired by seed: both had the same clients and initial weights.
 
-    Without two seeds in common there is no error (NaN)."""
+    The error is NaN with less than two common seeds."""
     pairs = paired(row, other, column)
     if not pairs:
         return math.nan, math.nan
@@ -64,14 +63,14 @@ def apart(row: Row, other: Row, column: str) -> tuple[float, float]:
 
 
 def paired(row: Row, other: Row, column: str) -> list[float]:
-    """Differences at the seeds that both have."""
+    """The differences at the seeds that both rows have."""
     mine, theirs = row[column]["seeds"], other[column]["seeds"]
     return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
 
 
 def clearly(row: Row, other: Row, column: str) -> int:
-    """1: above the other, −1: below it, 0: cannot be told. Told by Student's 95% interval of the difference, which
-    three seeds make 4.3 standard errors wide to either side; one seed tells nothing."""
+    """1: above the other, −1: below it, 0: not known, since Student's 95 % interval of the difference contains zero.
+    With three seeds the interval is 4.3 standard errors wide to either side; with one seed there is none."""
     pairs = paired(row, other, column)
     _, low, high = student_interval(pairs) if pairs else (math.nan, None, None)
     if low is None or high is None:
@@ -80,7 +79,7 @@ def clearly(row: Row, other: Row, column: str) -> int:
 
 
 def untried(row: Row, board: Board) -> list[tuple[str, float]]:
-    """Key and value of the neighbours of its best point that have not been tried."""
+    """Key and value of the untried neighbours of the row's chosen point."""
     best = row["chosen"]
     if not best:
         return []
@@ -90,7 +89,7 @@ def untried(row: Row, board: Board) -> list[tuple[str, float]]:
 
 
 def overall(rows: Sequence[Row], settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Mean place over the settings by column; methods that have a place in every setting, the best first."""
+    """Mean place over the settings, by column: methods with a place in every setting, the best first."""
     by_setting = {setting: [row for row in rows if row["setting"] == setting] for setting in settings}
     found = {column: [places(there, column) for there in by_setting.values()] for column in RANKED}
     new = {str(row["method"]): bool(row["new"]) for row in rows}
@@ -149,7 +148,7 @@ def line(row: Row, there: Sequence[Row]) -> dict[str, object]:
 
 
 def searched(found: Mapping[str, Any]) -> list[dict[str, object]]:
-    """All that was tried, the best first: sum on validation data in each setting, with the point that gave it."""
+    """The combinations that were tried, the best first: their score on validation data and the point, by setting."""
     by_name: dict[str, dict[str, Row]] = {}
     for row in found["tried"]:
         by_name.setdefault(str(row["method"]), {})[str(row["setting"])] = row

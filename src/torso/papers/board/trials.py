@@ -1,4 +1,4 @@
-"""The runs of the leaderboard: those that choose rates on validation data, those that are judged on test data."""
+"""The runs of the leaderboard: tuning runs choose rates on validation data, final runs are measured on test data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torso.papers.experiments.reuse import measuring_key
 
 @dataclass(frozen=True)
 class BoardMethod:
-    """Who competes: KEY=VALUE over the common config, `method.name` among them; `new`: found by the search."""
+    """A method on the board, as KEY=VALUE over the common config. `new`: the search found it, no preset has it."""
 
     name: str
     sets: tuple[str, ...]
@@ -31,14 +31,14 @@ def presets(board: Board) -> list[BoardMethod]:
 
 
 def strangers(board: Board) -> list[BoardMethod]:
-    """Methods that the board does not speak of: registered by a plugin."""
+    """Methods that leaderboard.toml does not name: registered by a plugin."""
     spoken = {*board.entries, *(name for names in board.left_out.values() for name in names)}
     return [BoardMethod(name, (f"method.name={name}",)) for name in methods if name not in spoken]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: an entry in a setting with a point of the grid, to choose the point by or to be judged."""
+    """One run of a method in a setting, with a point of the grid."""
 
     name: str
     config: Config
@@ -47,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class BoardPlan:
-    """The board as one command runs it: with what the user sets, and where data lie."""
+    """The board as one command runs it: with the user's settings and the places of the data."""
 
     board: Board
     sets: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class BoardPlan:
         return rooted(_in_budget(Config(**tree)), self.roots)
 
     def points(self, setting: str, entry: BoardMethod) -> list[dict[str, float]]:
-        """The grid without points that would measure the same again; a key that changes nothing is left out."""
+        """The points of the grid. A key that changes nothing in this method is left out."""
         axes = [self._live(axis, setting, entry) for axis in self.board.grid]
         kept = [axis for axis in axes if axis is not None]
         return [
@@ -85,7 +85,7 @@ class BoardPlan:
         return axis if len(keys) > 1 or len(axis.values) == 1 else None
 
     def tuning(self, setting: str, entry: BoardMethod, points: Sequence[Point] | None = None) -> list[Trial]:
-        """The runs that choose: held-out training samples stand in for test data, at the first seed."""
+        """The tuning runs: measured on held-out training samples, at seed 0."""
         more = (f"data.validation={self.board.validation}", "run.seed=0", _measured(CHOOSES))
         return [
             Trial(
@@ -97,7 +97,7 @@ class BoardPlan:
         ]
 
     def final(self, setting: str, entry: BoardMethod, point: Point, seed: int) -> Trial:
-        """The run that is judged: on test data, with the point that was chosen."""
+        """The final run: measured on test data, with the chosen point."""
         more = (f"run.seed={seed}", _measured(self.board.measures))
         name = f"{self._name(setting, entry, point)}-seed{seed}"
         return Trial(name, self.config(setting, entry, point, *more), point)
@@ -108,7 +108,7 @@ class BoardPlan:
 
 
 def _in_budget(config: Config) -> Config:
-    """A method that begins with another's rounds has them within train.rounds, not before them."""
+    """A method that begins with the rounds of another (LG-FedAvg) has both within train.rounds."""
     start, rounds = config.method.start, config.train.rounds
     if not isinstance(start, Finished):
         return config
@@ -120,10 +120,10 @@ def _measured(names: Sequence[str]) -> str:
 
 
 def score(validation: Mapping[str, float] | None) -> float:
-    """Generic plus personalised accuracy on validation data; a run that diverged has none, and counts as 0."""
+    """Generic plus personalised accuracy on validation data; 0 for a run that diverged."""
     return sum(validation.values()) if validation else 0.0
 
 
 def best_of(tried: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The first of the grid with the largest sum."""
+    """The point with the largest score; of equals the first in the grid."""
     return max(tried, key=lambda one: score(one["validation"]))

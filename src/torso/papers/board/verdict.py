@@ -1,4 +1,4 @@
-"""What the leaderboard says: who is first in what, and whether a find of the search beats every known method."""
+"""What the leaderboard says: the best method by setting and accuracy, and whether a new combination beats all."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ QUESTION = "Does a combination that no paper tried beat them all?"
 
 @dataclass(frozen=True)
 class BoardComparison:
-    """A find in one accuracy of one setting, against every known method that was judged there."""
+    """A combination found by the search against every known method, in one accuracy of one setting."""
 
     setting: str
     column: str
     combination: Row
-    best: Row  # of the known
-    level: tuple[Row, ...]  # the known that it is not clearly ahead of
+    best: Row  # known method
+    level: tuple[Row, ...]  # known methods that it is not clearly ahead of
 
     @property
     def ahead(self) -> bool:
@@ -36,14 +36,14 @@ class BoardComparison:
 
 
 def combinations_in_order(rows: Sequence[Row], found: Mapping[str, Any]) -> list[str]:
-    """The combinations as validation data ranked them."""
+    """The names of the combinations found by the search, in the order of their scores on validation data."""
     entered = [str(row["name"]) for row in found.get("entered", ())]
     return list(dict.fromkeys([*entered, *(str(row["method"]) for row in rows if row["new"])]))
 
 
 def compare_found(rows: Sequence[Row], order: Sequence[str], settings: Sequence[str]) -> list[BoardComparison]:
-    """One find in a setting, the same for every accuracy: the first of the order that was judged there. The best of
-    several on test data would be the luckiest of them."""
+    """One combination per setting, the same for every accuracy: the first of the order that was run there. To pick the
+    best of several on test data would favour luck."""
     said = []
     for setting in settings:
         there = {str(row["method"]): row for row in judged(in_setting(rows, setting))}
@@ -59,7 +59,7 @@ def compare_found(rows: Sequence[Row], order: Sequence[str], settings: Sequence[
 
 
 def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[str]:
-    """The question, the answer in a paragraph, what keeps it open, and the comparisons."""
+    """The section on the question: a paragraph, what keeps the answer open, and the table of comparisons."""
     order = combinations_in_order(rows, found)
     comparisons = compare_found(rows, order, list(board.settings))
     said = [f"## {QUESTION}", ""]
@@ -99,7 +99,7 @@ def _headline(comparisons: Sequence[BoardComparison], word: str) -> str:
 
 
 def _spoken(comparisons: Sequence[BoardComparison]) -> str:
-    """Which accuracies in which settings; settings with the same ones are named together."""
+    """Which accuracies in which settings; settings with the same accuracies are named together."""
     columns: dict[str, list[str]] = {}
     for one in comparisons:
         columns.setdefault(one.setting, []).append(TITLES[one.column])
@@ -153,7 +153,7 @@ def _doubts(
 def _unjudged(
     rows: Sequence[Row], found: Mapping[str, Any], board: Board, combinations: Mapping[str, Row]
 ) -> list[str]:
-    """Known methods without a place where a find has one, and what the search has seen of them on validation data."""
+    """Known methods without a place where the combination has one, and their scores in the search."""
     places = {(row["setting"], row["method"]) for row in judged(rows)}
     missing: dict[tuple[str, ...], list[str]] = {}
     for setting in combinations:
@@ -181,7 +181,7 @@ def _unjudged(
 
 
 def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
-    """Which difference may be one of machines."""
+    """Comparisons of which the two sides ran on different machines."""
     apart = sorted(
         {(where(one.combination), where(one.best)) for one in comparisons if where(one.combination) != where(one.best)}
     )
@@ -193,7 +193,7 @@ def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
 
 
 def _untuned(comparisons: Sequence[BoardComparison]) -> list[str]:
-    """Where the best known method's own models were not fine-tuned, and the find's were, at a rate that was chosen."""
+    """Settings in which the combination was fine-tuned at a chosen rate and the best known method was not."""
     return [
         f"In {one.setting} the best known by personal accuracy, {one.best['method']}, is measured without "
         "fine-tuning, the find with it ([caveats](#caveats))."
@@ -203,7 +203,7 @@ def _untuned(comparisons: Sequence[BoardComparison]) -> list[str]:
 
 
 def where(row: Row) -> str:
-    """Machine and precision of a row that was judged."""
+    """Machine and precision of a row."""
     machine = row.get("machine") or {}
     return f"{machine.get('device', 'an unknown machine')} ({machine.get('precision', '?')})"
 
@@ -213,7 +213,7 @@ def usual_machine(rows: Sequence[Row]) -> str:
 
 
 def mark(row: Row, usual: str) -> str:
-    """† where the row is of another machine or precision than most."""
+    """† where the row was run on another machine or with another precision than most."""
     return " †" if row["seeds"] and where(row) != usual else ""
 
 
@@ -259,11 +259,11 @@ def _difference(one: BoardComparison) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")  # of an interval that ends at 0.02, one digit would show zero
+    return f"{value:+.2f}".replace("-", "−")  # with one digit, an end of 0.02 would look like zero
 
 
 def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
-    """Who is first in what, and how many cannot be told from it."""
+    """The section on the best method by setting and accuracy, and how many others are not clearly below it."""
     usual = usual_machine(rows)
     table: list[dict[str, object]] = []
     for setting in settings:

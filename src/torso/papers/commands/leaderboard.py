@@ -100,7 +100,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
 
 
 def _board_pairs(plan: BoardPlan, out: Path) -> list[Pair]:
-    """The presets, the user's own methods, and what an earlier search below `out` has entered."""
+    """The presets, methods of plugins, and combinations that an earlier search below `out` has entered."""
     from torso.papers.board.definition import NAME
     from torso.papers.board.search import entries_of, read_found
     from torso.papers.board.trials import presets, strangers
@@ -128,7 +128,7 @@ def _selected(whole: Sequence[Pair], only: str) -> list[Pair]:
 
 
 def _contestants(plan: BoardPlan, pairs: Sequence[Pair], root: Path | None, dry_run: bool) -> list[Contestant]:
-    """With the place of the data that they need; raises RequestError where those are not there."""
+    """The contestants, with the places of their data; raises RequestError where data are missing."""
     from torso.papers.board.contestants import Contestant
     from torso.papers.board.trials import BoardPlan
     from torso.papers.experiments.datasets import roots_for
@@ -141,7 +141,7 @@ def _contestants(plan: BoardPlan, pairs: Sequence[Pair], root: Path | None, dry_
 
 
 def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) -> None:
-    """How many runs, and about how long; the choice is not known yet, and its rates take no other time."""
+    """Print how many runs there are, and about how long they take."""
     from torso.papers.experiments.estimate import duration, rate_of, seconds
     from torso.papers.experiments.reuse import training_key
     from torso.report.summary import counted

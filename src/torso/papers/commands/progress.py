@@ -1,4 +1,4 @@
-"""Progress of a whole table: how many runs and rounds are done; runs may take place side by side."""
+"""Progress of many runs, also of runs side by side: how many runs and rounds are done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torso.runs.rounds import Round
 
 
 class _Count(BatchListener):
-    """What both ways to show it count."""
+    """What the bar and the lines count."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -33,7 +33,7 @@ class _Count(BatchListener):
         self.ended += 1
 
     def tally(self) -> str:
-        """Runs done of runs in all; a search that has gone on beyond what was foreseen says so."""
+        """`3/12`: runs done of all runs. Tuning may need more runs than foreseen; then it says so."""
         return f"{self.ended}/{self.runs}" if self.ended <= self.runs else f"{self.ended} ({self.runs} foreseen)"
 
     def note(self, text: str) -> None:
@@ -44,14 +44,16 @@ class _Count(BatchListener):
 
 
 class _Beside(Listener):
-    """One of the runs that other processes do: what it does again, after it has lost its own, is not counted twice."""
+    """A run in another process. Rounds that it repeats after its process was lost are not counted twice."""
 
     def __init__(self, table: _Count) -> None:
         self.shown, self.name, self.done = table, "", 0
 
     def begin(self, begin: Begin) -> None:
         self.name = begin.folder.name if begin.folder else begin.method
-        self.shown.begin(replace(begin, done=begin.done - self.done))  # what is new; less than none where some is lost
+        self.shown.begin(
+            replace(begin, done=begin.done - self.done)
+        )  # rounds since the last count; negative where some were lost
         self.done = begin.done
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
@@ -66,7 +68,7 @@ class _Beside(Listener):
 
 
 class TableLines(_Count):
-    """For logs and pipes: a line when a run begins to be followed, a line a finished run."""
+    """For logs and pipes: a line at the start, and a line per finished run."""
 
     def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
         super().expect(title, runs, rounds, done)
@@ -81,7 +83,7 @@ class TableLines(_Count):
 
 
 class TableBar(_Count):
-    """One bar for the table: rounds done, runs done, the last result, time left."""
+    """For terminals: one bar with rounds done, runs done, the last result and the time left."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -123,7 +125,7 @@ class TableBar(_Count):
         self.progress.update(self.task, runs=self.tally(), news=self.last)
 
     def _advance(self, rounds: int) -> None:
-        """A bar that is full would say that it is over: beyond what was foreseen, one round is always left."""
+        """Beyond the foreseen rounds the bar always has one round left: a full bar would mean that it is over."""
         self.seen += rounds
         total = self.seen + 1 if self.seen > self.rounds else None  # None: as it is
         self.progress.update(self.task, advance=rounds, total=total)

@@ -1,8 +1,8 @@
-"""How long a table takes: images that its runs train on, by a rate of the device. An estimate, within a factor of two.
+"""How long runs take: the images that they train on, divided by the rate of the device; within a factor of two.
 
-On an H200 the rates are measured ones (bf16, batch 50); networks that were not measured go by their operations. On
-another device one second of steps of conv4 says how many operations it does. An accelerator also needs some time for
-every step, however few clients are in it: where one client has far more images than the others, that decides.
+On an H200 the rates are measured (bf16, batch 50); for other networks they are scaled by operations. On another device
+one second of conv4 steps gives the rate. A step on an accelerator takes a minimal time, even with few clients: this
+decides where one client has far more images than the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torso.engine.bench import steps
 from torso.methods import ClassMeans, Finished
 from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
-from torso.papers.experiments.datasets import KINDS
+from torso.papers.experiments.datasets import DATASETS
 from torso.papers.experiments.reuse import TRAIN_ANEW, opening_key, training_key
 from torso.papers.experiments.runner import PlannedRun
 from torso.parallel.packs import CLIENTS, packs, participants
@@ -35,21 +35,21 @@ _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large o
     "resnet18": (46_500, 46_500),
 }
 _BATCH, _PROBED = 50, "conv4"
-_LEAST = 5  # clients of a stack whose step takes as long as that of one: kernels so small do not fill the device
+_LEAST = 5  # a step of so many stacked clients takes as long as that of one: the device is not full
 _TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What a device does: images/s of conv4 at 10 and at 100 stacked clients, and of what else was measured."""
+    """Images/s of a device: of conv4 and of other measured networks, at 10 and at 100 stacked clients."""
 
     device: str
     measured: dict[str, tuple[float, float]]
-    known: bool  # from our measurements, not from a probe
-    stacks: int = 0  # clients of several runs that stand in one stack
+    known: bool  # measured in bench/, not probed here
+    stacks: int = 0  # how many clients of several runs share a stack; 0: runs are not stacked
 
     def of(self, config: Config, clients: float) -> float:
-        """Images a second of the config's training, so many clients at once."""
+        """Images/s of the config's training with so many clients at once."""
         body = config.model.body
         low, high = self.measured.get(body, self.measured[_PROBED])
         share = min(max(math.log10(max(clients, 1)) - 1, 0.0), 1.0)  # of the way from 10 to 100
@@ -57,7 +57,7 @@ class Rate:
         return pace if body in self.measured else pace * image_flops(_PROBED) / image_flops(body)
 
     def step(self, config: Config) -> float:
-        """Seconds of a step of one client, or of a few; 0 where clients are not stacked."""
+        """Seconds of a step with one or a few clients; 0 where clients are not stacked."""
         pace = min(self.of(config, 10), self.measured[_PROBED][0])  # a lighter network has as many kernels
         return _LEAST * _BATCH / pace if self.stacks else 0.0
 
@@ -88,7 +88,7 @@ def image_flops(body: str) -> float:
 
 
 def seconds(runs: Sequence[PlannedRun], rate: Rate) -> float:
-    """Of a table: training that runs share counts once, and runs that share a stack go step by step together."""
+    """Time of all runs. Training that runs share counts once; runs in one stack take their steps together."""
     configs = [run.config for run in runs]
     trained: set[str] = {training_key(config) for config in configs}
     met: set[str] = set()
@@ -108,17 +108,17 @@ def seconds(runs: Sequence[PlannedRun], rate: Rate) -> float:
 
 
 def longest(config: Config) -> float:
-    """How many times as many images as the mean the largest of the clients has, where a Dirichlet draw deals them."""
+    """Images of the largest client over the mean, with a Dirichlet partition; 1 with others."""
     data = config.data
     if data.partition != "dirichlet-class" or data.balance:
         return 1.0
-    classes = KINDS[data.source].classes if data.source in KINDS else 10
+    classes = DATASETS[data.source].classes if data.source in DATASETS else 10
     shares = np.random.default_rng(0).dirichlet([data.alpha] * data.clients, size=classes)
     return float(shares.sum(axis=0).max() * data.clients / classes)
 
 
 def trained_on(config: Config, begun: bool = False) -> float:
-    """Images of the rounds, each time that one is learned from; `begun`: another run has done the first stage."""
+    """Images of all rounds, one for each time it is trained on. `begun`: another run has done the first stage."""
     method, train = config.method, config.train
     rounds = float(train.rounds)
     if isinstance(method.start, Finished):
@@ -132,7 +132,7 @@ def trained_on(config: Config, begun: bool = False) -> float:
 
 
 def measured_on(config: Config) -> float:
-    """Images of fine-tuning at the end, and of training anew what would have been without a server."""
+    """Images of the fine-tuning at the end, and of measures that train all clients from the start."""
     epochs = config.train.rounds * config.train.local_epochs * len(TRAIN_ANEW.intersection(config.measure.names))
     if set(config.measure.names) & set(_TUNED):
         epochs += max((config.personalize.epochs, *config.personalize.sweep, 1))
@@ -140,7 +140,7 @@ def measured_on(config: Config) -> float:
 
 
 def samples(config: Config) -> int:
-    return KINDS[config.data.source].samples if config.data.source in KINDS else 50_000
+    return DATASETS[config.data.source].samples if config.data.source in DATASETS else 50_000
 
 
 def duration(seconds: float) -> str:

@@ -19,8 +19,8 @@ from torso.runs.run import device_of
 
 
 def changed(config: Config) -> dict[str, Any]:
-    """The keys that differ from the preset's and our defaults: with the seed and data.root, `torso run --set …` runs it
-    again. Those that say where and how, not what, are left out."""
+    """The keys that differ from the preset and the defaults. With the seed and data.root, `torso run --set …` repeats
+    the run. Keys that say where and how it runs, such as run.device, are left out."""
     usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
     found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
     here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
@@ -28,14 +28,14 @@ def changed(config: Config) -> dict[str, Any]:
 
 
 def machine(config: Config) -> dict[str, str]:
-    """What a run takes place on."""
+    """Device, system and precision of a run."""
     device = device_of(config.run)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
     return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
 
 
 def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
-    """On what numbers were made, in two sentences."""
+    """Two sentences: the machines and the versions of these results."""
     machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
     versions = dict.fromkeys(
         ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
@@ -44,18 +44,18 @@ def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def note_machine(config: Config, folder: Path) -> None:
-    """Write down where a run has taken place, in the process where it has: others read it elsewhere.
+    """Write machine.json, in the process that did the run.
 
-    One that was stopped and has gone on on another machine, or that began at the end of another's, was on both. Of one
-    that was killed only the last is known."""
+    A run that was stopped and resumed on another machine, or that began at the end of another run, names both. Of a
+    run that was killed only the last machine is known."""
     path, result = folder / "machine.json", folder / "result.json"
     if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
-        return  # it had been finished
+        return  # it was finished before
     write_text(path, json.dumps(one_after_another([machine_of(folder), machine(config)])) + "\n")
 
 
 def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """One for all: where they differ, it names each in turn."""
+    """The machines as one: where they differ, it names each in turn."""
     found: dict[str, str] = {}
     for each in machines:
         found |= {key: _then(found.get(key, name), name) for key, name in each.items()}

@@ -1,6 +1,6 @@
-"""Runs that train the same and measure differently train once: the later ones begin at the end of the first.
+"""Runs reuse training: of runs with the same rounds and other measures, one trains and the others begin at its end.
 
-LG-FedAvg begins at FedAvg's last round in the same way: the same to the bit as if it had trained FedAvg itself.
+LG-FedAvg begins at the last round of a finished FedAvg in the same way. The bits are those of a run from the start.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
 
 TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
-"""Measures that train all clients from the start: as long as a run, so that they have one of their own, which begins at
-the end of the other where that is known, and which `variant=none` leaves out."""
+"""Measures that train all clients from the start. They take as long as a run, so they have a run of their own, which
+begins at the end of the other one. `variant=none` leaves it out."""
 
-_LARGE = 256 * 2**20  # bytes of a checkpoint: it holds models of clients, which nobody begins at
+_LARGE = 256 * 2**20  # bytes of a checkpoint: above it, it holds models of clients, and no run begins there
 _USUAL = Config()
 
 
 def training_key(config: Config) -> str:
-    """Equal for configs whose rounds are the same, whatever is measured after them; what is between them counts."""
+    """Equal for configs with the same rounds. Measures after the last round do not count, measures between rounds
+    do."""
     method, measure = config.method, config.measure
     if measure.every or any(analyses[name].when == "round" for name in measure.analyses):
         return fingerprint(config.model_copy(update={"method": replace(method, name="custom")}))
@@ -41,7 +42,7 @@ def training_key(config: Config) -> str:
 
 
 def measuring_key(config: Config) -> str:
-    """Equal for configs that differ at most in a rate of fine-tuning that nobody uses."""
+    """Equal for configs that differ at most in a rate of fine-tuning that the method does not use."""
     tuned, personal = config.personalize, config.method.personal
     phases = personal.phases if tuned.part == "method" else (tuned.part,)
     if phases and personal.rate == "personalize" and (tuned.epochs or any(tuned.sweep)):
@@ -51,7 +52,7 @@ def measuring_key(config: Config) -> str:
 
 
 def opening_key(config: Config) -> str:
-    """The training key of the run that this one's rounds begin with (LG-FedAvg: FedAvg's), or nothing."""
+    """The training key of the run that this run can begin at (LG-FedAvg: FedAvg's), or nothing."""
     start = config.method.start
     if not isinstance(start, Finished) or start.run or start.first:
         return ""
@@ -59,22 +60,22 @@ def opening_key(config: Config) -> str:
 
 
 def finished_runs(root: Path) -> dict[str, Path]:
-    """By training key, the finished runs of all tables below a folder that others can begin at."""
+    """Training key → the folder of a finished run that others can begin at, for all runs below the root."""
     found: dict[str, Path] = {}
     for path in sorted(root.glob("*/*/result.json")):
         try:
             if (path.parent / "checkpoints").is_dir() and Result.read(path.parent).ok:
                 found.setdefault(training_key(Config.load(path.parent / "config.toml")), path.parent)
-        except TorsoError:  # not a run of this version: nobody begins at it
+        except TorsoError:  # a run of another version: no run can begin at it
             continue
     return found
 
 
 def begin_at(donor: Path, config: Config, out: Path) -> None:
-    """Make `out` a run of `config` that has done what the donor has; resuming it does the rest."""
+    """Make `out` a run of `config` with the rounds of the donor; resume it to do the rest."""
     folder = RunFolder.check(out, config, resume=False)
     folder.create()
-    shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")  # first: without a checkpoint it counts for nothing
+    shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")  # first: a history without a checkpoint is harmless
     if not adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
         write_text(out / "history.jsonl", "")
     elif (donor / "machine.json").exists():
@@ -82,7 +83,8 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
 
 
 def thin(folders: Iterable[Path], above: int | None = None) -> None:
-    """Drop checkpoints of finished runs above so many bytes (usually large ones): a table of them would fill a disk."""
+    """Delete the checkpoints of finished runs that have more than `above` bytes (default: 256 MiB), to save disk
+    space."""
     most = _LARGE if above is None else above
     for folder in folders:
         held = folder / "checkpoints"

@@ -1,4 +1,4 @@
-"""Run many runs, each in its folder: those that are finished are read, those that train the same train once."""
+"""Run many configs, each in its folder: a finished run is read, and runs with the same rounds train once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torso.runs.events import Listener, Stop
 
 
 class PlannedRun(Protocol):
-    """A run to be: the name of its folder, and its config."""
+    """A config and the name of its folder."""
 
     @property
     def name(self) -> str: ...
@@ -53,9 +53,9 @@ def run_all(
     stop: Stop | None,
     crew: Crew | None = None,
 ) -> Generator[tuple[P, Result | Exception], None, None]:
-    """Run them below the folder, and tell of each as it ends. A run that breaks does not end the others.
+    """Run them below the folder and yield each with its result as it ends. A run that breaks does not end the others.
 
-    `known`: by training key, finished runs to begin at (`finished_runs`); those that end here are added."""
+    `known`: training key → a finished run to begin at (`finished_runs`); runs that finish here are added."""
     for wave in waves(waiting, folder, known):
         configs, places = [run.config for run in wave], [folder / run.name for run in wave]
         ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=crew)
@@ -67,7 +67,7 @@ def run_all(
 
 
 def _check(result: Result | Exception, run: PlannedRun) -> None:
-    """What is wrong with the request, or with the device, ends them all."""
+    """Raise what is wrong with the request or with the device: that ends all runs."""
     if isinstance(result, torch.OutOfMemoryError | MemoryError):
         raise RequestError(
             f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
@@ -80,7 +80,7 @@ def _check(result: Result | Exception, run: PlannedRun) -> None:
 
 
 def finished(config: Config, folder: Path) -> Result | None:
-    """The result of a run that is finished; raises RequestError where the folder holds another run."""
+    """The result of a run, or None where it is not finished; raises RequestError where the folder holds another run."""
     if not (folder / "config.toml").exists():
         RunFolder.check(folder, config, resume=False)
         return None
@@ -89,8 +89,8 @@ def finished(config: Config, folder: Path) -> Result | None:
 
 
 def waves(waiting: Sequence[P], folder: Path, known: dict[str, Path]) -> Iterator[list[P]]:
-    """Runs in the order in which they can begin: first those that train from the start, then those whose rounds
-    another run has done, from where that one ended."""
+    """Runs in the order in which they can begin: first those that train from the start, then those that begin at the
+    end of another."""
     left = {run.name: run for run in waiting}
     keys = {run.name: training_key(run.config) for run in waiting}
     opens = {run.name: opening_key(run.config) for run in waiting}

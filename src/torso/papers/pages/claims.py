@@ -1,4 +1,4 @@
-"""The page of the papers' claims: verdict by verdict, with the evidence."""
+"""docs/reproduction/claims.md: the papers' claims, the verdict on each, and how many pairs it comes from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ it: how many pairs are met only because the other side diverged stands beside.
 
 
 def page(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """claims.md; `tables`: the records of every table, run or not."""
+    """The text of claims.md. `tables`: the answers of every table, run or not."""
     verdicts = [judge(claim, tables) for claim in claims()]
     lines = [_HEAD]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):

@@ -45,7 +45,8 @@ LEGEND = (
 
 
 def collect(out: Path, folder: Path) -> bool:
-    """Bring the board and the search below `out` into the folder: what has been run replaces what was there."""
+    """Add the board and the search below `out` to leaderboard.json: a row that has been run replaces the old one. False
+    where there is nothing below `out`."""
     path = out / NAME / BOARD
     found = read_found(out / NAME)
     if not path.is_file() and not found:
@@ -88,7 +89,8 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
 
 
 def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
-    """Entries that are younger than the json: a reader shall see that they are missing."""
+    """Rows for methods of leaderboard.toml that leaderboard.json does not have yet, so that a reader sees they are
+    missing."""
     there = {key_of(row) for row in rows}
     waiting = [(setting, entry) for entry in presets(board) for setting in board.settings]
     return [no_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
@@ -121,7 +123,7 @@ def _results(rows: Rows, board: Board) -> list[str]:
 
 
 def _elsewhere(rows: Rows, usual: str) -> list[str]:
-    """The machines and precisions of the other rows."""
+    """The machines and precisions of rows that did not run on the usual one."""
     return list(dict.fromkeys(where(row) for row in rows if mark(row, usual)))
 
 
@@ -145,7 +147,7 @@ def _search(found: Mapping[str, Any], board: Board) -> list[str]:
 
 
 def _choices(rows: Rows, board: Board) -> list[str]:
-    """The grid, and what was chosen from it."""
+    """The section on the grid and the chosen points."""
     grid = "; ".join(f"{axis.key} of {_spoken(axis.values)}" for axis in board.grid)
     beyond = "; ".join(f"{axis.key} of {_spoken(axis.beyond)}" for axis in board.grid if axis.beyond)
     said = [
@@ -187,7 +189,7 @@ def _edges(rows: Rows, board: Board) -> list[str]:
 
 
 def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]]:
-    """Whose best point has a neighbour that nobody has tried yet: key and value → method → in how many settings."""
+    """Untried neighbours of chosen points: key and value → method → in how many settings."""
     waiting: dict[tuple[str, float], dict[str, int]] = {}
     for row in rows:
         for one in untried(row, board):
@@ -197,7 +199,7 @@ def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]
 
 
 def _rules(board: Board) -> list[str]:
-    """Who is on the board, who is not, and what a reader has to keep in mind."""
+    """The sections on settings and methods, on methods that are left out, and on caveats."""
     settings = [f"- `{name}`: {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.settings.items()]
     besides = [
         f"- `{name}` with {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.entries.items() if sets
@@ -224,7 +226,7 @@ def _rules(board: Board) -> list[str]:
 
 
 def _made(run: Rows) -> list[str]:
-    """Commands, machine, versions, data."""
+    """The section on how to make the page again: commands, machine, versions, data."""
     said = [
         "## Again",
         "",

@@ -16,7 +16,7 @@ from torso.papers.tables.settings import REASONS
 
 
 def list_tables(device: str) -> tuple[list[dict[str, Any]], Rate]:
-    """A row a table: data, networks, numbers, runs of one seed, time here, what cannot be run and why."""
+    """One row per table: data, networks, numbers, runs of one seed, time on this device, what cannot be run and why."""
     rate = rate_of(device)
     rows = []
     for name in names():

@@ -23,7 +23,7 @@ FOLDER = Path("docs") / "reproduction"
 
 
 def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """README.md: the review of every table, and the tables."""
+    """The text of README.md: the review of every table, and the tables."""
     lines = [
         "# The papers' tables again",
         "",
@@ -63,7 +63,7 @@ def _out_of_reach() -> list[str]:
 
 
 def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
-    """On what it ran: machines, versions, seeds, data."""
+    """Machines, versions, seeds and data of the results."""
     run = [answer for answers in tables.values() for answer in answers if answer["ours"]]
     if not run:
         return []
@@ -116,13 +116,13 @@ def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
 
 
 def _anchor(name: str) -> str:
-    """As GitHub makes it of the heading."""
+    """The anchor that GitHub gives to the heading of a table."""
     title = f"{name}: {recipe(name).title}".lower()
     return "".join(c for c in title.replace(" ", "-") if c.isalnum() or c in "-_")
 
 
 def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
-    """The table in the paper's layout; rows of which nothing has been run are left out."""
+    """The table in the paper's layout, without rows of which nothing has been run."""
     known = recipe(name)
     rows, columns = layout(known, answers)
     cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
@@ -144,7 +144,7 @@ def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
 
 
 def claims_page(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """claims.md, with the published numbers of the tables that have not been run."""
+    """The text of claims.md; of tables that have not been run it has the published numbers."""
     return page_of_claims({name: tables.get(name) or blank(name) for name in names()})
 
 
@@ -156,5 +156,5 @@ def write(folder: Path = FOLDER) -> None:
 
 
 def plain_lines(text: str) -> str:
-    """Without the section numbers that are meant for readers of the code."""
+    """The text without references to the specification, which are for readers of the code."""
     return "\n".join(plain(line) if "(spec" in line else line for line in text.splitlines()) + "\n"

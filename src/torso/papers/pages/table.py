@@ -1,4 +1,4 @@
-"""A table in its own layout: each cell ours, published, difference."""
+"""A table in the layout of the paper; a cell has ours, published, difference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _METRICS = {
 
 
 def layout(recipe: Recipe, answers: Sequence[Answer]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """The heads of rows and of columns, in order of appearance."""
+    """The headings of rows and columns, in the order of the answers."""
     rows = list(dict.fromkeys(place(recipe.rows, answer) for answer in answers))
     columns = list(dict.fromkeys(place(recipe.columns, answer) for answer in answers))
     return rows, columns
@@ -67,8 +67,8 @@ def view(recipe: Recipe, answers: Sequence[Answer]) -> Table:
 
 
 def cell(answer: Answer) -> str:
-    """88.2 (85.1, +3.1); a dash for what is not known, ✗ for training that failed: beside the mean of the seeds at
-    which it did not."""
+    """`88.2 (85.1, +3.1)`. A dash: not run. ✗: training failed; beside a mean: at some seeds, and the mean is over the
+    others."""
     ours, published, failed = answer["ours"], answer["published"]["mean"], len(failures(answer))
     theirs = "✗" if published is None else number(published)
     if ours is None:
@@ -88,7 +88,7 @@ def difference(ours: float, published: float) -> str:
 
 
 def notes(recipe: Recipe, answers: Sequence[Answer]) -> list[str]:
-    """What a reader of the table has to know."""
+    """Notes below the table: caveats, mistakes of the paper, what cannot be run."""
     said = [*recipe.caveats]
     for method in dict.fromkeys(str(answer["method"]) for answer in answers):
         label = recipe.label(method)

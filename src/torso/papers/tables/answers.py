@@ -1,4 +1,4 @@
-"""What the runs of a table have answered so far: the records of table.json."""
+"""The answers of a table's runs: table.json has one for each line, ours beside the published number."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunAnswers:
-    """What one run says of its lines: place of a line → mean and spread; empty where it failed."""
+    """What one run measured. `values`: place of a line → mean and standard deviation; empty where the run failed."""
 
     seed: int
     status: str
     values: Mapping[int, tuple[float, float]]
     versions: Mapping[str, str]
     config: Mapping[str, Any]
-    data: str = ""  # the file that was read
+    data: str = ""  # name of the data file
     machine: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ def _value(result: Result, name: str) -> tuple[float, float]:
 
 
 def answers_of(plan: TablePlan, found: Sequence[Mapping[int, RunAnswers]]) -> list[Answer]:
-    """The lines that were asked for, with what is known of each; `found` has, per line, by seed."""
+    """The answers of the selected lines. `found`: for each line, seed → what the run measured."""
     return [_answer(plan, place, found[place]) for place in sorted(plan.chosen)]
 
 
@@ -79,7 +79,7 @@ def _answer(plan: TablePlan, place: int, by_seed: Mapping[int, RunAnswers]) -> A
         answer["not_comparable"] = label.bug
     if not by_seed:
         return answer
-    by_seed = dict(sorted(by_seed.items()))  # on a cluster they end in any order
+    by_seed = dict(sorted(by_seed.items()))  # on a cluster runs end in any order
     first = next(iter(by_seed.values()))
     known = {
         "config": dict(first.config),
@@ -94,24 +94,24 @@ def _answer(plan: TablePlan, place: int, by_seed: Mapping[int, RunAnswers]) -> A
 
 
 def failures(answer: Answer) -> list[str]:
-    """Why seeds of a line failed, one text a seed."""
+    """Why seeds of a line failed: one message per seed."""
     status = str(answer["status"])
     return list(answer.get("failed", {}).values()) or [status] * status.startswith("failed")
 
 
 def diverged(answer: Answer) -> bool:
-    """Whether training came to nothing at a seed."""
+    """Whether training diverged at any seed."""
     return any(map(is_divergence, failures(answer)))
 
 
 def is_divergence(why: str) -> bool:
-    """Whether it was training that failed, not the machine."""
+    """Whether training failed, not the machine."""
     return "non-finite" in why
 
 
 def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> Answer:
-    """Mean over seeds. `std` is over what the paper's is: clients (root of the mean variance) or seeds; `seeds` has the
-    value of each seed, from which the standard error comes."""
+    """Mean over seeds. `std` is over clients (root of the mean variance) or over seeds, as in the paper. `seeds` has
+    the value of each seed."""
     found = over_seeds({seed: mean for seed, (mean, _) in values.items()})
     if std_over == "clients":
         spread = math.sqrt(fmean(std**2 for _, std in values.values()) + pstdev(found["seeds"].values()) ** 2)
@@ -120,7 +120,7 @@ def _ours(std_over: str | None, values: Mapping[int, tuple[float, float]]) -> An
 
 
 def over_seeds(values: Mapping[int, float]) -> Answer:
-    """Mean, standard deviation (none of one seed) and each value."""
+    """Mean, standard deviation (None with one seed), and the value of each seed."""
     means = {seed: round(value, 4) for seed, value in values.items()}
     std = round(stdev(means.values()), 4) if len(means) > 1 else None
     return {"mean": round(fmean(means.values()), 4), "std": std, "seeds": {str(s): m for s, m in means.items()}}

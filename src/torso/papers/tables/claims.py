@@ -1,4 +1,4 @@
-"""Do the papers' claims hold? Each claim is a comparison (claims.toml), judged by the numbers that there are."""
+"""The papers' claims (claims.toml): differences between methods, judged by the published numbers and by ours."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _FILE = Path(__file__).with_name("claims.toml")
 
 @dataclass(frozen=True)
 class ClaimedDifference:
-    """`better` minus `worse` is above `by`, in the settings of some tables.
+    """`better` minus `worse` is above `by`, in every setting of some tables.
 
-    `same = "base"`: the two sides name several methods each, to be compared one to one by what stands before the plus
-    sign."""
+    `same = "base"`: both sides name several methods, which are compared one to one by the name before the plus sign."""
 
     tables: tuple[str, ...]
     better: Mapping[str, Any]
@@ -53,7 +52,7 @@ def _base(name: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """The comparisons hold in at least `share` of their pairs, taken together."""
+    """The differences hold in at least `share` of all their pairs."""
 
     paper: str
     says: str
@@ -67,7 +66,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim beside its pairs: each has the paper's numbers, some have ours."""
+    """A claim and its pairs: each has the paper's numbers, some have ours."""
 
     claim: Claim
     pairs: Sequence[Pair]
@@ -87,12 +86,12 @@ class Verdict:
 
     @property
     def tables(self) -> set[str]:
-        """Those in which pairs have been run."""
+        """The tables in which pairs have been run."""
         return {_table(pair.better) for pair in self.pairs if pair.run}
 
     @property
     def missing(self) -> list[str]:
-        """Methods of the claim of which nothing has been run, where something has of others."""
+        """Methods of the claim of which nothing has been run, while others have."""
         run = {str(side["method"]) for pair in self.pairs if pair.run for side in (pair.better, pair.worse)}
         named = dict.fromkeys(str(side["method"]) for pair in self.pairs for side in (pair.worse, pair.better))
         return [name for name in named if name not in run] if run else []
@@ -106,16 +105,17 @@ class Verdict:
 
     @property
     def wanted(self) -> float:
-        """In what share of the pairs that have been run a claim has to be met: never more than the paper's own numbers
-        reach there, and in half at least."""
+        """In what share of the pairs that have been run the claim has to hold: not more than in the paper's own numbers
+        of these pairs, but at least in half."""
         return max(0.5, min(self.claim.share, self.published_there.share))
 
     @property
     def outcome(self) -> str:
-        """What the pairs that have been run say.
+        """The verdict by the pairs that have been run.
 
-        A claim that is met in enough pairs holds in part all the same where more are clearly against it than the paper
-        itself has exceptions there; one that is met in half of them does not if more are clearly against than for."""
+        A claim that is met in enough pairs holds only in part if more pairs are clearly against it than the paper
+        itself has exceptions there. One that is met in half of them does not hold if more are clearly against than for
+        it."""
         exceptions = self.published_there.there - self.published_there.held
         if self.ours.share >= self.wanted:
             return "holds" if self.ours.against <= exceptions else "holds in part"
@@ -124,7 +124,7 @@ class Verdict:
 
     @property
     def doubts(self) -> list[str]:
-        """Why the outcome is not final: it is once half of the paper's pairs have been run with several seeds."""
+        """Why the outcome is not final. It is final once half of the paper's pairs have been run with several seeds."""
         half = self.published.there / 2
         if self.ours.several >= half:
             return []
@@ -143,15 +143,15 @@ def claims() -> tuple[Claim, ...]:
 
 
 def _claim(tree: Mapping[str, Any]) -> Claim:
-    """`also`: the same comparison elsewhere, with what it has of its own."""
+    """`also`: the same difference in other tables, with its own keys over the first ones."""
     of_claim = {key: tree[key] for key in ("paper", "says", "share") if key in tree}
-    of_comparison = {key: tree[key] for key in ("tables", "better", "worse", "by", "same") if key in tree}
-    each = [{**of_comparison, **other} for other in ({}, *tree.get("also", ()))]
+    of_difference = {key: tree[key] for key in ("tables", "better", "worse", "by", "same") if key in tree}
+    each = [{**of_difference, **other} for other in ({}, *tree.get("also", ()))]
     return Claim(
         **of_claim, differences=tuple(ClaimedDifference(**{**one, "tables": tuple(one["tables"])}) for one in each)
     )
 
 
 def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
-    """By the records of its tables: published ones are always there, ours where they have been run."""
+    """The verdict on a claim by the answers of its tables."""
     return Verdict(claim, [pair for one in claim.differences for pair in one.pairs(tables)])

@@ -1,4 +1,4 @@
-"""Results of tables go from folders of runs into json files: of runs that the recipes, as they stand, would make."""
+"""Collect the results of tables into the json files of docs/reproduction, where the config is still the recipe's."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from torso.results.checkpoint import write_text
 
 _OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")
 _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")
-"""Keys that say where and how it ran, and what else was measured."""
+"""Keys that say where and how a run ran, and what else it measured."""
 
 
 @cache
 def whole_table(name: str) -> TablePlan:
-    """The plan of a table as its recipe stands, with one seed."""
+    """The plan of a whole table with one seed."""
     return plan(recipe(name))
 
 
 def blank(name: str) -> list[Answer]:
-    """The records of a table of which nothing has been run."""
+    """The answers of a table of which nothing has been run."""
     made = whole_table(name)
     return answers_of(made, [{} for _ in made.lines])
 
 
 def read(folder: Path) -> dict[str, list[Answer]]:
-    """Table → its records, for the tables that have a file."""
+    """Table → its answers, for the tables that have a file."""
     there = {name: folder / _file(name) for name in names()}
     return {name: json.loads(path.read_text("utf-8")) for name, path in there.items() if path.is_file()}
 
 
 def collect(out: Path, folder: Path) -> dict[str, list[str]]:
-    """Bring the results of runs into the folder: what has been run, or has diverged, replaces what was there, unless
-    that has more seeds.
+    """Add the results below `out` to the folder. A new result replaces the old one, unless the old one has more seeds.
 
-    Table → what was not taken, in words: where the config is not the recipe's (`--set train.rounds=1`), fewer seeds."""
+    Returns table → messages on results that were not taken: the config is not the recipe's (`--set train.rounds=1`), or
+    there are fewer seeds."""
     before, taken = read(folder), {}
     for name in names():
         path = out / name.replace("/", "-") / "table.json"
@@ -55,8 +55,8 @@ def collect(out: Path, folder: Path) -> dict[str, list[str]]:
 
 
 def tidy(folder: Path) -> dict[str, list[str]]:
-    """Drop what the recipes would no longer run like that, add lines that they have got since, and answer anew what
-    other tables ask of the same runs. As `collect`."""
+    """Drop results whose recipe has changed, add lines that are new in the recipes, and copy results between tables
+    that need the same run. Returns messages as `collect` does."""
     dropped: dict[str, list[str]] = {}
     for name, answers in read(folder).items():
         if left := _write(folder, name, _own(answers)):
@@ -66,7 +66,7 @@ def tidy(folder: Path) -> dict[str, list[str]]:
 
 
 def _share(folder: Path) -> None:
-    """Where a table has not run what it asks, the answer of one that has; `from` names that one."""
+    """Copy an answer into tables that need the same run and have not run it; `from` names the table that has."""
     there, asked = read(folder), {name: _questions(name) for name in names()}
     known: dict[str, Answer] = {}
     for name, answers in there.items():
@@ -81,12 +81,12 @@ def _share(folder: Path) -> None:
 
 
 def _own(answers: Sequence[Answer]) -> dict[str, Answer]:
-    """By their keys, those that the table itself has run."""
+    """Key → answer, of those that the table has run itself."""
     return {_key(answer): answer for answer in answers if (answer["ours"] or failures(answer)) and "from" not in answer}
 
 
 def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]:
-    """`sources`: by the key of a line, what is known of it, the newest first."""
+    """Write the table's file and return messages. `sources`: key of a line → its answer; the newest source first."""
     told, lines = _configs(name), blank(name)
     left: list[str] = []
     for place, line in enumerate(lines):
@@ -120,19 +120,19 @@ def _ours(answer: Answer) -> Answer:
 
 
 def _seeds(answer: Answer) -> int:
-    """With how many it came to an end, good or bad; where the machine failed it says nothing."""
+    """How many seeds finished or diverged; seeds at which the machine failed do not count."""
     return len(answer["ours"]["seeds"] if answer["ours"] else ()) + sum(map(is_divergence, failures(answer)))
 
 
 @cache
 def _configs(name: str) -> Mapping[int, Mapping[str, Any]]:
-    """Place of a line → the config by which the recipe answers it, as it stands in a file."""
+    """Place of a line → the config of the recipe, as a json file has it."""
     runs = [(run, json.loads(json.dumps(changed(run.config)))) for run in whole_table(name).runs]
     return {place: config for run, config in runs for place in run.answers}
 
 
 def _questions(name: str) -> dict[int, str]:
-    """Place of a line → what it asks, in words that are the same where two tables ask the same."""
+    """Place of a line → a key that is equal where lines of two tables need the same measure of the same run."""
     made, told = whole_table(name), _configs(name)
     found = {}
     for run in made.runs:
@@ -144,7 +144,7 @@ def _questions(name: str) -> dict[int, str]:
 
 
 def _tuned(config: Config) -> dict[str, str]:
-    """Fine-tuning as the method has it, where that is to train everything, is fine-tuning everything."""
+    """A method that fine-tunes all parts and `personalize.part=full` are the same."""
     as_all = config.personalize.part == "method" and config.method.personal.phases == (Phase("all"),)
     return {"personalize.part": "full"} if as_all else {}
 

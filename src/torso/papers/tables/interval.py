@@ -1,4 +1,4 @@
-"""How sure a difference of two means over seeds is: Student's interval, for a handful of seeds."""
+"""Student's 95 % interval of the difference of two means over a few seeds."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from torso.report.statistics import student_quantile
 
 @dataclass(frozen=True)
 class VarianceOfMean:
-    """The variance of a mean, and the degrees of freedom with which it is known."""
+    """The variance of a mean over seeds, and its degrees of freedom."""
 
     variance: float
     freedom: int
 
 
 def variance_over_seeds(answer: Answer) -> VarianceOfMean | None:
-    """Of our mean; one seed has none."""
+    """The variance of our mean; None with one seed."""
     values = list(answer["ours"]["seeds"].values())
     return VarianceOfMean(variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
 
 
-def half_width(*spreads: VarianceOfMean | None) -> float:
-    """Half of the 95 % interval of a difference of independent means, degrees of freedom by Welch and Satterthwaite;
-    NaN where a spread is not known."""
-    known = [spread for spread in spreads if spread is not None]
-    if len(known) < len(spreads):
+def half_width(*variances: VarianceOfMean | None) -> float:
+    """Half of the 95 % interval of a difference of independent means, with Welch and Satterthwaite's degrees of
+    freedom; NaN where a variance is not known."""
+    known = [each for each in variances if each is not None]
+    if len(known) < len(variances):
         return math.nan
-    total = sum(spread.variance for spread in known)
+    total = sum(each.variance for each in known)
     if total == 0:
         return 0.0
-    freedom = total**2 / sum(spread.variance**2 / spread.freedom for spread in known)
+    freedom = total**2 / sum(each.variance**2 / each.freedom for each in known)
     return student_quantile(freedom) * math.sqrt(total)
 
 
 def half_width_to_published(answer: Answer) -> float:
-    """Half of the 95 % interval of ours minus published; NaN for one seed.
+    """Half of the 95 % interval of ours minus published; NaN with one seed.
 
-    A paper's standard deviation counts where it is over seeds. Where it is over clients, or there is none, the
-    published number is taken to vary from seed to seed as ours does: a mean of so many seeds, or one run."""
+    The paper's standard deviation is used where it is over seeds. Where it is over clients, or there is none, the
+    published number is assumed to vary over seeds as ours does."""
     mine = variance_over_seeds(answer)
     if mine is None:
         return math.nan
@@ -53,6 +53,6 @@ def half_width_to_published(answer: Answer) -> float:
 
 
 def seeds_of(answer: Answer) -> int:
-    """Of how many seeds a published number is the mean: "5 seeds"; one run where the paper does not say."""
+    """How many seeds the published mean is over ("5 seeds"); 1 where the paper does not say."""
     count, _, over = str(answer["published"]["std_over"]).partition(" ")
     return int(count) if over == "seeds" else 1

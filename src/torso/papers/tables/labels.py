@@ -1,4 +1,4 @@
-"""What the papers call their methods, as settings of ours: each line of a published table can be run by name."""
+"""The method names of the papers' tables as presets and settings of Torso."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def preset_of(paper: str, label: str) -> str:
 
 
 def settings_of(paper: str, label: str, setting: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """KEY=VALUE settings that make `method` what a record of a paper's table is about.
+    """KEY=VALUE settings of the method behind a published number.
 
-    Only what concerns the method: rounds, data and networks are for the recipe of the table."""
+    Rounds, data and networks come from the recipe of the table."""
     name, given = preset_of(paper, label), setting or {}
     said = [f"method.name={name}"]
     if paper == "Fed-RoD" and name not in _HAS_ITS_OWN and not name.startswith(("fedrod", "fedavg-")):
@@ -137,7 +137,7 @@ def settings_of(paper: str, label: str, setting: Mapping[str, Any] | None = None
 
 
 def _variant(name: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """What the setting of a record says of the method itself."""
+    """What the setting of a number says about the method."""
     if name == "partial-update":  # conv12: the first two blocks; conv1234+linear: everything
         blocks, _, head = given.get("local_update_part", "conv1").removeprefix("conv").partition("+")
         yield "method.train=all" if head else f"method.train=blocks:{len(blocks)}"

@@ -1,4 +1,4 @@
-"""Claimed differences: two records of one setting, one of which is to be above the other."""
+"""Pairs of numbers in one setting: the claim says that one is above the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torso.papers.tables.review import CONTEXT, value
 
 @dataclass(frozen=True)
 class Pair:
-    """`better` is to be above `worse` by more than `by`, in the paper's numbers and in ours."""
+    """The claim: `better` is above `worse` by more than `by`. Checked in the paper's numbers and in ours."""
 
     better: Answer
     worse: Answer
@@ -28,7 +28,7 @@ class Pair:
 
     @property
     def seeds(self) -> int:
-        """Of ours, those that failed with them."""
+        """How many seeds of ours the pair has, failed ones included."""
         sides = (self.better, self.worse)
         return min(len((side["ours"] or {"seeds": ()})["seeds"]) + len(failures(side)) for side in sides)
 
@@ -36,7 +36,7 @@ class Pair:
         return _lost(self.better, ours) or _lost(self.worse, ours)
 
     def held(self, ours: bool) -> bool:
-        """A side that diverged has lost; where both did, nothing is above anything."""
+        """Whether the claim holds. A side that diverged has lost; where both diverged, it does not hold."""
         if self.diverged(ours):
             return not _lost(self.better, ours)
         return self.above(ours) > 0
@@ -46,11 +46,12 @@ class Pair:
         return float(better) - float(worse)
 
     def above(self, ours: bool) -> float:
-        """By how much the difference is above what is claimed."""
+        """The difference minus the claimed one."""
         return self.difference(ours) - self.by
 
     def sure(self) -> int:
-        """1 or -1 where ours is above or below what is claimed by more than Student's 95 % interval; otherwise 0."""
+        """1 or -1 where ours is above or below the claimed difference by more than Student's 95 % interval; otherwise
+        0."""
         error = half_width(variance_over_seeds(self.better), variance_over_seeds(self.worse))
         return int(self.above(ours=True) > error) - int(self.above(ours=True) < -error)  # no number is above NaN
 
@@ -61,17 +62,17 @@ def _found(answer: Answer, ours: bool) -> Mapping[str, Any]:
 
 
 def _lost(answer: Answer, ours: bool) -> bool:
-    """A published number that is missing is of training that failed, as the paper says."""
+    """Whether a side diverged. A published mean is missing where the paper says that training failed."""
     return diverged(answer) if ours else answer["published"]["mean"] is None
 
 
 @dataclass(frozen=True)
 class Tally:
-    """In how many pairs the difference is as claimed, and its mean over those in which nothing diverged.
+    """In how many pairs the claim holds (`held` of `there`), and the mean difference where nothing diverged.
 
-    `diverged`: pairs of which a side did; `walkovers`: those of them that are held, since it was the other side alone.
-    `clear` and `against`: in how many it is so, or the other way round, beyond the error over seeds; `seeds`: how many
-    pairs have so many."""
+    `diverged`: pairs of which a side diverged. `walkovers`: pairs that hold only because the other side diverged.
+    `clear` and `against`: pairs in which ours is clearly for or against the claim, beyond the error over seeds.
+    `seeds`: number of seeds → how many pairs have it."""
 
     held: int
     there: int
@@ -93,7 +94,7 @@ class Tally:
 
 
 def tally(pairs: Sequence[Pair], ours: bool) -> Tally:
-    """Of the paper's numbers, or of ours where they have been run."""
+    """Count the pairs: by the paper's numbers, or by ours where they have been run."""
     there = [pair for pair in pairs if pair.run] if ours else pairs
     finished = [pair for pair in there if not pair.diverged(ours)]
     sure = [pair.sure() for pair in finished] if ours else []
@@ -112,10 +113,10 @@ def tally(pairs: Sequence[Pair], ours: bool) -> Tally:
 def matched(
     answers: Sequence[Answer], better: Mapping[str, Any], worse: Mapping[str, Any], by: float = 0.0
 ) -> list[Pair]:
-    """What the two selectors choose, wherever both stand in one setting.
+    """All pairs in one setting of an answer that `better` selects and one that `worse` selects.
 
-    They stand in one setting where they agree on every key but those on which the selectors differ. A key that one side
-    does not have (local-only has no fraction) agrees with any value."""
+    Two answers are in one setting if they agree on every key, but for those on which the selectors differ. A key that
+    one side does not have (local-only has no fraction) agrees with any value."""
     keys = [key for key in {*CONTEXT, "method", *better} if better.get(key) == worse.get(key)]
     left, right = ([answer for answer in answers if chosen_by(answer, side)] for side in (better, worse))
     return [
@@ -127,7 +128,8 @@ def matched(
 
 
 def chosen_by(answer: Answer, selector: Mapping[str, Any]) -> bool:
-    """Whether every key of the selector has its value, or one of its values, here; variants only when asked for."""
+    """Whether the answer has the value, or one of the values, of every key of the selector. Second lines only when
+    asked."""
     if answer["variant"] and "variant" not in selector:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""From the records of a table to runs: which configs, and which of their measures answers which number."""
+"""From the numbers of a table to runs: their configs, and which measure of which run answers which number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
 
 @dataclass(frozen=True)
 class TableLine:
-    """A record to answer, once or a second time with the paper's mistake (`variant`)."""
+    """A published number to answer; `variant`: the name of its second line, empty for the first."""
 
     published: PublishedNumber
     wanted: Wanted | Refusal
@@ -33,7 +33,7 @@ class TableLine:
 
 @dataclass(frozen=True)
 class TableRun:
-    """One run of a table; `answers`: place of a line → the name of the measure that answers it."""
+    """One run of a table. `answers`: place of a line → the measure that answers it."""
 
     name: str
     config: Config
@@ -48,20 +48,19 @@ class TableRun:
 class TablePlan:
     recipe: Recipe
     lines: tuple[TableLine, ...]
-    runs: tuple[TableRun, ...]  # those that train alike next to each other
-    chosen: frozenset[int] = field(default_factory=frozenset)  # places of lines that were asked for
+    runs: tuple[TableRun, ...]  # runs that train alike stand next to each other
+    chosen: frozenset[int] = field(default_factory=frozenset)  # places of the lines that --only selects
 
     @property
     def refused(self) -> dict[str, int]:
-        """Reason → number of records, of those asked for."""
+        """Reason → how many of the selected lines cannot be run."""
         reasons = [self.lines[i].wanted for i in sorted(self.chosen)]
         names = [reason.reason for reason in reasons if isinstance(reason, Refusal)]
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
 def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
-    """Every number, and after it the second line of those whose published number came from a mistake that we can
-    switch on."""
+    """A line for every number, followed by its second line where the recipe has one."""
     found: list[TableLine] = []
     for number in recipe.numbers:
         found.append(TableLine(number, resolve(recipe, number)))
@@ -99,8 +98,8 @@ def plan(
 
 
 def _order(run: TableRun) -> tuple[Any, ...]:
-    """Runs that can share a device's steps next to each other: same network, method and local work. Of those that train
-    the same, the one that others begin at first."""
+    """Runs that can share the steps of a device stand next to each other: same network, method and local work. Of runs
+    with the same rounds, the one that others begin at is first."""
     config = run.config
     alike = (config.data.source, config.model.body, config.method.name, config.train.local_epochs, config.train.rounds)
     last = not TRAIN_ANEW.isdisjoint(config.measure.names)
@@ -113,7 +112,7 @@ def _resolved(common: str, said: tuple[str, ...]) -> Config:
 
 
 def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
-    """The table's common part, what the record says, what the user says."""
+    """The recipe's common part, then the settings of the number, then those of the user."""
     config = _resolved(json.dumps(recipe.config), (*said, "run.checkpoint_every=0", *sets))
     if config.method.share.part == "none" and config.train.fraction != 1.0:  # everybody trains in every round
         return config.but("train.fraction=1.0")
@@ -121,7 +120,7 @@ def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
 
 
 def _key(config: Config) -> str:
-    """Equal where one run can answer: everything but what is measured, and after how many epochs."""
+    """Equal for lines that one run can answer: all keys but the measures."""
     tree = config.as_tree()
     tree["measure"].pop("names")
     return json.dumps(tree, sort_keys=True)
@@ -153,7 +152,7 @@ def _run(
 
 
 def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[str]:
-    """Readable and different: the method, and the settings in which runs of the table differ."""
+    """A different name for each run: the method, and the settings in which runs of the table differ."""
     firsts = [lines[places[0]] for places in groups]
     keys = list(dict.fromkeys(key for line in firsts for key in line.published.setting if key not in _UNNAMED))
     keys = [key for key in (*keys, "dataset", "model") if len({str(line.published.value(key)) for line in firsts}) > 1]
@@ -171,7 +170,7 @@ def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[
 
 
 def _values(line: TableLine, key: str) -> tuple[Any, ...]:
-    """What a condition on this key may name; a method by its label in the paper or by our preset."""
+    """The values of a line for a condition of --only; a method has two: its label in the paper and its preset."""
     if key in ("method", "algorithm"):
         return (line.published.algorithm, preset(line.published))
     if key == "variant":

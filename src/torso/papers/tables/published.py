@@ -19,7 +19,7 @@ PAPERS: Mapping[str, str] = {"fedbabu": "FedBABU", "fedrod": "Fed-RoD", "fedncm"
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """One printed number. `mean` is None where the paper reports that training failed."""
+    """One number of a paper's table. `mean` is None where the paper reports that training failed."""
 
     paper: str
     table: str
@@ -35,7 +35,7 @@ class PublishedNumber:
     note: str = ""
 
     def value(self, key: str) -> Any:
-        """A key of the setting, or of the record itself; None where it has no such key."""
+        """The value of a key of the setting or of the number itself; None where there is no such key."""
         return self.setting.get(key, getattr(self, key, None) if key in _OWN else None)
 
 
@@ -44,11 +44,11 @@ _OWN = ("dataset", "model", "algorithm", "metric")
 
 @dataclass(frozen=True)
 class Label:
-    """What a recipe says of one label of its table, beyond the settings of its records.
+    """What a recipe says of one method label of its table, beyond the settings of its numbers.
 
-    `sets`: KEY=VALUE; `answers`: metric → the measure that answers it, where that is not the usual one; `why`: what a
-    reader has to know; `bug`: the published number came from a mistake, so that ours is not expected to agree; `again`:
-    how a second line is run and answered, with the mistake switched on."""
+    `sets`: KEY=VALUE. `answers`: metric → measure, where it is not the usual one. `why`: a note for the reader. `bug`:
+    the mistake that the published number came from, so that ours is not expected to agree. `second_line`: how the
+    number is run once more, with the mistake."""
 
     sets: tuple[str, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Label:
 
 @dataclass(frozen=True)
 class SecondLine:
-    """A second line: further settings, other measures, what it is called, and of which metrics (none named: of all)."""
+    """How numbers are run a second time: further settings, other measures, its name, and its metrics (empty: all)."""
 
     sets: tuple[str, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class SecondLine:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table: what its records have in common, and in which layout the paper prints it."""
+    """A table: the config that its runs have in common, and the layout of the paper."""
 
     paper: str  # as a command spells it
     table: str
@@ -80,7 +80,7 @@ class Recipe:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     config: Mapping[str, Any]
-    datasets: Mapping[str, tuple[str, ...]]  # data set → settings that it brings
+    datasets: Mapping[str, tuple[str, ...]]  # data set → settings
     labels: Mapping[str, Label]
     caveats: tuple[str, ...]
 
@@ -107,7 +107,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def recipe(name: str) -> Recipe:
-    """The recipe of a table: the paper's common part, with what the table's own file says over it."""
+    """The recipe of a table: TABLE.toml over the paper's paper.toml."""
     known = names()
     paper, _, table = name.lower().partition("/")
     if f"{paper}/{table}" not in known:

@@ -1,4 +1,4 @@
-"""Run a table: its runs in order, each in its folder, and table.json rewritten after each."""
+"""Run a table: each run in its folder, and table.json written again after each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torso.runs.run import Stopped
 
 @dataclass
 class TableResults:
-    """A table that is being run: `answers` so far, and what went wrong with runs that broke."""
+    """The results of a table so far, and the errors of runs that broke."""
 
     plan: TablePlan
     out: Path
@@ -47,7 +47,7 @@ class TableResults:
         return answers_of(self.plan, self.found)
 
     def note(self, run: TableRun, result: Result | Exception) -> None:
-        """Take the result of a run in."""
+        """Add the result of a run."""
         if isinstance(result, Exception):
             self.broken[run.name] = result
             found = failed(result, run.config)
@@ -72,10 +72,10 @@ def reproduce(
     stop: Stop | None = None,
     processes: int = 1,
 ) -> TableResults:
-    """Run what is not finished yet. A run that breaks does not end the others; a stop does, and is resumed later.
+    """Run what is not finished. A run that breaks does not end the others. After a stop the same command continues.
 
-    `whole`: the plan of the whole table; table.json then has what other commands have found, too. `processes` share the
-    runs, which fills an accelerator that one of them would leave idle between its rounds."""
+    `whole`: the plan of the whole table; table.json then has the results of earlier commands, too. `processes`: how
+    many share the runs, to keep an accelerator busy that one process would leave idle between rounds."""
     table = TableResults(plan, out, whole)
     _recall(table)
     waiting = []
@@ -108,7 +108,7 @@ def reproduce(
 
 
 def _recall(table: TableResults) -> None:
-    """Take in what was finished before and is not asked for now."""
+    """Add the finished runs of the table that the plan does not select."""
     asked = {run.name for run in table.plan.runs}
     for run in table.whole.runs if table.whole else ():
         place = table.place(run)

@@ -1,4 +1,4 @@
-"""Reading a reproduced table as a reviewer would: pure functions over the records of table.json."""
+"""How near a table comes to the published one: pure functions of the answers in table.json."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def value(answer: Answer, key: str) -> Any:
 
 
 def judged(answer: Answer) -> bool:
-    """There is an outcome to set against a published accuracy that did not come from a mistake that ours leaves out."""
+    """Whether ours can be set against the published number: there is a result, and both are accuracies of the same
+    method (no mistake of the paper that ours leaves out)."""
     known = (answer["ours"] is not None or diverged(answer)) and answer["published"]["mean"] is not None
     return known and not answer.get("not_comparable") and not str(answer["metric"]).startswith("total_")  # costs
 
 
 def comparable(answer: Answer) -> bool:
-    """Both accuracies are there; a mean over the seeds at which training did not diverge would flatter."""
+    """Whether there is a difference to compute: a mean over only the seeds that did not diverge would be too good."""
     return judged(answer) and not diverged(answer)
 
 
@@ -49,13 +50,13 @@ def apart(answer: Answer) -> float:
 
 
 def within_points(answers: Iterable[Answer], points: float = 3.0) -> tuple[int, int]:
-    """How many of the numbers lie within so many points, and how many there are; what diverged is not near."""
+    """How many numbers lie within so many points of the paper, and of how many; training that diverged is not near."""
     found = [not diverged(answer) and abs(apart(answer)) <= points for answer in answers if judged(answer)]
     return sum(found), len(found)
 
 
 def within_error(answers: Iterable[Answer]) -> tuple[int, int]:
-    """How many lie within the 95 % interval of ours minus published, of those with several seeds."""
+    """How many numbers lie within the 95 % interval of ours minus published, and of how many with several seeds."""
     known = [(apart(answer), half_width_to_published(answer)) for answer in answers if comparable(answer)]
     several = [(difference, error) for difference, error in known if not math.isnan(error)]
     return sum(abs(difference) <= error for difference, error in several), len(several)
@@ -75,7 +76,7 @@ def ranks(values: Sequence[float]) -> np.ndarray:
 
 
 def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[tuple[str, Any], ...], float]:
-    """By setting, the rank correlation of ours and published over what is compared there: methods and their options."""
+    """Setting → the rank correlation of ours and published, over the methods and options that are compared there."""
     groups: dict[tuple[tuple[str, Any], ...], list[Answer]] = {}
     for answer in answers:
         if comparable(answer):
@@ -90,7 +91,7 @@ def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[t
 
 @dataclass(frozen=True)
 class SecondLineCount:
-    """Second lines of one name: how many are near, of how many, and how many first lines of the same numbers are."""
+    """Second lines of one name: how many are near the paper, of how many, and how many of their first lines are."""
 
     name: str
     near: int
@@ -99,7 +100,7 @@ class SecondLineCount:
 
 
 def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
-    """How near a second line comes says whether the published number came from what it does otherwise."""
+    """Where second lines are near and first lines are not, the published numbers probably came from the second way."""
     firsts = {_number(answer): answer for answer in answers if not answer["variant"]}
     found = []
     for name in dict.fromkeys(str(answer["variant"]) for answer in answers if answer["variant"]):
@@ -111,13 +112,14 @@ def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
 
 
 def _number(answer: Answer) -> str:
-    """Which published number a line is of."""
+    """The published number that an answer belongs to, as a key."""
     return json.dumps([answer[key] for key in ("dataset", "model", "setting", "method", "metric")])
 
 
 @dataclass(frozen=True)
 class Review:
-    """A table in numbers, first lines only; `order`: mean rank correlation over settings, NaN where none has enough."""
+    """Counts over the first lines of a table. `order`: mean rank correlation over settings; NaN where none has
+    three."""
 
     numbers: int
     measured: int

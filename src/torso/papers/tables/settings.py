@@ -1,4 +1,4 @@
-"""What a record of a table means as settings of ours: setting key → config key, data set → source, metric → measure."""
+"""A published number as config settings: setting key → config key, data set → source, metric → measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REASONS: Mapping[str, str] = {
     "setup": "the paper does not say with which clients, data and attackers",
     "no result": "the table lists a setting, not something measured",
 }
-"""Why a record cannot be run here. Unreadable cells of the papers are not among the records at all."""
+"""Why a number cannot be run here. Unreadable cells of the papers are not among the numbers."""
 
 _SOURCES = {
     "CIFAR10": "cifar10",
@@ -90,7 +90,7 @@ _KEYS: Mapping[str, str | Callable[[Any], tuple[str, ...]]] = {
     "head_init": lambda said: (f"model.head_init={_HEAD_INITS[said]}",),
     "test": lambda said: ("data.imbalance_test=true",),  # "class-imbalanced like training"
 }
-"""Setting key → the key of ours that takes its value, or what it comes to."""
+"""Setting key → the config key that takes its value, or a function that gives KEY=VALUE."""
 
 ELSEWHERE = frozenset(
     {
@@ -105,7 +105,7 @@ _FLOATS = frozenset({"alpha", "fraction", "momentum", "imbalance_ratio", "lr", "
 
 @dataclass(frozen=True)
 class Wanted:
-    """A record as something to run: settings, the measure that answers it, epochs of fine-tuning (0: does not say)."""
+    """How to run a number: settings, the measure that answers it, epochs of fine-tuning (0: the paper does not say)."""
 
     sets: tuple[str, ...]
     measure: str
@@ -118,7 +118,7 @@ class Refusal:
 
 
 def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None) -> Wanted | Refusal:
-    """What to run for a number, or why that cannot be; `again`: for its second line."""
+    """How to run a number, or why it cannot be run. `second`: for its second line."""
     reason = refusal(number)
     if reason:
         return Refusal(reason)
@@ -140,7 +140,7 @@ def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None =
 
 
 def refusal(number: PublishedNumber) -> str:
-    """The key of REASONS that keeps a record from being run, or nothing."""
+    """The key of REASONS why a number cannot be run, or nothing."""
     if number.metric == "rounds" or "attack" in number.setting:
         return "no result" if number.metric == "rounds" else "setup"
     if number.model not in _BODIES and number.model != "Fed-RoD ConvNet":
