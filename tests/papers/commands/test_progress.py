@@ -10,6 +10,7 @@ from tests.runs.samples import tiny
 
 from torso import run
 from torso.papers.commands.progress import TableBar, TableLines
+from torso.runs.events import Begin
 from torso.runs.rounds import Round
 from torso.server.state import Cost
 
@@ -34,3 +35,14 @@ def test_a_search_that_goes_on_beyond_what_was_foreseen_does_not_count_past_its_
         "leaderboard: 1/1",
         "leaderboard: 2 (1 foreseen)",
     ]
+
+
+def test_a_run_that_begins_again_is_not_counted_twice() -> None:
+    with TableBar(Console(quiet=True)) as bar:
+        bar.expect("fedbabu/13", 1, 3, 0)
+        one = bar.beside()
+        for done in (0, 1):  # two rounds, of which one was kept; then the other again, and the third
+            one.begin(Begin("fedavg", 0, 10, 3, done))
+            for number in (done + 1, done + 2):
+                one.round(Round(number, "", 0.1, (0,), 1.0, Cost()), 0.1, {})
+        assert bar.progress.tasks[0].completed == 3

@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.conftest import Torso
 
 from torso.measure import Accuracy
-from torso.papers.commands.progress import TableBar, TableLines
+from torso.papers.commands.progress import TableLines
 from torso.papers.experiments.datasets import find_all
 from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import recipe
@@ -25,7 +25,6 @@ from torso.parallel.ray_crew import OnRay
 from torso.runs.events import Begin, Stop
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
-from torso.server.state import Cost
 
 from ..tiny import QUICK, tiny_cifar10
 
@@ -138,14 +137,3 @@ def test_data_that_a_machine_lacks_end_the_table_with_a_word(
     said = torso(*words, sets=(*QUICK, "run.engine=ray", "run.ray.workers=1"))
     assert said.status == 2
     assert f"data.root = '{data}' is not there on" in " ".join(said.err.split())
-
-
-def test_a_run_that_begins_again_is_not_counted_twice() -> None:
-    with TableBar(Console(quiet=True)) as bar:
-        bar.expect("fedbabu/13", 1, 3, 0)
-        one = bar.beside()
-        for done in (0, 1):  # two rounds, of which one was kept; then the other again, and the third
-            one.begin(Begin("fedavg", 0, 10, 3, done))
-            for number in (done + 1, done + 2):
-                one.round(Round(number, "", 0.1, (0,), 1.0, Cost()), 0.1, {})
-        assert bar.progress.tasks[0].completed == 3
