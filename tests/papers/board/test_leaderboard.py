@@ -22,7 +22,7 @@ from torso.papers.board.contestants import Contestant
 from torso.papers.board.definition import Axis, Board, Space, load
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.runs import BoardRuns
-from torso.papers.board.search import entries_of, read_found, run_search
+from torso.papers.board.search import entered_methods, read_found, run_search
 from torso.papers.board.trials import BoardMethod, BoardPlan, presets
 from torso.papers.experiments.estimate import Rate
 from torso.papers.experiments.reuse import training_key
@@ -298,7 +298,7 @@ def test_the_search_enters_what_is_new_once_all_has_been_tried(data: Path, tmp_p
     assert [row["name"] for row in whole["entered"]] == new[:1] == ["fn-balanced-mean"]
     assert {row["known_as"] for row in whole["tried"]} == {"", "fedavg", "fedavg-brm-ft", "fedfn"}
     heard = Heard()
-    (entry,) = entries_of(whole)
+    (entry,) = entered_methods(whole)
     (row,) = run_leaderboard([Contestant(plan, "cifar10-s2", entry)], BoardRuns(tmp_path, heard), seeds=1)
     assert row["new"]
     assert row["personal"]["mean"] > 0

@@ -39,7 +39,7 @@ def rows(contestants: Sequence[Contestant], runs: BoardRuns) -> list[Row]:
     return [_row(one, runs) for one in contestants]
 
 
-def no_row(setting: str, entry: BoardMethod) -> Row:
+def empty_row(setting: str, entry: BoardMethod) -> Row:
     """The row of a method that has not been run."""
     return {
         "setting": setting,
@@ -57,7 +57,7 @@ def no_row(setting: str, entry: BoardMethod) -> Row:
 def _row(one: Contestant, runs: BoardRuns) -> Row:
     point = runs.chosen(one)
     known = {"chosen": point, "tried": runs.tried(one), "status": _choosing(one, runs)}
-    row = no_row(one.setting, one.entry) | known
+    row = empty_row(one.setting, one.entry) | known
     finals = {seed: (t, runs.results[t.name]) for seed, t in sorted(one.finals.items()) if t.name in runs.results}
     if point is None or not finals:
         return row

@@ -69,7 +69,7 @@ def read_found(folder: Path) -> dict[str, Any]:
     return found
 
 
-def entries_of(found: Mapping[str, Any]) -> list[BoardMethod]:
+def entered_methods(found: Mapping[str, Any]) -> list[BoardMethod]:
     return [BoardMethod(row["name"], tuple(row["sets"]), new=True) for row in found.get("entered", ())]
 
 

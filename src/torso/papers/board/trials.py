@@ -30,7 +30,7 @@ def presets(board: Board) -> list[BoardMethod]:
     return [BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in board.entries.items()]
 
 
-def strangers(board: Board) -> list[BoardMethod]:
+def plugin_methods(board: Board) -> list[BoardMethod]:
     """Methods that leaderboard.toml does not name: registered by a plugin."""
     spoken = {*board.entries, *(name for names in board.left_out.values() for name in names)}
     return [BoardMethod(name, (f"method.name={name}",)) for name in methods if name not in spoken]

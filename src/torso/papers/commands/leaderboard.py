@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torso.papers.board.contestants import Contestant
     from torso.papers.board.trials import BoardMethod, BoardPlan
 
-    Pair = tuple[str, BoardMethod, Combination | None]
+    Candidate = tuple[str, BoardMethod, Combination | None]
 
 Part = Annotated[str, typer.Option(help="Part of the board: 'setting=cifar10-s2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Judge everything with this many seeds.")]
@@ -74,7 +74,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         load_plugins(plugin)
         plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))
         space = combinations(plan) if search else []
-        whole = _search_pairs(plan, space) if search else _board_pairs(plan, out)
+        whole = _search_candidates(plan, space) if search else _board_candidates(plan, out)
         chosen = _contestants(plan, _selected(whole, only), data_root, dry_run)
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
@@ -83,9 +83,9 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             run = chosen[0].tuning[0].config.run
             share = processes or filling(run)
             hire = cache(lambda: stack.enter_context(crew(run, share)))
-            hands = (run.ray.workers or 4) if run.engine == "ray" else share
+            workers = (run.ray.workers or 4) if run.engine == "ray" else share
             # a family makes two packs or so: twice as many keep all processes busy
-            runs = BoardRuns(out, listener, stop, hire, 2 * hands if hands > 1 else 1)
+            runs = BoardRuns(out, listener, stop, hire, 2 * workers if workers > 1 else 1)
             if search:
                 found = run_search(chosen, space, runs)
             else:
@@ -99,26 +99,26 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         end(runs.broken)
 
 
-def _board_pairs(plan: BoardPlan, out: Path) -> list[Pair]:
+def _board_candidates(plan: BoardPlan, out: Path) -> list[Candidate]:
     """The presets, methods of plugins, and combinations that an earlier search below `out` has entered."""
     from torso.papers.board.definition import NAME
-    from torso.papers.board.search import entries_of, read_found
-    from torso.papers.board.trials import presets, strangers
+    from torso.papers.board.search import entered_methods, read_found
+    from torso.papers.board.trials import plugin_methods, presets
 
-    entries = [*presets(plan.board), *strangers(plan.board), *entries_of(read_found(out / NAME))]
+    entries = [*presets(plan.board), *plugin_methods(plan.board), *entered_methods(read_found(out / NAME))]
     return [(setting, entry, None) for entry in entries for setting in plan.board.settings]
 
 
-def _search_pairs(plan: BoardPlan, space: Sequence[Combination]) -> list[Pair]:
+def _search_candidates(plan: BoardPlan, space: Sequence[Combination]) -> list[Candidate]:
     there = [one for one in space if not one.refused]
     return [(setting, one.entry, one) for one in there for setting in plan.board.search.settings]
 
 
-def _selected(whole: Sequence[Pair], only: str) -> list[Pair]:
+def _selected(whole: Sequence[Candidate], only: str) -> list[Candidate]:
     from torso.papers.experiments.selection import select
 
-    def values(pair: Pair, key: str) -> tuple[str, ...]:
-        setting, entry, one = pair
+    def values(candidate: Candidate, key: str) -> tuple[str, ...]:
+        setting, entry, one = candidate
         known = {"setting": setting, "method": entry.name, **(one.axes if one else {})}
         return (known[key],) if key in known else ()
 
@@ -127,17 +127,19 @@ def _selected(whole: Sequence[Pair], only: str) -> list[Pair]:
     return [whole[place] for place in places]
 
 
-def _contestants(plan: BoardPlan, pairs: Sequence[Pair], root: Path | None, dry_run: bool) -> list[Contestant]:
+def _contestants(
+    plan: BoardPlan, candidates: Sequence[Candidate], root: Path | None, dry_run: bool
+) -> list[Contestant]:
     """The contestants, with the places of their data; raises RequestError where data are missing."""
     from torso.papers.board.contestants import Contestant
     from torso.papers.board.trials import BoardPlan
     from torso.papers.experiments.datasets import roots_for
     from torso.runs.run import device_of
 
-    configs = [plan.config(setting, entry, {}) for setting, entry, _ in pairs]
+    configs = [plan.config(setting, entry, {}) for setting, entry, _ in candidates]
     device_of(configs[0].run)
     placed = BoardPlan(plan.board, plan.sets, roots_for(configs, root, missing=dry_run))
-    return [Contestant(placed, *pair) for pair in pairs]
+    return [Contestant(placed, *candidate) for candidate in candidates]
 
 
 def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.papers.experiments.datasets import DATASETS
 from torso.papers.experiments.reuse import TRAIN_ANEW, opening_key, training_key
-from torso.papers.experiments.runner import PlannedRun
+from torso.papers.experiments.runner import NamedConfig
 from torso.parallel.packs import CLIENTS, packs, participants
 from torso.precision import precision_of
 from torso.runs.run import device_named
@@ -87,7 +87,7 @@ def image_flops(body: str) -> float:
     return step_flops(net, image, _BATCH, learnable(net, net.state_dict())) / _BATCH
 
 
-def seconds(runs: Sequence[PlannedRun], rate: Rate) -> float:
+def seconds(runs: Sequence[NamedConfig], rate: Rate) -> float:
     """Time of all runs. Training that runs share counts once; runs in one stack take their steps together."""
     configs = [run.config for run in runs]
     trained: set[str] = {training_key(config) for config in configs}

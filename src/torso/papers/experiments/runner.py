@@ -20,7 +20,7 @@ from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 
 
-class PlannedRun(Protocol):
+class NamedConfig(Protocol):
     """A config and the name of its folder."""
 
     @property
@@ -42,7 +42,7 @@ def announce(listener: Listener | None, title: str, runs: int, rounds: int, done
         listener.expect(title, runs, rounds, done)
 
 
-P = TypeVar("P", bound=PlannedRun)
+P = TypeVar("P", bound=NamedConfig)
 
 
 def run_all(
@@ -66,7 +66,7 @@ def run_all(
                 thin([places[number]])
 
 
-def _check(result: Result | Exception, run: PlannedRun) -> None:
+def _check(result: Result | Exception, run: NamedConfig) -> None:
     """Raise what is wrong with the request or with the device: that ends all runs."""
     if isinstance(result, torch.OutOfMemoryError | MemoryError):
         raise RequestError(
@@ -113,7 +113,7 @@ def waves(waiting: Sequence[P], folder: Path, known: dict[str, Path]) -> Iterato
         known |= _now_finished(wave, folder, keys)
 
 
-def _now_finished(wave: Sequence[PlannedRun], folder: Path, keys: Mapping[str, str]) -> dict[str, Path]:
+def _now_finished(wave: Sequence[NamedConfig], folder: Path, keys: Mapping[str, str]) -> dict[str, Path]:
     places = {keys[run.name]: folder / run.name for run in wave}
     return {key: place for key, place in places.items() if _can_be_begun_at(place)}
 

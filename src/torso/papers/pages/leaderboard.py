@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torso.papers.board.definition import CHOOSES, NAME, Board, load
-from torso.papers.board.rows import BOARD, key_of, no_row
+from torso.papers.board.rows import BOARD, empty_row, key_of
 from torso.papers.board.search import read_found
 from torso.papers.board.standings import (
     RANKED,
@@ -93,7 +93,7 @@ def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
     missing."""
     there = {key_of(row) for row in rows}
     waiting = [(setting, entry) for entry in presets(board) for setting in board.settings]
-    return [no_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
+    return [empty_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
 
 
 def _results(rows: Rows, board: Board) -> list[str]:

@@ -92,8 +92,8 @@ def reproduce(
     announce(listener, plan.recipe.name, len(waiting), rounds, len(table.done))
     try:
         with (
-            crew(waiting[0].config.run, processes) as hands,
-            closing(run_all(waiting, table.folder, finished_runs(out), listener, stop, hands)) as ends,
+            crew(waiting[0].config.run, processes) as workers,
+            closing(run_all(waiting, table.folder, finished_runs(out), listener, stop, workers)) as ends,
         ):
             for run, result in ends:
                 table.note(run, result)
