@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.papers import board_page
-from torso.papers import docs as reproduction
+from torso.papers.pages import leaderboard, reproduction
+from torso.papers.tables.collect import read
 from torso.report.docs import fill
 
 ROOT = Path(__file__).parents[1]
@@ -28,14 +28,14 @@ def test_generated_sections_are_up_to_date(name: str) -> None:
 
 def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
     folder = ROOT / "docs" / "reproduction"
-    tables = reproduction.read(folder)
+    tables = read(folder)
     for name, made in (("README.md", reproduction.overview(tables)), ("claims.md", reproduction.claims_page(tables))):
         text = (folder / name).read_text(encoding="utf-8")
         assert text == reproduction.plain_lines(made), "run: python -m torso.papers.docs"
 
 
 def test_the_page_of_the_leaderboard_is_up_to_date() -> None:
-    made = board_page.page(board_page.read(ROOT / "docs"))
+    made = leaderboard.page(leaderboard.read(ROOT / "docs"))
     assert (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8") == made, "run: python -m torso.papers.docs"
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from torso.config import Config
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.nets.split import split as split
+    from torso.report.plots import plot
     from torso.results.model_file import load_model, save_model
     from torso.results.result import Result
-    from torso.report.plots import plot
     from torso.runs.load import load
     from torso.runs.run import run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torso.papers.answers import Answer
+from torso.papers.tables.answers import Answer
 
 
 def answer(method: str, ours: tuple[float, ...], published: float | None, **setting: Any) -> Answer:

@@ -5,175 +5,25 @@ With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results f
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from torso.papers import board_page
-from torso.papers.answers import Answer, machines_and_versions
-from torso.papers.claims_page import page as page_of_claims
-from torso.papers.files import caveats_of
-from torso.papers.published import names, recipe
-from torso.papers.review import review
-from torso.papers.settings import REASONS
-from torso.papers.show import cell, counted, layout, notes, place
-from torso.papers.taking import blank, read, take, tidy, whole_table
-from torso.registry import plain
-from torso.report.docs import table as markdown
-
-FOLDER = Path("docs") / "reproduction"
-
-
-def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """README.md: the review of every table, and the tables."""
-    lines = [
-        "# The papers' tables again",
-        "",
-        "Made by `python -m torso.papers.docs` from the json files beside it. See [how to run a table]"
-        "(../reproduction.md) and [do the papers' claims hold?](claims.md)",
-        "",
-        *_of_runs(tables),
-    ]
-    if not tables:
-        return "\n".join([*lines, "No table has been run yet.", "", *_out_of_reach()])
-    lines += [markdown([_row(name, answers) for name, answers in tables.items()]), "", *_legend(), ""]
-    for name, answers in tables.items():
-        lines += [f"## {name}: {recipe(name).title}", "", _as_markdown(name, answers), ""]
-        lines += [f"- {note}" for note in notes(recipe(name), answers)] + [""]
-    return "\n".join([*lines, *_out_of_reach()])
-
-
-def _out_of_reach() -> list[str]:
-    """Which published numbers cannot be run here, and why."""
-    tables: dict[str, dict[str, int]] = {}
-    total = 0
-    for name in names():
-        total += len(recipe(name).records)
-        for reason, count in whole_table(name).refused.items():
-            tables.setdefault(reason, {})[name] = count
-    rows: list[dict[str, object]] = [
-        {
-            "numbers": sum(counts.values()),
-            "why": REASONS[reason],
-            "tables": ", ".join(f"{name} ({count})" for name, count in counts.items()),
-        }
-        for reason, counts in tables.items()
-    ]
-    missing = sum(sum(counts.values()) for counts in tables.values())
-    said = f"Of {total} published numbers {total - missing} can be run. Unreadable cells of the papers are not counted."
-    return ["## What cannot be run", "", said, "", markdown(rows), ""]
-
-
-def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
-    """On what it ran: machines, versions, seeds, data."""
-    run = [answer for answers in tables.values() for answer in answers if answer["ours"]]
-    if not run:
-        return []
-    seeds = sorted({len(a["ours"]["seeds"]) for a in run})
-    said = [
-        *machines_and_versions(run),
-        f"Seeds: {' or '.join(map(str, seeds))}.",
-        *caveats_of(a["data"] for a in run),
-    ]
-    return [*(f"- {text}" for text in said), ""]
-
-
-def _legend() -> list[str]:
-    return [
-        "Near: of the numbers that can be compared, how many lie within 3 points of the paper; training that diverged "
-        "is not near. Within the error: of those with several seeds, how many lie within Student's 95 % interval of "
-        "ours minus published. It counts the spread of both over seeds; where the paper gives none (FedBABU's and "
-        "FedFN's is over the clients of one run), the published number is taken to vary as ours does. With three seeds "
-        "against one run it reaches five standard deviations to either side: to lie within it says little, to lie "
-        "outside it much. Difference: mean of ours minus published. Order: rank correlation of the methods (or "
-        "options) with the paper's, averaged over settings that have three or more. Difference and order leave out "
-        "what diverged at any seed.",
-        "",
-        "Second lines are the same numbers run in another way, which is named after the method: mostly as the paper's "
-        "code does it, where that is not what the paper says. They count in no other column. Where they are near and "
-        "the first lines of the same numbers are not, the published numbers probably came from that way.",
-        "",
-        "A number that a table has not run, and that another has asked of the same run, is that one's (`from` in the "
-        "json file). Where both have run it, each has its own: two trainings of one config and seed are the same to "
-        "rounding only, on an accelerator.",
-        "",
-        "In the tables: ours (published, difference). ✗: training diverged or broke, at all seeds or at as many as it "
-        "says; the mean is then over the others.",
-    ]
-
-
-def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
-    found = review(answers)
-    failed = f" ({found.diverged} diverged)" if found.diverged else ""
-    seconds = [f"{it.name}: {it.near} of {it.there} (first lines: {it.first})" for it in found.second]
-    return {
-        "table": f"[{name}](#{_anchor(name)})",
-        "numbers run": f"{found.measured} of {found.numbers}{failed}",
-        "near": f"{found.near[0]} of {found.near[1]}" if found.near[1] else "–",
-        "within the error": f"{found.within[0]} of {found.within[1]}" if found.within[1] else "–",
-        "difference": "–" if math.isnan(found.offset) else f"{found.offset:+.1f}",
-        "order": "–" if math.isnan(found.order) else f"{found.order:.2f} ({counted(found.settings, 'setting')})",
-        "second lines near": "; ".join(seconds) or "–",
-    }
-
-
-def _anchor(name: str) -> str:
-    """As GitHub makes it of the heading."""
-    title = f"{name}: {recipe(name).title}".lower()
-    return "".join(c for c in title.replace(" ", "-") if c.isalnum() or c in "-_")
-
-
-def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
-    """The table in the paper's layout; rows of which nothing has been run are left out."""
-    known = recipe(name)
-    rows, columns = layout(known, answers)
-    cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    run = set()
-    for answer in answers:
-        at = place(known.rows, answer), place(known.columns, answer)
-        cells.setdefault(at, []).append(cell(answer))
-        run |= {at[0]} if answer["status"] not in ("not run",) and "why" not in answer else set()
-    titles = [", ".join(word for word in column if word) or "ours (published, difference)" for column in columns]
-    lines: list[dict[str, object]] = [
-        {
-            **dict(zip(known.rows, row, strict=True)),
-            **{title: " / ".join(cells.get((row, at), [""])) for title, at in zip(titles, columns, strict=True)},
-        }
-        for row in rows
-        if row in run
-    ]
-    return markdown(lines or [{"nothing run": ""}])
-
-
-def claims_page(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """claims.md, with the published numbers of the tables that have not been run."""
-    return page_of_claims({name: tables.get(name) or blank(name) for name in names()})
-
-
-def write(folder: Path = FOLDER) -> None:
-    tables = read(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "README.md").write_text(plain_lines(overview(tables)), encoding="utf-8")
-    (folder / "claims.md").write_text(plain_lines(claims_page(tables)), encoding="utf-8")
-
-
-def plain_lines(text: str) -> str:
-    """Without the section numbers that are meant for readers of the code."""
-    return "\n".join(plain(line) if "(spec" in line else line for line in text.splitlines()) + "\n"
+from torso.papers.pages import leaderboard, reproduction
+from torso.papers.tables.collect import collect, tidy
 
 
 def main(words: Sequence[str]) -> None:
     for out in words:
-        for name, left in take(Path(out), FOLDER).items():
+        for name, left in collect(Path(out), reproduction.FOLDER).items():
             print(f"{name}: taken from {out}")
             _tell(left, "not taken")
-        if board_page.take(Path(out), FOLDER.parent):
+        if leaderboard.collect(Path(out), reproduction.FOLDER.parent):
             print(f"leaderboard: taken from {out}")
-    for name, left in tidy(FOLDER).items():
+    for name, left in tidy(reproduction.FOLDER).items():
         _tell([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")
-    write()
-    board_page.write(FOLDER.parent)
+    reproduction.write()
+    leaderboard.write(reproduction.FOLDER.parent)
 
 
 def _tell(left: Sequence[str], why: str) -> None:

@@ -17,6 +17,11 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
+def counted(count: int, noun: str) -> str:
+    """1 setting, 2 settings."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def heading(comparison: Comparison) -> str:
     datasets = list(
         dict.fromkeys(str(run.setting("data.source", run.result.get("dataset", "?"))) for run in comparison.runs)

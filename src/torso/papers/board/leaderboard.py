@@ -1,0 +1,55 @@
+"""Run the leaderboard: choose the rates of every method on validation data, then measure it on test data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from itertools import count
+
+from torso.papers.board.contestants import Contestant, in_turn
+from torso.papers.board.definition import NAME
+from torso.papers.board.rows import BOARD, Row, key_of, rows
+from torso.papers.board.runs import BoardRuns
+from torso.runs.run import Stopped
+
+
+def run_leaderboard(
+    contestants: Sequence[Contestant], runs: BoardRuns, seeds: int, others: Collection[tuple[str, str]] = ()
+) -> list[Row]:
+    """The rows of the contestants, after their tuning runs and final runs. What is finished is not run again.
+
+    `others`: (setting, method) of the whole board; board.json keeps their rows from earlier commands."""
+    for one in contestants:
+        runs.recall_tuning(one)
+        _recall_finals(runs, one, seeds)
+    path = runs.folder / BOARD
+    there = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    before = {key_of(row): row for row in there if key_of(row) in others}
+
+    def note() -> None:
+        runs.write(BOARD, list({**before, **{key_of(row): row for row in rows(contestants, runs)}}.values()))
+
+    note()
+    left = sum(len(runs.missing(one)) + seeds - len(one.finals) for one in contestants)
+    runs.announce(NAME, left, left * int(contestants[0].tuning[0].config.train.rounds))
+    try:
+        for group in in_turn(contestants, runs.at_once):
+            runs.tune(group, note)
+            points = [(one, point) for one in group if (point := runs.chosen(one)) is not None]
+            runs.run([one.final(point, seed) for one, point in points for seed in range(seeds)], note)
+    except Stopped:
+        raise runs.stopped() from None
+    note()
+    return rows(contestants, runs)
+
+
+def _recall_finals(runs: BoardRuns, one: Contestant, seeds: int) -> None:
+    """Read the final runs that are finished, also of seeds beyond `seeds` that an earlier command has run."""
+    point = runs.chosen(one)
+    for seed in count() if point is not None else ():
+        trial = one.plan.final(one.setting, one.entry, point or {}, seed)
+        runs.recall([trial])
+        if trial.name in runs.results:
+            one.finals[seed] = trial
+        elif seed >= seeds:
+            break

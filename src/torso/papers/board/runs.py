@@ -1,0 +1,132 @@
+"""Run the trials of the leaderboard, read those that are finished, and choose rates by their results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torso.papers.board.contestants import Contestant
+from torso.papers.board.definition import CHOOSES, NAME, Point
+from torso.papers.board.trials import Trial, best_of, score
+from torso.papers.experiments.reuse import finished_runs, thin, training_key
+from torso.papers.experiments.runner import announce, finished, run_all
+from torso.parallel.crew import Crew
+from torso.results.checkpoint import write_text
+from torso.results.folder import make
+from torso.results.result import Result
+from torso.runs.events import Listener, Stop
+from torso.runs.run import Stopped
+
+
+@dataclass
+class BoardRuns:
+    """The runs below OUT/leaderboard and their results so far."""
+
+    out: Path
+    listener: Listener | None = None
+    stop: Stop | None = None
+    hire: Callable[[], Crew | None] = lambda: None  # starts processes that share the runs, when there are any
+    at_once: int = 1  # families of methods that are run together
+    results: dict[str, Result | Exception] = field(default_factory=dict)
+    known: dict[str, Path] | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.out / NAME
+
+    @property
+    def broken(self) -> dict[str, Exception]:
+        return {name: found for name, found in self.results.items() if isinstance(found, Exception)}
+
+    def recall(self, trials: Iterable[Trial]) -> None:
+        """Read the results of trials that are finished."""
+        for trial in trials:
+            if trial.name not in self.results:
+                found = finished(trial.config, self.folder / trial.name)
+                if found is not None:
+                    self.results[trial.name] = found
+
+    def run(self, trials: Sequence[Trial], note: Callable[[], None]) -> None:
+        """Run the trials that have no result. Of those that train alike the first goes first; where it fails, the
+        others take its result."""
+        leaders: dict[str, Trial] = {}
+        led = [(trial, leaders.setdefault(training_key(trial.config), trial)) for trial in trials]
+        self._run([trial for trial, leader in led if trial is leader], note)
+        for trial, leader in led:
+            first = self.results[leader.name]
+            if not (isinstance(first, Result) and first.ok):
+                self.results.setdefault(trial.name, first)
+        self._run([trial for trial, _ in led], note)
+
+    def recall_tuning(self, one: Contestant) -> None:
+        """Read the tuning runs that are finished, and those of the neighbours that follow from them."""
+        self.recall(one.tuning)
+        while not self.missing(one) and (more := one.widen(self._best(one))):
+            self.recall(more)
+
+    def tune(self, contestants: Sequence[Contestant], note: Callable[[], None]) -> None:
+        """Run the tuning runs, until the best point of every contestant has no untried neighbour."""
+        while any(trial.name not in self.results for one in contestants for trial in one.tuning):
+            self.run([trial for one in contestants for trial in one.tuning], note)
+            for one in contestants:
+                self.recall_tuning(one)
+        # no other run reuses their checkpoints, and there are a thousand
+        thin([self.folder / trial.name for one in contestants for trial in one.tuning], above=0)
+        self.known = {key: at for key, at in (self.known or {}).items() if (at / "checkpoints").is_dir()}
+
+    def _run(self, trials: Sequence[Trial], note: Callable[[], None]) -> None:
+        waiting = [trial for trial in trials if trial.name not in self.results]
+        if waiting and self.known is None:
+            self.known = finished_runs(self.out)
+        known = {} if self.known is None else self.known
+        crew = self.hire() if waiting else None
+        with closing(run_all(waiting, self.folder, known, self.listener, self.stop, crew)) as ends:
+            for trial, result in ends:
+                self.results[trial.name] = result
+                note()
+
+    def validation(self, trial: Trial) -> dict[str, float] | None:
+        """The accuracies of a tuning run on validation data; None where it diverged."""
+        found = self.results[trial.name]
+        if not (isinstance(found, Result) and found.ok):
+            return None
+        means = {name: round(found.accuracy[name].mean, 4) for name in CHOOSES}
+        return means if all(map(math.isfinite, means.values())) else None
+
+    def tried(self, contestant: Contestant) -> list[dict[str, Any]]:
+        return [
+            {**trial.point, "validation": self.validation(trial)}
+            for trial in contestant.tuning
+            if trial.name in self.results
+        ]
+
+    def missing(self, contestant: Contestant) -> list[Trial]:
+        """Tuning runs without a result: not run yet, or broken by something else than training."""
+        return [t for t in contestant.tuning if not isinstance(self.results.get(t.name), Result)]
+
+    def chosen(self, contestant: Contestant) -> Point | None:
+        """The point with the largest sum on validation data; None while that is not known, or where all diverged."""
+        if self.missing(contestant):
+            return None
+        reached = best_of(self.tried(contestant))["validation"]
+        return self._best(contestant) if score(reached) > 0 else None
+
+    def _best(self, contestant: Contestant) -> Point:
+        best = best_of(self.tried(contestant))
+        return {key: best[key] for key in contestant.tuning[0].point}
+
+    def announce(self, title: str, left: int, rounds: int) -> None:
+        announce(self.listener, title, left, rounds, len(self.results))
+
+    def stopped(self) -> Stopped:
+        done = sum(isinstance(found, Result) for found in self.results.values())
+        return Stopped(f"stopped with {done} runs finished in {self.folder}. The same command continues with the rest.")
+
+    def write(self, name: str, data: Any) -> None:
+        make(self.folder)
+        write_text(self.folder / name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,283 @@
+"""What the leaderboard says: the best method by setting and accuracy, and whether a new combination beats all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from torso.papers.board.definition import Board
+from torso.papers.board.search import score_of
+from torso.papers.board.standings import RANKED, TITLES, Row, clearly, in_setting, judged, paired, untried
+from torso.papers.board.trials import presets
+from torso.report.docs import table as markdown
+from torso.report.statistics import student_interval, student_quantile
+from torso.report.summary import listed
+
+_OPEN = "Not settled."
+QUESTION = "Does a combination that no paper tried beat them all?"
+
+
+@dataclass(frozen=True)
+class BoardComparison:
+    """A combination found by the search against every known method, in one accuracy of one setting."""
+
+    setting: str
+    column: str
+    combination: Row
+    best: Row  # known method
+    level: tuple[Row, ...]  # known methods that it is not clearly ahead of
+
+    @property
+    def ahead(self) -> bool:
+        return fmean(paired(self.combination, self.best, self.column) or [0.0]) > 0
+
+
+def combinations_in_order(rows: Sequence[Row], found: Mapping[str, Any]) -> list[str]:
+    """The names of the combinations found by the search, in the order of their scores on validation data."""
+    entered = [str(row["name"]) for row in found.get("entered", ())]
+    return list(dict.fromkeys([*entered, *(str(row["method"]) for row in rows if row["new"])]))
+
+
+def compare_found(rows: Sequence[Row], order: Sequence[str], settings: Sequence[str]) -> list[BoardComparison]:
+    """One combination per setting, the same for every accuracy: the first of the order that was run there. To pick the
+    best of several on test data would favour luck."""
+    said = []
+    for setting in settings:
+        there = {str(row["method"]): row for row in judged(in_setting(rows, setting))}
+        combination = next((there[name] for name in order if name in there), None)
+        known = [row for row in there.values() if not row["new"]]
+        if combination is None or not known:
+            continue
+        for column in RANKED:
+            best = max(known, key=lambda row: float(row[column]["mean"]))
+            level = tuple(row for row in known if clearly(combination, row, column) < 1)
+            said.append(BoardComparison(setting, column, combination, best, level))
+    return said
+
+
+def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[str]:
+    """The section on the question: a paragraph, what keeps the answer open, and the table of comparisons."""
+    order = combinations_in_order(rows, found)
+    comparisons = compare_found(rows, order, list(board.settings))
+    said = [f"## {QUESTION}", ""]
+    if not comparisons:
+        return [*said, "Not known: no find of the search has been judged on test data.", ""]
+    doubts = _doubts(rows, found, board, order, comparisons)
+    word = _word(comparisons, bool(doubts))
+    before = "What keeps it open:" if word == _OPEN else "To bear in mind:"
+    more = [before, "", *(f"- {text}" for text in doubts), ""] if doubts else []
+    usual = usual_machine(rows)
+    return [
+        *said,
+        _headline(comparisons, word),
+        "",
+        *more,
+        _legend(comparisons),
+        "",
+        markdown(_table(comparisons, usual)),
+        "",
+    ]
+
+
+def _headline(comparisons: Sequence[BoardComparison], word: str) -> str:
+    combinations = {str(one.combination["method"]): one.combination for one in comparisons}
+    named = [f"{name} ({', '.join(f'`{text}`' for text in _choices(row))})" for name, row in combinations.items()]
+    where = listed(list(dict.fromkeys(one.setting for one in comparisons)))
+    clear = sum(clearly(one.combination, one.best, one.column) > 0 for one in comparisons)
+    lost = [one for one in comparisons if clearly(one.combination, one.best, one.column) < 0]
+    behind = f" It is clearly behind it in {len(lost)}: {_spoken(lost)}." if lost else ""
+    return (
+        f"**{word}** {listed(named)}, found on validation data alone, has a higher mean on test data "
+        f"than the best known method in {sum(one.ahead for one in comparisons)} of {len(comparisons)} comparisons "
+        f"({listed([TITLES[column] for column in RANKED])} accuracy in {where}). It is clearly ahead of that method in "
+        f"{clear} of them, and clearly ahead of every known method that was judged there in "
+        f"{sum(not one.level for one in comparisons)}.{behind}"
+    )
+
+
+def _spoken(comparisons: Sequence[BoardComparison]) -> str:
+    """Which accuracies in which settings; settings with the same accuracies are named together."""
+    columns: dict[str, list[str]] = {}
+    for one in comparisons:
+        columns.setdefault(one.setting, []).append(TITLES[one.column])
+    settings: dict[str, list[str]] = {}
+    for setting, names in columns.items():
+        settings.setdefault(listed(names), []).append(setting)
+    return "; ".join(f"{names} accuracy in {listed(there)}" for names, there in settings.items())
+
+
+def _word(comparisons: Sequence[BoardComparison], doubted: bool) -> str:
+    if any(clearly(one.combination, one.best, one.column) < 0 for one in comparisons):
+        return "No."
+    if doubted:
+        return _OPEN
+    return "Not in everything." if any(one.level for one in comparisons) else "Yes."
+
+
+def _choices(combination: Row) -> list[str]:
+    return [text for text in combination["sets"] if text != "method.name=custom"]
+
+
+def _doubts(
+    rows: Sequence[Row],
+    found: Mapping[str, Any],
+    board: Board,
+    order: Sequence[str],
+    comparisons: Sequence[BoardComparison],
+) -> list[str]:
+    settings = list(dict.fromkeys(one.setting for one in comparisons))
+    combinations = {one.setting: one.combination for one in comparisons}
+    said = [*_unjudged(rows, found, board, combinations), *_machines(comparisons), *_untuned(comparisons)]
+    waiting = {str(row["method"]) for row in rows if row["setting"] in settings and untried(row, board)}
+    mine = {str(one["method"]) for one in combinations.values()}
+    if waiting:
+        ours = "The find has some too" if waiting & mine else "The find has none"
+        said.append(
+            f"Known methods with rates beside their best that [were not tried yet](#the-grid-and-what-was-chosen) in "
+            f"{listed(settings)}: {len(waiting - set(order))}. {ours}."
+        )
+    ahead: dict[str, list[str]] = {}
+    for setting, one in combinations.items():
+        for name in order[: order.index(str(one["method"]))]:
+            ahead.setdefault(name, []).append(setting)
+    said += [
+        f"{name} was ahead of it on validation data, and is not judged in {listed(s)}." for name, s in ahead.items()
+    ]
+    without = [name for name in board.settings if name not in settings]
+    return [*said, *([f"No find was judged in {listed(without)}."] if without else [])]
+
+
+def _unjudged(
+    rows: Sequence[Row], found: Mapping[str, Any], board: Board, combinations: Mapping[str, Row]
+) -> list[str]:
+    """Known methods without a place where the combination has one, and their scores in the search."""
+    places = {(row["setting"], row["method"]) for row in judged(rows)}
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for setting in combinations:
+        names = tuple(name for name in board.entries if (setting, name) not in places)
+        missing.setdefault(names, []).append(setting)
+    said = [
+        f"Known, but not judged in {listed(there)}: {', '.join(names)}." for names, there in missing.items() if names
+    ]
+    ranked = {str(row["method"]): float(row["score"]) for row in found.get("ranked", ())}
+    ours = next(
+        (f"{row['method']} {ranked[row['method']]:.1f}" for row in combinations.values() if row["method"] in ranked), ""
+    )
+    waiting = {name for names in missing for name in names}
+    theirs = [
+        f"{entry.name} {score:.1f}"
+        for entry in presets(board)
+        if entry.name in waiting and (score := score_of(found, entry)) is not None
+    ]
+    if ours and theirs:
+        said.append(
+            f"Of those, the search has tried on validation data, at one seed: {listed(theirs)}, against {ours} "
+            "(generic + personalised accuracy)."
+        )
+    return said
+
+
+def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
+    """Comparisons of which the two sides ran on different machines."""
+    apart = sorted(
+        {(where(one.combination), where(one.best)) for one in comparisons if where(one.combination) != where(one.best)}
+    )
+    return [
+        f"The find was judged on {mine}, the best known methods on {theirs}: how much of the difference is the "
+        "machine's and the precision's has not been measured."
+        for mine, theirs in apart
+    ]
+
+
+def _untuned(comparisons: Sequence[BoardComparison]) -> list[str]:
+    """Settings in which the combination was fine-tuned at a chosen rate and the best known method was not."""
+    return [
+        f"In {one.setting} the best known by personal accuracy, {one.best['method']}, is measured without "
+        "fine-tuning, the find with it ([caveats](#caveats))."
+        for one in comparisons
+        if one.column == "personal" and set(one.combination["chosen"] or ()) - set(one.best["chosen"] or ())
+    ]
+
+
+def where(row: Row) -> str:
+    """Machine and precision of a row."""
+    machine = row.get("machine") or {}
+    return f"{machine.get('device', 'an unknown machine')} ({machine.get('precision', '?')})"
+
+
+def usual_machine(rows: Sequence[Row]) -> str:
+    return max(Counter(where(row) for row in rows if row["seeds"]).items(), key=lambda one: one[1], default=("", 0))[0]
+
+
+def mark(row: Row, usual: str) -> str:
+    """† where the row was run on another machine or with another precision than most."""
+    return " †" if row["seeds"] and where(row) != usual else ""
+
+
+def _legend(comparisons: Sequence[BoardComparison]) -> str:
+    pairs = [len(paired(one.combination, one.best, one.column)) for one in comparisons]
+    wide = ", ".join(f"{student_quantile(n - 1):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
+    return (
+        "In brackets: Student's 95 % interval of the difference, paired by seed. Clear: it leaves zero out"
+        + (f" ({wide}), each comparison taken by itself. " if wide else ". ")
+        + "In a setting one find is compared, the first by validation data that was judged there; others are in the "
+        "tables below. Personal and new client also depend on what is [not equal](#caveats) between methods. †: of "
+        "another machine or precision than most."
+    )
+
+
+def _table(comparisons: Sequence[BoardComparison], usual: str) -> list[dict[str, object]]:
+    return [
+        {
+            "setting": one.setting,
+            "accuracy": TITLES[one.column],
+            "best known": _reached(one.best, one.column, usual),
+            "find": _reached(one.combination, one.column, usual),
+            "find − best known": _difference(one),
+            "known, not clearly behind the find": listed([str(row["method"]) for row in one.level]) or "none",
+        }
+        for one in comparisons
+    ]
+
+
+def _reached(row: Row, column: str, usual: str) -> str:
+    return f"{row['method']}{mark(row, usual)} {row[column]['mean']:.1f}"
+
+
+def _difference(one: BoardComparison) -> str:
+    pairs = paired(one.combination, one.best, one.column)
+    if not pairs:
+        return "no seed in common"
+    mean, low, high = student_interval(pairs)
+    if low is None or high is None:
+        return f"{_signed(mean)}, one seed"
+    clear = "clear" if clearly(one.combination, one.best, one.column) else "not clear"
+    return f"{_signed(mean)} [{_signed(low)}, {_signed(high)}], {clear}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")  # with one digit, an end of 0.02 would look like zero
+
+
+def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
+    """The section on the best method by setting and accuracy, and how many others are not clearly below it."""
+    usual = usual_machine(rows)
+    table: list[dict[str, object]] = []
+    for setting in settings:
+        there = judged(in_setting(rows, setting))
+        line: dict[str, object] = {"setting": setting}
+        for column, title in TITLES.items():
+            best = max(there, key=lambda one: float(one[column]["mean"]))
+            ties = sum(one is not best and not clearly(best, one, column) for one in there)
+            alone = len(best["seeds"]) < 2
+            told = " (one seed)" if alone else f" (+{ties})" if ties else ""
+            line[title] = _reached(best, column, usual) + told
+        table.append(line)
+    legend = (
+        "The highest mean. (+2): two others cannot be told from it, since Student's 95 % interval of the difference, "
+        "paired by seed, has zero in it. One seed: nobody can be told from anybody."
+    )
+    return ["## The best", "", legend, "", markdown(table), ""]

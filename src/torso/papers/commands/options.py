@@ -1,0 +1,53 @@
+"""Options and helpers that the commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from torso.runs.events import Listener, Stop
+
+Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data lie; default: $TORSO_DATA, ./data.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
+Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
+Processes = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Share the runs among N processes. 0: as many as fill an accelerator.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:
+    """The settings of --set, --device and --precision."""
+    own = {"run.device": device, "run.precision": precision}
+    return [*sets, *(f"{key}={value}" for key, value in own.items() if value)]
+
+
+def departure(sets: Sequence[str]) -> str:
+    """A note on what --set changes in the runs; empty where it only says where and how they run."""
+    keys = [said for said in sets if not said.strip().startswith(("run.", "data.root"))]
+    return f"changed here: {', '.join(keys)}; these are not the numbers of the recipe" if keys else ""
+
+
+def end(broken: Mapping[str, Exception]) -> NoReturn:
+    """Print the runs that broke and exit: with status 1 where there are any."""
+    for name, error in broken.items():
+        Console(stderr=True).print(f"{name}: {type(error).__name__}: {error}", markup=False, highlight=False)
+    raise typer.Exit(1 if broken else 0)
+
+
+def make_room(console: Console, table: Table) -> None:
+    """Widen the console to the table where the output is a file, so that no cell is cut."""
+    if not console.is_terminal:
+        room = console.options.update_width(10_000)
+        console.width = max(console.width, console.measure(table, options=room).maximum)

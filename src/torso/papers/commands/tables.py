@@ -1,0 +1,155 @@
+"""`torso papers` and `torso reproduce`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from torso.errors import RequestError
+from torso.papers.commands.options import (
+    Device,
+    Json,
+    Out,
+    Precision,
+    Processes,
+    Quiet,
+    Root,
+    Sets,
+    Watching,
+    departure,
+    end,
+    make_room,
+    said_sets,
+)
+
+if TYPE_CHECKING:
+    from torso.papers.tables.plan import TablePlan
+
+Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
+Report = Annotated[bool, typer.Option("--report", help="Write the page of the runs beside table.json.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Show the configs and run nothing.")]
+
+
+def add_to(app: typer.Typer, watching: Watching) -> None:
+    @app.command()
+    def papers(device: Device = "auto", as_json: Json = False) -> None:
+        """List the tables of the four papers: data, runs, an estimate of time here, what cannot be run."""
+        from torso.papers.pages.listing import list_tables, print_tables
+
+        rows, rate = list_tables(device)
+        if as_json:
+            print(json.dumps(rows))
+        else:
+            print_tables(rows, rate)
+
+    @app.command()
+    def reproduce(
+        table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")],
+        only: Only = "",
+        seeds: Seeds = 1,
+        data_root: Root = None,
+        out: Out = Path("runs/papers"),
+        sets: Sets = [],  # noqa: B006  typer copies it
+        device: Device = "",
+        precision: Precision = "",
+        processes: Processes = 0,
+        report: Report = False,
+        dry_run: Dry = False,
+        quiet: Quiet = False,
+        as_json: Json = False,
+    ) -> None:
+        """Run a table of a paper again and print ours, published, difference; run by run, resumed where it stopped."""
+        from torso.papers.tables.published import recipe
+
+        said = said_sets(sets, device, precision)
+        made = _planned(recipe(table).name, only, seeds, said, data_root, dry_run)
+        if dry_run:
+            _show_configs(made, as_json)
+            return
+        from torso.papers.commands.progress import TableBar, TableLines
+        from torso.papers.tables.reproduce import reproduce as run_table
+        from torso.parallel.crew import filling
+
+        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
+            whole = _whole(made, out, said, data_root)
+            count = processes or filling(made.runs[0].config.run)
+            done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=count)
+        if as_json:
+            print(json.dumps(done.answers))
+        else:
+            _print_table(Console(), made, done.answers, sets)
+        if report:
+            _write_pages(made, done.folder, done.answers, sets)
+        end(done.broken)
+
+
+def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> TablePlan:
+    from torso.papers.experiments.datasets import roots_for
+    from torso.papers.tables.plan import plan
+    from torso.papers.tables.published import recipe
+    from torso.papers.tables.settings import REASONS
+    from torso.runs.job import device_of
+
+    made = plan(recipe(table), only, seeds, sets)
+    if not made.runs:
+        why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
+        raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
+    device_of(made.runs[0].config.run)
+    roots = roots_for([run.config for run in made.runs], root, missing=dry_run)
+    return plan(recipe(table), only, seeds, sets, roots) if roots else made
+
+
+def _whole(made: TablePlan, out: Path, sets: list[str], root: Path | None) -> TablePlan:
+    """The table without --only, and with the seeds that earlier commands have left in its folder."""
+    from torso.papers.experiments.datasets import data_root, known_roots
+    from torso.papers.tables.plan import plan
+
+    folder = out / made.recipe.name.replace("/", "-")
+    seeds = [path.name.rpartition("-seed")[2] for path in folder.glob("*-seed*") if path.is_dir()]
+    there = [int(seed) for seed in seeds if seed.isdecimal()]
+    last = max([run.seed for run in made.runs] + there)
+    first = min(run.seed for run in made.runs)
+    return plan(made.recipe, "", last - first + 1, sets, known_roots(data_root(root)))
+
+
+def _write_pages(made: TablePlan, folder: Path, answers: list[dict[str, object]], sets: list[str]) -> None:
+    """table.html is the printed table, report.html the comparison of its runs."""
+    from io import StringIO
+
+    from torso.report.write import report
+
+    recorded = Console(record=True, file=StringIO())
+    _print_table(recorded, made, answers, sets)
+    recorded.save_html(str(folder / "table.html"))
+    report([folder], folder / "report.html", None, f"torso reproduce {made.recipe.name}")
+    said = f"{folder / 'table.html'} and {folder / 'report.html'}: open them in a browser"
+    Console(stderr=True).print(said, highlight=False, soft_wrap=True)
+
+
+def _show_configs(made: TablePlan, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({run.name: run.config.as_tree() for run in made.runs}, indent=1))
+        return
+    from torso.report.summary import counted
+
+    for run in made.runs:
+        print(f"# {run.name}\n{run.config.as_toml()}")
+    print(f"# {counted(len(made.runs), 'run')} of {made.recipe.name}: {made.recipe.title}")
+
+
+def _print_table(console: Console, made: TablePlan, answers: list[dict[str, object]], sets: list[str]) -> None:
+    from torso.papers.pages.table import notes, view
+
+    recipe = made.recipe
+    table = view(recipe, answers)
+    make_room(console, table)
+    title = f"[bold]{recipe.name}[/bold]  {recipe.title}: ours (published, difference)"
+    console.print(title, highlight=False, soft_wrap=True)
+    console.print(table, highlight=False)
+    for note in [*filter(None, [departure(sets)]), *notes(recipe, answers)]:
+        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)

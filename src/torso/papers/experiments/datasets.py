@@ -1,0 +1,113 @@
+"""Where the data sets of the papers lie below `--data-root`, and the message where one is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torso.config import Config
+from torso.data.sources.idx import DEBIAN
+from torso.errors import RequestError
+
+USUAL = "data"  # where data are looked for without --data-root and TORSO_DATA
+
+
+@dataclass(frozen=True)
+class _DataSet:
+    """`names`: files or folders, one of which has to be below the root or in a folder with the name of the source.
+    `usual`: a folder outside of the root, tried last."""
+
+    names: tuple[str, ...]
+    origin: str
+    samples: int  # of the training set, for the estimate of time
+    usual: str = ""
+    classes: int = 10
+    caveats: Mapping[str, str] = field(default_factory=dict)  # file name → how it differs from the official one
+
+
+DATASETS = {
+    "cifar10": _DataSet(
+        ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10_jpeg.npz"),
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        50_000,
+        caveats={"cifar10_jpeg.npz": "CIFAR-10 re-encoded as JPEG: pixels are close to the originals, not equal."},
+    ),
+    "cifar100": _DataSet(
+        ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100_jpeg.npz"),
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        50_000,
+        classes=100,
+        caveats={
+            "cifar100_jpeg.npz": "CIFAR-100 re-encoded as JPEG: pixels are close to the originals, not equal; the "
+            "official split was lost, so that 500 images of a class, chosen anew, train and 100 test."
+        },
+    ),
+    "fashion-mnist": _DataSet(
+        ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"),
+        "https://github.com/zalandoresearch/fashion-mnist, or Debian's package dataset-fashion-mnist",
+        60_000,
+        DEBIAN,
+    ),
+}
+
+
+def data_root(given: Path | None) -> Path:
+    """--data-root, else the environment's TORSO_DATA, else ./data."""
+    return given if given is not None else Path(os.environ.get("TORSO_DATA", USUAL))
+
+
+def find_all(sources: Iterable[str], root: Path) -> dict[str, str]:
+    """Source → `data.root`, for every source; raises RequestError that says which file is missing."""
+    return {source: find(source, root) for source in dict.fromkeys(sources)}
+
+
+def file_of(source: str, root: str) -> str:
+    """The name of the file that a source reads below data.root; empty where it is not known."""
+    place = Path(root)
+    names = DATASETS[source].names if source in DATASETS else ()
+    return next((name for name in names if (place / name).exists() or place.name == name), "")
+
+
+def caveats_of(files: Iterable[str]) -> list[str]:
+    """How these data files differ from the official ones."""
+    caveats = {name: said for data in DATASETS.values() for name, said in data.caveats.items()}
+    return [caveats[name] for name in dict.fromkeys(files) if name in caveats]
+
+
+def roots_for(configs: Iterable[Config], given: Path | None, missing: bool = False) -> dict[str, str]:
+    """Source → `data.root`, for configs without a `data.root`. `missing`: leave out data sets that are not found
+    instead of raising."""
+    needed = [config.data.source for config in configs if config.data.source in DATASETS and not config.data.root]
+    if not needed:
+        return {}
+    return known_roots(data_root(given)) if missing else find_all(needed, data_root(given))
+
+
+def rooted(config: Config, roots: Mapping[str, str]) -> Config:
+    """The config with its `data.root`, where it has none."""
+    root = roots.get(config.data.source, "")
+    return config if config.data.root or not root else config.but(f"data.root={root}")
+
+
+def known_roots(root: Path) -> dict[str, str]:
+    """Source → `data.root`, for the data sets that are found."""
+    found = {}
+    for source in DATASETS:
+        try:
+            found[source] = find(source, root)
+        except RequestError:
+            continue
+    return found
+
+
+def find(source: str, root: Path) -> str:
+    known = DATASETS[source]
+    for place in (root, root / source, *([Path(known.usual)] if known.usual else [])):
+        if any((place / name).exists() for name in known.names):
+            return str(place)
+    raise RequestError(
+        f"the data set {source} is not below {str(root)!r}: found none of {', '.join(known.names)}. "
+        f"Get it from {known.origin} and say where it lies with --data-root DIR, or choose other numbers with --only"
+    )

@@ -1,0 +1,72 @@
+"""What is written beside a number so that somebody can make it again: config, machine, versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torso.config import Config
+from torso.precision import precision_of
+from torso.report.comparison import flat
+from torso.results.checkpoint import write_text
+from torso.results.folder import is_free
+from torso.runs.job import device_of
+
+
+def changed(config: Config) -> dict[str, Any]:
+    """The keys that differ from the preset and the defaults. With the seed and data.root, `torso run --set …` repeats
+    the run. Keys that say where and how it runs, such as run.device, are left out."""
+    usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
+    found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
+    here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
+    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in here}}
+
+
+def machine(config: Config) -> dict[str, str]:
+    """Device, system and precision of a run."""
+    device = device_of(config.run)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
+    return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
+
+
+def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Two sentences: the machines and the versions of these results."""
+    machines = dict.fromkeys("{device} ({precision})".format(**a["machine"]) for a in run if a["machine"])
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in sorted(a["versions"].items())) for a in run
+    )
+    return [f"Machine (precision): {'; '.join(machines)}.", f"Versions: {'; '.join(versions)}."]
+
+
+def note_machine(config: Config, folder: Path) -> None:
+    """Write machine.json, in the process that did the run.
+
+    A run that was stopped and resumed on another machine, or that began at the end of another run, names both. Of a
+    run that was killed only the last machine is known."""
+    path, result = folder / "machine.json", folder / "result.json"
+    if path.exists() and result.exists() and path.stat().st_mtime >= result.stat().st_mtime:
+        return  # it was finished before
+    write_text(path, json.dumps(one_after_another([machine_of(folder), machine(config)])) + "\n")
+
+
+def one_after_another(machines: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The machines as one: where they differ, it names each in turn."""
+    found: dict[str, str] = {}
+    for each in machines:
+        found |= {key: _then(found.get(key, name), name) for key, name in each.items()}
+    return found
+
+
+def _then(before: str, now: str) -> str:
+    return before if before == now or before.endswith(f", then {now}") else f"{before}, then {now}"
+
+
+def machine_of(folder: Path) -> dict[str, str]:
+    path = folder / "machine.json"
+    found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found

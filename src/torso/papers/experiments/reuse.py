@@ -1,0 +1,92 @@
+"""Runs reuse training: of runs with the same rounds and other measures, one trains and the others begin at its end.
+
+LG-FedAvg begins at the last round of a finished FedAvg in the same way. The bits are those of a run from the start.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from torso.config import Config
+from torso.errors import TorsoError
+from torso.measure.analyses import analyses
+from torso.methods import Finished
+from torso.personal import FineTune, Kept, Personal
+from torso.results.checkpoint import adopt, write_text
+from torso.results.folder import RunFolder, fingerprint
+from torso.results.result import Result
+
+TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
+"""Measures that train all clients from the start. They take as long as a run, so they have a run of their own, which
+begins at the end of the other one. `variant=none` leaves it out."""
+
+_LARGE = 256 * 2**20  # bytes of a checkpoint: above it, it holds models of clients, and no run begins there
+_USUAL = Config()
+
+
+def training_key(config: Config) -> str:
+    """Equal for configs with the same rounds. Measures after the last round do not count, measures between rounds
+    do."""
+    method, measure = config.method, config.measure
+    if measure.every or any(analyses[name].when == "round" for name in measure.analyses):
+        return fingerprint(config.model_copy(update={"method": replace(method, name="custom")}))
+    inert = type(method.personal) in (FineTune, Personal, Kept) and not method.personal.keeps
+    plain = replace(method, name="custom", personal=FineTune() if inert else method.personal)
+    bare = config.model_copy(
+        update={"method": plain, "measure": _USUAL.measure, "personalize": _USUAL.personalize},
+    )
+    return fingerprint(bare)
+
+
+def measuring_key(config: Config) -> str:
+    """Equal for configs that differ at most in a rate of fine-tuning that the method does not use."""
+    tuned, personal = config.personalize, config.method.personal
+    phases = personal.phases if tuned.part == "method" else (tuned.part,)
+    if phases and personal.rate == "personalize" and (tuned.epochs or any(tuned.sweep)):
+        return fingerprint(config)
+    unused = tuned.model_copy(update={"lr": _USUAL.personalize.lr})
+    return fingerprint(config.model_copy(update={"personalize": unused}))
+
+
+def opening_key(config: Config) -> str:
+    """The training key of the run that this run can begin at (LG-FedAvg: FedAvg's), or nothing."""
+    start = config.method.start
+    if not isinstance(start, Finished) or start.run or start.first:
+        return ""
+    return training_key(config.but(f"method.name={start.method}"))
+
+
+def finished_runs(root: Path) -> dict[str, Path]:
+    """Training key → the folder of a finished run that others can begin at, for all runs below the root."""
+    found: dict[str, Path] = {}
+    for path in sorted(root.glob("*/*/result.json")):
+        try:
+            if (path.parent / "checkpoints").is_dir() and Result.read(path.parent).ok:
+                found.setdefault(training_key(Config.load(path.parent / "config.toml")), path.parent)
+        except TorsoError:  # a run of another version: no run can begin at it
+            continue
+    return found
+
+
+def begin_at(donor: Path, config: Config, out: Path) -> None:
+    """Make `out` a run of `config` with the rounds of the donor; resume it to do the rest."""
+    folder = RunFolder.check(out, config, resume=False)
+    folder.create()
+    shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")  # first: a history without a checkpoint is harmless
+    if not adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
+        write_text(out / "history.jsonl", "")
+    elif (donor / "machine.json").exists():
+        shutil.copyfile(donor / "machine.json", out / "machine.json")
+
+
+def thin(folders: Iterable[Path], above: int | None = None) -> None:
+    """Delete the checkpoints of finished runs that have more than `above` bytes (default: 256 MiB), to save disk
+    space."""
+    most = _LARGE if above is None else above
+    for folder in folders:
+        held = folder / "checkpoints"
+        if held.is_dir() and sum(path.stat().st_size for path in held.iterdir()) > most:
+            shutil.rmtree(held)

@@ -1,0 +1,122 @@
+"""Run many configs, each in its folder: a finished run is read, and runs with the same rounds train once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from torso.config import Config
+from torso.errors import RequestError, TorsoError
+from torso.papers.experiments.provenance import note_machine
+from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
+from torso.parallel.crew import Crew
+from torso.parallel.packs import run_together
+from torso.results.folder import RunFolder
+from torso.results.result import Result
+from torso.runs.events import Listener, Stop
+
+
+class NamedConfig(Protocol):
+    """A config and the name of its folder."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> Config: ...
+
+
+class BatchListener(Listener):
+    """A listener of many runs: it is told how many are to come."""
+
+    def expect(self, title: str, runs: int, rounds: int, done: int) -> None:
+        """So many runs with so many rounds are to come; `done` runs were finished before."""
+
+
+def announce(listener: Listener | None, title: str, runs: int, rounds: int, done: int) -> None:
+    if runs and isinstance(listener, BatchListener):
+        listener.expect(title, runs, rounds, done)
+
+
+P = TypeVar("P", bound=NamedConfig)
+
+
+def run_all(
+    waiting: Sequence[P],
+    folder: Path,
+    known: dict[str, Path],
+    listener: Listener | None,
+    stop: Stop | None,
+    crew: Crew | None = None,
+) -> Generator[tuple[P, Result | Exception], None, None]:
+    """Run them below the folder and yield each with its result as it ends. A run that breaks does not end the others.
+
+    `known`: training key → a finished run to begin at (`finished_runs`); runs that finish here are added."""
+    for wave in waves(waiting, folder, known):
+        configs, places = [run.config for run in wave], [folder / run.name for run in wave]
+        ends = run_together(configs, places, listener=listener, stop=stop, after=note_machine, crew=crew)
+        with closing(ends):
+            for number, result in ends:
+                _check(result, wave[number])
+                yield wave[number], result
+                thin([places[number]])
+
+
+def _check(result: Result | Exception, run: NamedConfig) -> None:
+    """Raise what is wrong with the request or with the device: that ends all runs."""
+    if isinstance(result, torch.OutOfMemoryError | MemoryError):
+        raise RequestError(
+            f"{run.name} does not fit into the memory of the device ({str(result).splitlines()[0]}). Fewer clients at "
+            "once (--set run.clients_at_once=10), fewer --processes, or a larger device (--device cuda:N)"
+        )
+    if isinstance(result, RequestError):
+        raise result
+    if isinstance(result, Exception) and not isinstance(result, TorsoError | RuntimeError):
+        raise result
+
+
+def finished(config: Config, folder: Path) -> Result | None:
+    """The result of a run, or None where it is not finished; raises RequestError where the folder holds another run."""
+    if not (folder / "config.toml").exists():
+        RunFolder.check(folder, config, resume=False)
+        return None
+    RunFolder.check(folder, config, resume=True)
+    return Result.read(folder) if (folder / "result.json").exists() else None
+
+
+def waves(waiting: Sequence[P], folder: Path, known: dict[str, Path]) -> Iterator[list[P]]:
+    """Runs in the order in which they can begin: first those that train from the start, then those that begin at the
+    end of another."""
+    left = {run.name: run for run in waiting}
+    keys = {run.name: training_key(run.config) for run in waiting}
+    opens = {run.name: opening_key(run.config) for run in waiting}
+    while left:
+        leaders: dict[str, str] = {}
+        for name in left:
+            if keys[name] not in known:
+                leaders.setdefault(keys[name], name)
+        wave = [
+            run
+            for name, run in left.items()
+            if keys[name] in known or (leaders[keys[name]] == name and opens[name] not in leaders)
+        ]
+        for run in wave:
+            donor = known.get(keys[run.name]) or known.get(opens[run.name])
+            if donor is not None and not (folder / run.name / "config.toml").exists():
+                begin_at(donor, run.config, folder / run.name)
+            del left[run.name]
+        yield wave
+        known |= _now_finished(wave, folder, keys)
+
+
+def _now_finished(wave: Sequence[NamedConfig], folder: Path, keys: Mapping[str, str]) -> dict[str, Path]:
+    places = {keys[run.name]: folder / run.name for run in wave}
+    return {key: place for key, place in places.items() if _can_be_begun_at(place)}
+
+
+def _can_be_begun_at(place: Path) -> bool:
+    return (place / "checkpoints").is_dir() and (place / "result.json").exists() and Result.read(place).ok

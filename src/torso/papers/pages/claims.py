@@ -1,0 +1,86 @@
+"""docs/reproduction/claims.md: the papers' claims, the verdict on each, and how many pairs it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torso.papers.tables.answers import Answer
+from torso.papers.tables.claims import Verdict, claims, judge
+from torso.papers.tables.pairs import Tally
+from torso.report.docs import table as markdown
+from torso.report.summary import counted
+
+_HEAD = """# Do the papers' claims hold?
+
+Made by `python -m torso.papers.docs`. A claim is a comparison within each setting of some tables, in our words \
+(`src/torso/papers/tables/claims.toml`): so many pairs of numbers, of which we have run some. Where the paper's number \
+of a method came from a mistake, ours is of the method as it was meant. Where two tables ask for the same runs, their \
+pair counts in both, as the paper's does, though ours may have been run once.
+
+- **Holds**: in as large a share of the pairs as the claim wants, which is half at least and otherwise never more than \
+the paper's own numbers reach in the same pairs, and no more pairs are clearly against it than the paper itself has \
+exceptions there. **Holds in part**: in half of them or more, and no more are clearly against it than clearly for it. \
+**Does not hold**: otherwise.
+- **So far**: less than half of the paper's pairs have been run with two or more seeds (one seed: none has). A verdict \
+from one seed says which way a difference points, not that it is more than chance. Few pairs: less than half have been \
+run at all.
+- Clearly: beyond Student's 95 % interval of the difference of two means over seeds (Welch; with three seeds on either \
+side, about 2.8 standard errors). Pairs with one seed cannot be clear. With many pairs, one in forty is clear on one \
+side by chance alone.
+- Diverged: a method that diverged at any seed has lost the pair, here and in the paper's numbers; where both did, the \
+claim is not met. The mean leaves such pairs out. What diverges here may have other rates than the paper found for \
+it: how many pairs are met only because the other side diverged stands beside.
+"""
+
+
+def page(tables: Mapping[str, Sequence[Answer]]) -> str:
+    """The text of claims.md. `tables`: the answers of every table, run or not."""
+    verdicts = [judge(claim, tables) for claim in claims()]
+    lines = [_HEAD]
+    for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):
+        rows = [_row(verdict) for verdict in verdicts if verdict.claim.paper == paper]
+        lines += [f"## {paper}", "", markdown(rows), ""]
+    return "\n".join(lines)
+
+
+def _row(verdict: Verdict) -> dict[str, object]:
+    some = 0 < verdict.ours.there < verdict.published.there
+    there = f"; in the pairs run {_met(verdict.published_there)}" if some else ""
+    return {
+        "claim": verdict.claim.says,
+        "verdict": f"**{verdict.word}**",
+        "pairs run": _run(verdict),
+        "ours": _met(verdict.ours) + _beside(verdict.ours),
+        "the paper's numbers": _met(verdict.published) + there,
+        "tables": ", ".join(
+            name if name in verdict.tables else f"{name} (no pair run)" for name in verdict.claim.tables
+        ),
+    }
+
+
+def _run(verdict: Verdict) -> str:
+    """6 of 12: 4 with 1 seed, 2 with 3 seeds; nothing yet of MTL."""
+    by_seeds = sorted(verdict.ours.seeds.items())
+    each = [f"{count} with {counted(seeds, 'seed')}" for seeds, count in by_seeds]
+    if len(each) == 1:
+        each = [counted(by_seeds[0][0], "seed")]
+    said = f"{verdict.ours.there} of {verdict.published.there}" + f" ({', '.join(each)})" * bool(each)
+    return said + f"; nothing yet of {', '.join(verdict.missing)}" * bool(verdict.missing)
+
+
+def _met(found: Tally) -> str:
+    if not found.there:
+        return "–"
+    mean = "" if found.diverged == found.there else f", mean {found.mean:+.1f}"
+    return f"{found.held} of {found.there}{mean}"
+
+
+def _beside(found: Tally) -> str:
+    counts = {
+        "clearly": found.clear,
+        "clearly against": found.against,
+        "because the other side diverged": found.walkovers,
+        "lost by divergence": found.diverged - found.walkovers,
+    }
+    said = [f"{count} {word}" for word, count in counts.items() if count]
+    return f" ({', '.join(said)})" if said else ""

@@ -1,0 +1,252 @@
+"""docs/leaderboard.md, made from docs/leaderboard.json: `python -m torso.papers.docs [OUT]`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torso.papers.board.definition import CHOOSES, NAME, Board, load
+from torso.papers.board.rows import BOARD, empty_row, key_of
+from torso.papers.board.search import read_found
+from torso.papers.board.standings import (
+    RANKED,
+    TITLES,
+    in_setting,
+    judged,
+    line,
+    name_of,
+    overall,
+    searched,
+    spoken_point,
+    untried,
+)
+from torso.papers.board.trials import presets
+from torso.papers.board.verdict import answer, mark, usual_machine, where, winners
+from torso.papers.experiments.datasets import caveats_of
+from torso.papers.experiments.provenance import machines_and_versions
+from torso.report.docs import table as markdown
+from torso.report.summary import listed
+
+JSON, PAGE = "leaderboard.json", "leaderboard.md"
+Rows = Sequence[Mapping[str, Any]]
+MEANS = "Places go by means, of which many cannot be told apart."
+NOTHING = "**No results yet.** Nothing of the board has been run."
+
+LEGEND = (
+    "In the tables below: accuracy in %, mean ± standard deviation over seeds, best personal accuracy first. To best: "
+    "difference to the best method that is no find of the search, paired by seed, with its standard error; of "
+    "three seeds, 4.3 standard errors are clear. Personal: "
+    "the client's own model on its own test data. Generic: one model on the whole test set. New client: clients that "
+    "never trained, after and before they train for themselves. Worst tenth: the mean of the worst tenth of the "
+    "clients, with their own models. MB: both directions, the whole run. Passes: forward passes of one sample."
+)
+
+
+def collect(out: Path, folder: Path) -> bool:
+    """Add the board and the search below `out` to leaderboard.json: a row that has been run replaces the old one. False
+    where there is nothing below `out`."""
+    path = out / NAME / BOARD
+    found = read_found(out / NAME)
+    if not path.is_file() and not found:
+        return False
+    before = read(folder)
+    rows = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    known = {key_of(row): row for row in before["board"]}
+    merged = {**known, **{key_of(row): row for row in rows if row["seeds"] or key_of(row) not in known}}
+    data = {"board": list(merged.values()), "search": found or before["search"]}
+    (folder / JSON).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return True
+
+
+def read(folder: Path) -> dict[str, Any]:
+    path = folder / JSON
+    found: dict[str, Any] = {"board": [], "search": {}}
+    return json.loads(path.read_text("utf-8")) if path.is_file() else found
+
+
+def page(data: Mapping[str, Any], board: Board | None = None) -> str:
+    board = board or load()
+    found = data["search"]
+    rows = [*data["board"], *_not_run(data["board"], board)]
+    run = [row for row in rows if row["seeds"]]
+    return "\n".join(
+        [
+            "# The leaderboard",
+            "",
+            f"{board.title}. Every method has the same rounds, participants, local epochs, batches and grid of "
+            "training rates; how clients come by their own models is [not equal](#caveats). Rates are chosen on "
+            "validation data, numbers are of test data.",
+            "",
+            *([*answer(rows, found, board), *_results(rows, board)] if run else [NOTHING, ""]),
+            *_search(found, board),
+            *_choices(rows, board),
+            *_rules(board),
+            *_made(run),
+        ]
+    )
+
+
+def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
+    """Rows for methods of leaderboard.toml that leaderboard.json does not have yet, so that a reader sees they are
+    missing."""
+    there = {key_of(row) for row in rows}
+    waiting = [(setting, entry) for entry in presets(board) for setting in board.settings]
+    return [empty_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
+
+
+def _results(rows: Rows, board: Board) -> list[str]:
+    settings = [name for name in board.settings if judged(in_setting(rows, name))]
+    usual = usual_machine(rows)
+    odd = {str(row["method"]) for row in rows if mark(row, usual)}
+    said = [*winners(rows, settings), "## Over all settings", ""]
+    places = overall(rows, settings)
+    if places:
+        said += [f"Mean place over {listed(settings)}, 1 the best; by the sum of the three. {MEANS}", ""]
+        table: list[dict[str, object]] = [
+            {"method": name_of(row) + " †" * (row["method"] in odd), **{TITLES[c]: f"{row[c]:g}" for c in RANKED}}
+            for row in places
+        ]
+        said += [markdown(table), ""]
+    whole = {str(row["method"]) for row in places}
+    missing = list(dict.fromkeys(str(row["method"]) for row in rows if row["method"] not in whole))
+    if missing:
+        said += [f"Without a place in one of these settings: {', '.join(missing)}.", ""]
+    others = f" †: not of {usual}, as the others are, but of {listed(_elsewhere(rows, usual))}." if odd else ""
+    said += [LEGEND + others, ""]
+    for setting in settings:
+        there = in_setting(rows, setting)
+        lines = [{**line(row, there), "method": name_of(row) + mark(row, usual)} for row in there]
+        said += [f"## {setting}", "", markdown(lines), ""]
+    return said
+
+
+def _elsewhere(rows: Rows, usual: str) -> list[str]:
+    """The machines and precisions of rows that did not run on the usual one."""
+    return list(dict.fromkeys(where(row) for row in rows if mark(row, usual)))
+
+
+def _search(found: Mapping[str, Any], board: Board) -> list[str]:
+    said = ["## What was tried in the search", ""]
+    axes = [" × ".join("/".join(choices) for choices in space.axes.values()) for space in board.search.spaces]
+    said += [
+        f"Combinations of axes, on validation data alone, in {listed(board.search.settings)}: {'; '.join(axes)}, each "
+        "with the whole grid. A combination is known where a preset makes the same choices, whatever their numbers and "
+        f"however the client's own model is made. The best {board.search.best} that are not known are entered into the "
+        "board. Test data have no part in it.",
+        "",
+    ]
+    if not found:
+        return [*said, "The search has not been run yet.", ""]
+    if not found["complete"]:
+        said += [f"The search is not complete ({found['left']} are left), so that nothing is entered yet.", ""]
+    said += ["Cells: generic + personalised accuracy at the best point of the grid.", "", markdown(searched(found)), ""]
+    said += [f"- refused: {one['method']}: {one['why']}" for one in found["refused"]]
+    return [*said, ""] if found["refused"] else said
+
+
+def _choices(rows: Rows, board: Board) -> list[str]:
+    """The section on the grid and the chosen points."""
+    grid = "; ".join(f"{axis.key} of {_spoken(axis.values)}" for axis in board.grid)
+    beyond = "; ".join(f"{axis.key} of {_spoken(axis.beyond)}" for axis in board.grid if axis.beyond)
+    said = [
+        "## The grid, and what was chosen",
+        "",
+        f"{grid}. At seed 0, with a share of {board.validation:g} of every client's training samples held out, the "
+        f"point with the largest sum of {listed([f'{name} accuracy' for name in CHOOSES])} on the held-out samples; a "
+        "run that diverged counts as 0. A rate that a method does not use is not tried. Where the best point has a "
+        f"neighbour that was not tried (beyond the grid: {beyond or 'nothing'}), that is tried too, until it has none.",
+        "",
+    ]
+    chosen: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["chosen"]:
+            chosen.setdefault(str(row["method"]), {})[str(row["setting"])] = spoken_point(row["chosen"])
+    if not chosen:
+        return said
+    table: list[dict[str, object]] = [
+        {"method": name, **{setting: there.get(setting, "–") for setting in board.settings}}
+        for name, there in chosen.items()
+    ]
+    return [*said, *_edges(rows, board), markdown(table), ""]
+
+
+def _spoken(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _edges(rows: Rows, board: Board) -> list[str]:
+    waiting = _untried(rows, board)
+    if not waiting:
+        return []
+    legend = "**Not tried yet**, though it is a neighbour of the best (in so many settings); places may change with it:"
+    said = [
+        f"- {key} {value:g} for {', '.join(f'{name} ({count})' for name, count in methods.items())}"
+        for (key, value), methods in sorted(waiting.items())
+    ]
+    return [legend, "", *said, ""]
+
+
+def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]]:
+    """Untried neighbours of chosen points: key and value → method → in how many settings."""
+    waiting: dict[tuple[str, float], dict[str, int]] = {}
+    for row in rows:
+        for one in untried(row, board):
+            there = waiting.setdefault(one, {})
+            there[str(row["method"])] = there.get(str(row["method"]), 0) + 1
+    return waiting
+
+
+def _rules(board: Board) -> list[str]:
+    """The sections on settings and methods, on methods that are left out, and on caveats."""
+    settings = [f"- `{name}`: {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.settings.items()]
+    besides = [
+        f"- `{name}` with {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.entries.items() if sets
+    ]
+    left = [f"- {', '.join(names)}: {why}." for why, names in board.left_out.items()]
+    return [
+        "## Settings and entries",
+        "",
+        *settings,
+        "",
+        f"{len(board.entries)} presets compete; some with more than their name:",
+        "",
+        *besides,
+        "",
+        "Not on the board:",
+        "",
+        *left,
+        "",
+        "## Caveats",
+        "",
+        *(f"- {text}" for text in board.caveats),
+        "",
+    ]
+
+
+def _made(run: Rows) -> list[str]:
+    """The section on how to make the page again: commands, machine, versions, data."""
+    said = [
+        "## Again",
+        "",
+        "This page is made from `leaderboard.json` and `src/torso/papers/board/leaderboard.toml`.",
+        "",
+        "```console",
+        "$ torso leaderboard --dry-run                                    # runs and time",
+        "$ torso leaderboard --search --data-root DIR --out runs/papers   # combinations, on validation data",
+        "$ torso leaderboard --seeds 3 --data-root DIR --out runs/papers  # all methods, and what the search has found",
+        "$ python -m torso.papers.docs runs/papers                        # this page",
+        "```",
+        "",
+    ]
+    if not run:
+        return said
+    known = machines_and_versions(run)
+    seeds = sorted({len(row["seeds"]) for row in run})
+    known += [f"Seeds: {' or '.join(map(str, seeds))}.", *caveats_of(row["data"] for row in run)]
+    return [*said, *(f"- {text}" for text in known), ""]
+
+
+def write(folder: Path) -> None:
+    (folder / PAGE).write_text(page(read(folder)), encoding="utf-8")

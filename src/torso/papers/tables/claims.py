@@ -1,0 +1,157 @@
+"""The papers' claims (claims.toml): differences between methods, judged by the published numbers and by ours."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torso.papers.tables.answers import Answer
+from torso.papers.tables.pairs import Pair, Tally, matched, tally
+
+_FILE = Path(__file__).with_name("claims.toml")
+
+
+@dataclass(frozen=True)
+class ClaimedDifference:
+    """`better` minus `worse` is above `by`, in every setting of some tables.
+
+    `same = "base"`: both sides name several methods, which are compared one to one by the name before the plus sign."""
+
+    tables: tuple[str, ...]
+    better: Mapping[str, Any]
+    worse: Mapping[str, Any]
+    by: float = 0.0
+    same: str = ""
+
+    def one_to_one(self) -> list[ClaimedDifference]:
+        if not self.same:
+            return [self]
+        others = {_base(name): name for name in self.worse["method"]}
+        return [
+            replace(
+                self,
+                same="",
+                better={**self.better, "method": name},
+                worse={**self.worse, "method": others[_base(name)]},
+            )
+            for name in self.better["method"]
+        ]
+
+    def pairs(self, tables: Mapping[str, Sequence[Answer]]) -> list[Pair]:
+        answers = [answer for name in self.tables for answer in tables.get(name, ())]
+        return [pair for one in self.one_to_one() for pair in matched(answers, one.better, one.worse, one.by)]
+
+
+def _base(name: str) -> str:
+    return name.partition("+")[0]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The differences hold in at least `share` of all their pairs."""
+
+    paper: str
+    says: str
+    differences: tuple[ClaimedDifference, ...]
+    share: float = 1.0
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for one in self.differences for name in one.tables))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim and its pairs: each has the paper's numbers, some have ours."""
+
+    claim: Claim
+    pairs: Sequence[Pair]
+
+    @cached_property
+    def published(self) -> Tally:
+        return tally(self.pairs, ours=False)
+
+    @cached_property
+    def ours(self) -> Tally:
+        return tally(self.pairs, ours=True)
+
+    @cached_property
+    def published_there(self) -> Tally:
+        """The paper's numbers of the pairs that have been run."""
+        return tally([pair for pair in self.pairs if pair.run], ours=False)
+
+    @property
+    def tables(self) -> set[str]:
+        """The tables in which pairs have been run."""
+        return {_table(pair.better) for pair in self.pairs if pair.run}
+
+    @property
+    def missing(self) -> list[str]:
+        """Methods of the claim of which nothing has been run, while others have."""
+        run = {str(side["method"]) for pair in self.pairs if pair.run for side in (pair.better, pair.worse)}
+        named = dict.fromkeys(str(side["method"]) for pair in self.pairs for side in (pair.worse, pair.better))
+        return [name for name in named if name not in run] if run else []
+
+    @property
+    def word(self) -> str:
+        if not self.ours.there:
+            return "no evidence yet"
+        doubts = self.doubts
+        return f"{self.outcome} so far ({', '.join(doubts)})" if doubts else self.outcome
+
+    @property
+    def wanted(self) -> float:
+        """In what share of the pairs that have been run the claim has to hold: not more than in the paper's own numbers
+        of these pairs, but at least in half."""
+        return max(0.5, min(self.claim.share, self.published_there.share))
+
+    @property
+    def outcome(self) -> str:
+        """The verdict by the pairs that have been run.
+
+        A claim that is met in enough pairs holds only in part if more pairs are clearly against it than the paper
+        itself has exceptions there. One that is met in half of them does not hold if more are clearly against than for
+        it."""
+        exceptions = self.published_there.there - self.published_there.held
+        if self.ours.share >= self.wanted:
+            return "holds" if self.ours.against <= exceptions else "holds in part"
+        most = self.ours.share >= 0.5 and self.ours.against <= self.ours.clear
+        return "holds in part" if most else "does not hold"
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why the outcome is not final. It is final once half of the paper's pairs have been run with several seeds."""
+        half = self.published.there / 2
+        if self.ours.several >= half:
+            return []
+        seeds = ["one seed"] if not self.ours.several else []
+        few = ["few pairs"] if self.ours.there < half else []
+        return [*seeds, *few] or ["few pairs with several seeds"]
+
+
+def _table(answer: Answer) -> str:
+    return f"{answer['paper'].lower().replace('-', '')}/{str(answer['table']).lower()}"
+
+
+def claims() -> tuple[Claim, ...]:
+    tree = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return tuple(_claim(one) for one in tree["claims"])
+
+
+def _claim(tree: Mapping[str, Any]) -> Claim:
+    """`also`: the same difference in other tables, with its own keys over the first ones."""
+    of_claim = {key: tree[key] for key in ("paper", "says", "share") if key in tree}
+    of_difference = {key: tree[key] for key in ("tables", "better", "worse", "by", "same") if key in tree}
+    each = [{**of_difference, **other} for other in ({}, *tree.get("also", ()))]
+    return Claim(
+        **of_claim, differences=tuple(ClaimedDifference(**{**one, "tables": tuple(one["tables"])}) for one in each)
+    )
+
+
+def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
+    """The verdict on a claim by the answers of its tables."""
+    return Verdict(claim, [pair for one in claim.differences for pair in one.pairs(tables)])

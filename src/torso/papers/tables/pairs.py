@@ -1,0 +1,142 @@
+"""Pairs of numbers in one setting: the claim says that one is above the other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from torso.papers.tables.answers import Answer, diverged, failures
+from torso.papers.tables.interval import half_width, variance_over_seeds
+from torso.papers.tables.review import CONTEXT, value
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The claim: `better` is above `worse` by more than `by`. Checked in the paper's numbers and in ours."""
+
+    better: Answer
+    worse: Answer
+    by: float = 0.0
+
+    @property
+    def run(self) -> bool:
+        return all(side["ours"] is not None or diverged(side) for side in (self.better, self.worse))
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds of ours the pair has, failed ones included."""
+        sides = (self.better, self.worse)
+        return min(len((side["ours"] or {"seeds": ()})["seeds"]) + len(failures(side)) for side in sides)
+
+    def diverged(self, ours: bool) -> bool:
+        return _lost(self.better, ours) or _lost(self.worse, ours)
+
+    def held(self, ours: bool) -> bool:
+        """Whether the claim holds. A side that diverged has lost; where both diverged, it does not hold."""
+        if self.diverged(ours):
+            return not _lost(self.better, ours)
+        return self.above(ours) > 0
+
+    def difference(self, ours: bool) -> float:
+        better, worse = (_found(side, ours)["mean"] for side in (self.better, self.worse))
+        return float(better) - float(worse)
+
+    def above(self, ours: bool) -> float:
+        """The difference minus the claimed one."""
+        return self.difference(ours) - self.by
+
+    def sure(self) -> int:
+        """1 or -1 where ours is above or below the claimed difference by more than Student's 95 % interval; otherwise
+        0."""
+        error = half_width(variance_over_seeds(self.better), variance_over_seeds(self.worse))
+        return int(self.above(ours=True) > error) - int(self.above(ours=True) < -error)  # no number is above NaN
+
+
+def _found(answer: Answer, ours: bool) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = answer["ours"] if ours else answer["published"]
+    return found
+
+
+def _lost(answer: Answer, ours: bool) -> bool:
+    """Whether a side diverged. A published mean is missing where the paper says that training failed."""
+    return diverged(answer) if ours else answer["published"]["mean"] is None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """In how many pairs the claim holds (`held` of `there`), and the mean difference where nothing diverged.
+
+    `diverged`: pairs of which a side diverged. `walkovers`: pairs that hold only because the other side diverged.
+    `clear` and `against`: pairs in which ours is clearly for or against the claim, beyond the error over seeds.
+    `seeds`: number of seeds → how many pairs have it."""
+
+    held: int
+    there: int
+    mean: float
+    diverged: int = 0
+    walkovers: int = 0
+    clear: int = 0
+    against: int = 0
+    seeds: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        return self.held / self.there if self.there else math.nan
+
+    @property
+    def several(self) -> int:
+        """Pairs with two seeds or more."""
+        return sum(count for seeds, count in self.seeds.items() if seeds > 1)
+
+
+def tally(pairs: Sequence[Pair], ours: bool) -> Tally:
+    """Count the pairs: by the paper's numbers, or by ours where they have been run."""
+    there = [pair for pair in pairs if pair.run] if ours else pairs
+    finished = [pair for pair in there if not pair.diverged(ours)]
+    sure = [pair.sure() for pair in finished] if ours else []
+    return Tally(
+        held=sum(pair.held(ours) for pair in there),
+        there=len(there),
+        mean=fmean(pair.difference(ours) for pair in finished) if finished else math.nan,
+        diverged=len(there) - len(finished),
+        walkovers=sum(pair.diverged(ours) and pair.held(ours) for pair in there),
+        clear=sure.count(1),
+        against=sure.count(-1),
+        seeds=Counter(pair.seeds for pair in there) if ours else {},
+    )
+
+
+def matched(
+    answers: Sequence[Answer], better: Mapping[str, Any], worse: Mapping[str, Any], by: float = 0.0
+) -> list[Pair]:
+    """All pairs in one setting of an answer that `better` selects and one that `worse` selects.
+
+    Two answers are in one setting if they agree on every key, but for those on which the selectors differ. A key that
+    one side does not have (local-only has no fraction) agrees with any value."""
+    keys = [key for key in {*CONTEXT, "method", *better} if better.get(key) == worse.get(key)]
+    left, right = ([answer for answer in answers if chosen_by(answer, side)] for side in (better, worse))
+    return [
+        Pair(a, b, by)
+        for a in left
+        for b in right
+        if a["table"] == b["table"] and a["paper"] == b["paper"] and _agree(a, b, keys)
+    ]
+
+
+def chosen_by(answer: Answer, selector: Mapping[str, Any]) -> bool:
+    """Whether the answer has the value, or one of the values, of every key of the selector. Second lines only when
+    asked."""
+    if answer["variant"] and "variant" not in selector:
+        return False
+    return all(
+        value(answer, key) in (wanted if isinstance(wanted, list) else [wanted]) for key, wanted in selector.items()
+    )
+
+
+def _agree(one: Answer, other: Answer, keys: Sequence[str]) -> bool:
+    both = ((value(one, key), value(other, key)) for key in keys)
+    return all(a is None or b is None or a == b for a, b in both)

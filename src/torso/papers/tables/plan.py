@@ -1,0 +1,179 @@
+"""From the numbers of a table to runs: their configs, and which measure of which run answers which number."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from torso.config import Config, assign_all
+from torso.papers.experiments.datasets import rooted
+from torso.papers.experiments.reuse import TRAIN_ANEW
+from torso.papers.experiments.selection import select
+from torso.papers.tables.published import PublishedNumber, Recipe
+from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
+
+_SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
+_UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
+    *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
+}
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """A published number to answer; `variant`: the name of its second line, empty for the first."""
+
+    published: PublishedNumber
+    wanted: Wanted | Refusal
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One run of a table. `answers`: place of a line → the measure that answers it."""
+
+    name: str
+    config: Config
+    answers: Mapping[int, str]
+
+    @property
+    def seed(self) -> int:
+        return self.config.run.seed
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    recipe: Recipe
+    lines: tuple[TableLine, ...]
+    runs: tuple[TableRun, ...]  # runs that train alike stand next to each other
+    chosen: frozenset[int] = field(default_factory=frozenset)  # places of the lines that --only selects
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Reason → how many of the selected lines cannot be run."""
+        reasons = [self.lines[i].wanted for i in sorted(self.chosen)]
+        names = [reason.reason for reason in reasons if isinstance(reason, Refusal)]
+        return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
+    """A line for every number, followed by its second line where the recipe has one."""
+    found: list[TableLine] = []
+    for number in recipe.numbers:
+        found.append(TableLine(number, resolve(recipe, number)))
+        second = recipe.label(number.algorithm).second_line
+        if second and second.covers(number.metric) and not isinstance(found[-1].wanted, Refusal):
+            found.append(TableLine(number, resolve(recipe, number, second), second.name))
+    return tuple(found)
+
+
+def plan(
+    recipe: Recipe, only: str = "", seeds: int = 1, sets: Sequence[str] = (), roots: Mapping[str, str] | None = None
+) -> TablePlan:
+    """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
+
+    `roots`: data source → data.root."""
+    lines = lines_of(recipe)
+    keys = dict.fromkeys([k for line in lines for k in line.published.setting] + ["method", "metric"])
+    accepted = f"{', '.join(keys)}, dataset, model, variant"
+    chosen = frozenset(select(only, lines, _values, recipe.name, accepted))
+    groups: dict[str, list[int]] = {}
+    for place, line in enumerate(lines):
+        if isinstance(line.wanted, Wanted):
+            config, measure = _config(recipe, line.wanted.sets, tuple(sets)), line.wanted.measure
+            apart = measure if measure in TRAIN_ANEW else ""
+            groups.setdefault(f"{_key(config)} {apart}", []).append(place)
+    names = _names(lines, list(groups.values()))
+    first = Config.load(None, sets).run.seed
+    runs = [
+        _run(recipe, lines, places, f"{name}-seed{seed}", (*sets, f"run.seed={seed}"), roots or {})
+        for places, name in zip(groups.values(), names, strict=True)
+        if chosen & set(places)
+        for seed in range(first, first + seeds)
+    ]
+    return TablePlan(recipe, lines, tuple(sorted(runs, key=_order)), chosen)
+
+
+def _order(run: TableRun) -> tuple[Any, ...]:
+    """Runs that can share the steps of a device stand next to each other: same network, method and local work. Of runs
+    with the same rounds, the one that others begin at is first."""
+    config = run.config
+    alike = (config.data.source, config.model.body, config.method.name, config.train.local_epochs, config.train.rounds)
+    last = not TRAIN_ANEW.isdisjoint(config.measure.names)
+    return (*alike, config.train.fraction, run.seed, config.data.shards, last, run.name)
+
+
+@lru_cache(maxsize=4096)
+def _resolved(common: str, said: tuple[str, ...]) -> Config:
+    return Config(**assign_all(json.loads(common), said))
+
+
+def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
+    """The recipe's common part, then the settings of the number, then those of the user."""
+    config = _resolved(json.dumps(recipe.config), (*said, "run.checkpoint_every=0", *sets))
+    if config.method.share.part == "none" and config.train.fraction != 1.0:  # everybody trains in every round
+        return config.but("train.fraction=1.0")
+    return config
+
+
+def _key(config: Config) -> str:
+    """Equal for lines that one run can answer: all keys but the measures."""
+    tree = config.as_tree()
+    tree["measure"].pop("names")
+    return json.dumps(tree, sort_keys=True)
+
+
+def _run(
+    recipe: Recipe,
+    lines: Sequence[TableLine],
+    places: Sequence[int],
+    name: str,
+    sets: Sequence[str],
+    roots: Mapping[str, str],
+) -> TableRun:
+    wanted = {place: w for place in places if isinstance(w := lines[place].wanted, Wanted)}
+    epochs = sorted({w.epochs for w in wanted.values() if w.epochs})
+    usual = recipe.config.get("personalize", {}).get("epochs", 5)
+    base = usual if usual in epochs or not epochs else epochs[-1]
+    answers = {
+        place: f"{w.measure}@{w.epochs}" if w.epochs not in (0, base) else w.measure for place, w in wanted.items()
+    }
+    measured = dict.fromkeys(w.measure for w in wanted.values() if not w.measure.startswith("cost."))
+    said = (
+        *wanted[places[0]].sets,
+        f"personalize.epochs={base}",
+        f"personalize.sweep={[e for e in epochs if e != base]}",
+        f"measure.names={json.dumps(list(measured) or ['generic'])}",
+    )
+    return TableRun(name, rooted(_config(recipe, said, sets), roots), answers)
+
+
+def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[str]:
+    """A different name for each run: the method, and the settings in which runs of the table differ."""
+    firsts = [lines[places[0]] for places in groups]
+    keys = list(dict.fromkeys(key for line in firsts for key in line.published.setting if key not in _UNNAMED))
+    keys = [key for key in (*keys, "dataset", "model") if len({str(line.published.value(key)) for line in firsts}) > 1]
+    names: list[str] = []
+    for line in firsts:
+        parts = [
+            f"{_SHORT.get(key, '' if isinstance(value, str) else key)}{value}"
+            for key in keys
+            if (value := line.published.value(key)) is not None
+        ]
+        method = preset(line.published) + ("-paper-bug" if line.variant else "")
+        name = re.sub(r"[^a-z0-9.]+", "-", "-".join([method, *parts]).lower()).strip("-")
+        names.append(name)
+    return [name if names.count(name) == 1 else f"{name}-{names[:i].count(name) + 1}" for i, name in enumerate(names)]
+
+
+def _values(line: TableLine, key: str) -> tuple[Any, ...]:
+    """The values of a line for a condition of --only; a method has two: its label in the paper and its preset."""
+    if key in ("method", "algorithm"):
+        return (line.published.algorithm, preset(line.published))
+    if key == "variant":
+        return ("paper-bug" if line.variant else "none",)
+    value = line.published.value(key)
+    return () if value is None else (value,)

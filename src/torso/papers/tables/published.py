@@ -1,0 +1,154 @@
+"""The published numbers, table by table, as the papers print them, and the recipes that run them again."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from torso.errors import RequestError, did_you_mean
+
+TABLES = Path(__file__).parent
+PAPERS: Mapping[str, str] = {"fedbabu": "FedBABU", "fedrod": "Fed-RoD", "fedncm": "FedNCM", "fedfn": "FedFN"}
+"""How a command spells a paper → what the paper is called."""
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """One number of a paper's table. `mean` is None where the paper reports that training failed."""
+
+    paper: str
+    table: str
+    dataset: str
+    model: str
+    setting: Mapping[str, Any]
+    algorithm: str
+    metric: str
+    mean: float | None
+    std: float | None
+    std_over: str | None
+    source: str
+    note: str = ""
+
+    def value(self, key: str) -> Any:
+        """The value of a key of the setting or of the number itself; None where there is no such key."""
+        return self.setting.get(key, getattr(self, key, None) if key in _OWN else None)
+
+
+_OWN = ("dataset", "model", "algorithm", "metric")
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a recipe says of one method label of its table, beyond the settings of its numbers.
+
+    `sets`: KEY=VALUE. `answers`: metric → measure, where it is not the usual one. `why`: a note for the reader. `bug`:
+    the mistake that the published number came from, so that ours is not expected to agree. `second_line`: how the
+    number is run once more, with the mistake."""
+
+    sets: tuple[str, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    bug: str = ""
+    second_line: SecondLine | None = None
+
+
+@dataclass(frozen=True)
+class SecondLine:
+    """How numbers are run a second time: further settings, other measures, its name, and its metrics (empty: all)."""
+
+    sets: tuple[str, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+    name: str = "as the paper's code"
+    metrics: tuple[str, ...] = ()
+
+    def covers(self, metric: str) -> bool:
+        return not self.metrics or metric in self.metrics
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table: the config that its runs have in common, and the layout of the paper."""
+
+    paper: str  # as a command spells it
+    table: str
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    config: Mapping[str, Any]
+    datasets: Mapping[str, tuple[str, ...]]  # data set → settings
+    labels: Mapping[str, Label]
+    caveats: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}/{self.table}"
+
+    @cached_property
+    def numbers(self) -> tuple[PublishedNumber, ...]:
+        lines = (TABLES / self.paper / f"{self.table}.jsonl").read_text(encoding="utf-8").splitlines()
+        return tuple(PublishedNumber(**json.loads(line)) for line in lines)
+
+    def label(self, algorithm: str) -> Label:
+        return self.labels.get(algorithm, Label())
+
+
+def names() -> tuple[str, ...]:
+    """Every table there is, in the papers' order."""
+    found = [(path.parent.name, path.stem) for path in TABLES.glob("*/*.jsonl")]
+    places = {paper: place for place, paper in enumerate(PAPERS)}
+    found.sort(key=lambda it: (places[it[0]], not it[1].isdigit(), int(it[1].lstrip("a"))))
+    return tuple(f"{paper}/{table}" for paper, table in found)
+
+
+@cache
+def recipe(name: str) -> Recipe:
+    """The recipe of a table: TABLE.toml over the paper's paper.toml."""
+    known = names()
+    paper, _, table = name.lower().partition("/")
+    if f"{paper}/{table}" not in known:
+        of_paper = [other.partition("/")[2] for other in known if other.startswith(f"{paper}/")]
+        some = f"{paper}/ has {', '.join(of_paper)}" if of_paper else f"papers: {', '.join(PAPERS)}"
+        hint = did_you_mean(name.lower(), known)
+        raise RequestError(f"table {name!r} is unknown{hint} Accepted: PAPER/TABLE, as `torso papers` lists; {some}")
+    common, own = (tomllib.loads((TABLES / paper / f"{file}.toml").read_text("utf-8")) for file in ("paper", table))
+    labels = {key: _label(value) for key, value in {**common.get("labels", {}), **own.get("labels", {})}.items()}
+    return Recipe(
+        paper=paper,
+        table=table,
+        title=own["title"],
+        rows=tuple(own["rows"]),
+        columns=tuple(own["columns"]),
+        config=_over(common.get("config", {}), own.get("config", {})),
+        datasets={key: tuple(sets) for key, sets in common["datasets"].items()},
+        labels=labels,
+        caveats=(*common.get("caveats", ()), *own.get("caveats", ())),
+    )
+
+
+def _label(tree: Mapping[str, Any]) -> Label:
+    return Label(
+        sets=tuple(tree.get("sets", ())),
+        answers=tree.get("answers", {}),
+        why=tree.get("why", ""),
+        bug=tree.get("bug", ""),
+        second_line=_second_line(tree["again"]) if "again" in tree else None,
+    )
+
+
+def _second_line(tree: Mapping[str, Any]) -> SecondLine:
+    sets, metrics = (tuple(tree.get(key, ())) for key in ("sets", "metrics"))
+    return SecondLine(sets, tree.get("answers", {}), tree.get("name", SecondLine.name), metrics)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, the second over the first."""
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.get(key)
+        merged[key] = _over(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,188 @@
+"""A published number as config settings: setting key → config key, data set → source, metric → measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torso.papers.tables.labels import preset_of, settings_of
+from torso.papers.tables.published import PublishedNumber, Recipe, SecondLine
+
+REASONS: Mapping[str, str] = {
+    "weights": "needs a body trained on ImageNet, which cannot be had here",
+    "data": "no source of Torso reads this data set",
+    "input": "needs images enlarged to 224×224, which no source of Torso does",
+    "network": "Torso does not have this network",
+    "setup": "the paper does not say with which clients, data and attackers",
+    "no result": "the table lists a setting, not something measured",
+}
+"""Why a number cannot be run here. Unreadable cells of the papers are not among the numbers."""
+
+_SOURCES = {
+    "CIFAR10": "cifar10",
+    "CIFAR10 (32x32 input)": "cifar10",
+    "CIFAR100": "cifar100",
+    "FMNIST": "fashion-mnist",
+}
+_BODIES = {
+    "3convNet": "conv3",
+    "4convNet": "conv4",
+    "MobileNet": "mobilenet",
+    "ResNet8": "resnet8",
+    "ResNet18": "resnet18",
+    "ResNet20": "resnet20",
+    "ResNet50": "resnet50",
+    "SqueezeNet": "squeezenet",
+    "VGG11": "vgg11",
+}
+_PARTITIONS = {
+    "shards": "shards",
+    "dirichlet": "dirichlet-class",
+    "LDA": "dirichlet-class",
+    "LDA (dirichlet per class over clients)": "dirichlet-class",
+    "dirichlet (per class over clients)": "dirichlet-class",
+    "dirichlet (per client over classes, equal sizes)": "dirichlet-client",
+    "writer": "writers",
+}
+_MEASURES = {
+    "initial": "initial",
+    "initial_with_head": "initial",
+    "initial_without_head": "without_head",
+    "personalized": "personalized",
+    "ID_accuracy_before_personalization": "id_before",
+    "ID_accuracy_after_personalization": "id_after",
+    "OOD_accuracy_before_personalization": "ood_before",
+    "OOD_accuracy_after_personalization": "ood_after",
+    "G-FL (GM)": "generic",
+    "P-FL (GM)": "generic_as_personal",
+    "P-FL (PM)": "personal",
+    "P-FL (LM)": "local",
+    "P-FL on new clients, before local training": "new_before",
+    "P-FL on new clients, after local training": "new_after",
+    "accuracy_%": "generic",
+    "global accuracy on full test set": "generic",
+    "total_compute_forward_passes": "cost.forward_passes",
+    "total_communication_GB": "cost.gigabytes",
+}
+_EVENED = ("data.balance=true", "data.min_size=10")  # FedFN's code base deals so (spec 10.3)
+_HEAD_INITS = {"default (near-orthogonal)": "default", "similar (non-orthogonal)": "similar"}
+
+_KEYS: Mapping[str, str | Callable[[Any], tuple[str, ...]]] = {
+    "clients": "data.clients",
+    "fraction": "train.fraction",
+    "local_epochs": "train.local_epochs",
+    "rounds": "train.rounds",
+    "shards": "data.shards",
+    "alpha": "data.alpha",
+    "test_shards": "data.test_shards",
+    "finetune_part": "personalize.part",
+    "server_data_ratio": "data.server_fraction",
+    "momentum": "train.momentum",
+    "body_lr": "train.lr",
+    "lr": "train.lr",
+    "head_lr_ratio": "train.head_lr_factor",
+    "new_clients": "data.new_clients",
+    "imbalance_ratio": "data.imbalance",
+    "meta_images_per_class": "data.meta_per_class",
+    "lr_schedule": "train.schedule",
+    "partition": lambda said: (f"data.partition={_PARTITIONS[said]}", *(_EVENED if said.startswith("LDA") else ())),
+    "head_init": lambda said: (f"model.head_init={_HEAD_INITS[said]}",),
+    "test": lambda said: ("data.imbalance_test=true",),  # "class-imbalanced like training"
+}
+"""Setting key → the config key that takes its value, or a function that gives KEY=VALUE."""
+
+ELSEWHERE = frozenset(
+    {
+        *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "fl_optimizer"),  # of the method: labels.py
+        *("local_update_part", "server_update_part", "update_part"),
+        *("finetune_epochs", "pretrained", "train_samples", "attack"),  # of the measure, or a reason
+        *("total_epochs", "server_epochs", "training", "train_clients", "sampled_per_round"),  # follow from others
+    }
+)
+_FLOATS = frozenset({"alpha", "fraction", "momentum", "imbalance_ratio", "lr", "body_lr", "head_lr_ratio"})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How to run a number: settings, the measure that answers it, epochs of fine-tuning (0: the paper does not say)."""
+
+    sets: tuple[str, ...]
+    measure: str
+    epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    reason: str  # a key of REASONS
+
+
+def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None) -> Wanted | Refusal:
+    """How to run a number, or why it cannot be run. `second`: for its second line."""
+    reason = refusal(number)
+    if reason:
+        return Refusal(reason)
+    label = recipe.label(number.algorithm)
+    sets = (
+        *settings_of(number.paper, number.algorithm, number.setting),
+        *recipe.datasets.get(number.dataset, ()),
+        f"data.source={_SOURCES[number.dataset]}",
+        f"model.body={_body(number)}",
+        *_of_setting(number.setting),
+        *_of_hyper(number),
+        *label.sets,
+        *(second.sets if second else ()),
+    )
+    answers = {**_MEASURES, **label.answers, **(second.answers if second else {})}
+    name = answers[number.metric]
+    epochs = number.setting.get("finetune_epochs", 0) if name in ("personalized", "id_after", "ood_after") else 0
+    return Wanted(tuple(dict.fromkeys(sets)), name, epochs)
+
+
+def refusal(number: PublishedNumber) -> str:
+    """The key of REASONS why a number cannot be run, or nothing."""
+    if number.metric == "rounds" or "attack" in number.setting:
+        return "no result" if number.metric == "rounds" else "setup"
+    if number.model not in _BODIES and number.model != "Fed-RoD ConvNet":
+        return "weights" if "ImageNet" in number.model or "SqueezeNet" in number.model else "network"
+    trained_elsewhere = number.paper == "FedNCM" and number.algorithm != "Random"
+    if number.setting.get("pretrained") or trained_elsewhere:
+        return "weights"
+    if number.dataset not in _SOURCES:
+        return "data"
+    if number.paper == "FedNCM" and number.dataset == "CIFAR10":
+        return "input"
+    return ""
+
+
+def preset(number: PublishedNumber) -> str:
+    return preset_of(number.paper, number.algorithm)
+
+
+def _body(number: PublishedNumber) -> str:
+    if number.model == "Fed-RoD ConvNet":  # one for CIFAR, one for the grey images (spec 11)
+        return "rod-mnist" if "MNIST" in number.dataset else "rod-cifar"
+    return _BODIES[number.model]
+
+
+def _of_setting(setting: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in setting.items():
+        if key in ELSEWHERE:
+            continue
+        meant = _KEYS[key]
+        if isinstance(meant, str):
+            yield f"{meant}={_written(key, value)}"
+        else:
+            yield from meant(value)
+    if "sampled_per_round" in setting:  # of the clients that train
+        yield f"train.fraction={setting['sampled_per_round'] / setting['train_clients']}"
+
+
+def _written(key: str, value: Any) -> str:
+    return str(float(value)) if key in _FLOATS else str(value)
+
+
+def _of_hyper(number: PublishedNumber) -> Iterator[str]:
+    """Fed-RoD's hypernetwork has 32 hidden units on CIFAR-10, 16 elsewhere (spec 6.3)."""
+    if number.dataset == "CIFAR10" and preset(number).startswith("fedrod-") and preset(number) != "fedrod-linear":
+        yield "method.head.hidden=32"
