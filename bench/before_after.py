@@ -1,0 +1,135 @@
+"""Two versions of Torso side by side: the same work in processes that take turns, each with its own source tree.
+
+    python bench/before_after.py OLD/src NEW/src [--repeats 3] [--out FILE]
+
+Rows: training steps of stacked clients (accelerator), whole rounds of several methods, and the evaluation of clients
+after them. A figure is the median over processes, a ratio new / old of the medians with its range (slowest new against
+fastest old to fastest new against slowest old). Above 1 the new one is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ACCELERATOR = (
+    ("fedavg", "conv4", 100, 1.0, 500),
+    ("fedavg", "conv4", 100, 0.1, 500),
+    ("fedper", "conv4", 100, 1.0, 500),
+    ("scaffold", "conv4", 100, 0.1, 500),
+    ("ditto", "conv4", 100, 0.1, 500),
+    ("fedavg", "mobilenet", 100, 0.1, 500),
+)
+CPU = (
+    ("fedavg", "conv3", 20, 0.5, 60),
+    ("fedper", "conv3", 20, 0.5, 60),
+    ("scaffold", "conv3", 20, 0.5, 60),
+    ("fedavg", "mlp", 1000, 1.0, 10),
+)
+
+
+def one_process() -> dict[str, float]:
+    """Every row once, in this process: images a second of rounds and of the evaluation, steps on an accelerator."""
+    import torch
+
+    import torso
+    from torso.runs.events import Listener
+
+    fast = torch.cuda.is_available()
+    found: dict[str, float] = {}
+
+    class Seconds(Listener):
+        def __init__(self) -> None:
+            self.rounds: list[float] = []
+
+        def round(self, round: Any, seconds: float, accuracy: Any) -> None:
+            self.rounds.append(seconds)
+
+    for method, body, clients, fraction, each in ACCELERATOR if fast else CPU:
+        size, rounds = (32, 12) if fast else (16 if body == "conv3" else 8, 6)
+        shape = {"samples": each * clients, "test_samples": 1000, "size": size, "channels": 3 if fast else 1}
+        heard = Seconds()
+        result = torso.run(
+            torso.Config(
+                method=method,
+                data={"source": "synthetic", "clients": clients, "partition": "iid", "synthetic": shape},
+                model={"body": body},
+                train={"rounds": rounds, "fraction": fraction, "local_epochs": 1, "batch_size": 50},
+                personalize={"epochs": 1},
+                measure={"names": ["initial", "personalized"]},
+                run={"precision": "bf16" if fast else "auto"},
+            ),
+            listener=heard,
+        )
+        name, seconds = f"{method} {body} {clients}×{each} f={fraction}", median(heard.rounds[2:])
+        found[f"round: {name}"] = clients * fraction * each / seconds
+        found[f"evaluation: {name}"] = clients * each / result.seconds["measure"]
+    if fast:
+        from torso.engine.bench import measure_engine
+
+        rows = measure_engine(["conv4", "mobilenet"], [10, 100], 50, "bf16", torch.device("cuda"))["rows"]
+        found |= {f"steps: {r['body']} {r['what']} {r['clients']}": r["images_per_s"] for r in rows}
+    return found
+
+
+def in_tree(source: Path) -> dict[str, float]:
+    path = os.pathsep.join([str(source.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, __file__, "--here"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{source}: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trees", type=Path, nargs="*", metavar="SRC", help="the old and the new source tree")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        print(json.dumps(one_process()))
+        return
+    import torch
+
+    old, new = options.trees
+    came: dict[Path, list[dict[str, float]]] = {old: [], new: []}
+    for _ in range(options.repeats):
+        for tree in (old, new):
+            came[tree].append(in_tree(tree))
+    device = (
+        torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
+    )
+    rows = {}
+    for name in came[old][0]:
+        before, after = ([process[name] for process in came[tree]] for tree in (old, new))
+        rows[name] = {
+            "before": round(median(before)),
+            "after": round(median(after)),
+            "ratio": round(median(after) / median(before), 3),
+            "low": round(min(after) / max(before), 3),
+            "high": round(max(after) / min(before), 3),
+        }
+        print(f"{name:50} {rows[name]}", flush=True)
+    machine = {"device": device, "torch": torch.__version__, "python": platform.python_version(), "n": options.repeats}
+    print(json.dumps(machine))
+    if options.out:
+        options.out.write_text(json.dumps({"machine": machine, "images_per_s": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
