@@ -108,8 +108,8 @@ def main() -> None:
 
     old, new = options.trees
     came: dict[Path, list[dict[str, float]]] = {old: [], new: []}
-    for _ in range(options.repeats):
-        for tree in (old, new):
+    for turn in range(options.repeats):
+        for tree in (old, new) if turn % 2 == 0 else (new, old):  # who comes first has the cooler machine
             came[tree].append(in_tree(tree))
     device = (
         torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
