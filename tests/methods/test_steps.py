@@ -188,7 +188,7 @@ def test_pfedme_has_no_momentum() -> None:
 
 
 def test_pfedme_weight_decay_acts_on_theta_and_not_on_w() -> None:
-    """By hand: λ = 2, K = 2, α = 0.5, η = 0.1, decay ½, from s = (1, 1) and W = 0, client 0 alone (x = (1, 0), class 0).
+    """By hand: λ = 2, K = 2, α = 0.5, η = 0.1, decay ½, from s = (1, 1) and W = 0; one client, x = (1, 0) of class 0.
 
     First step, θ = w: with W = 0 the body has gradient 0 and decay gives s = 1 − 0.5·0.5·1 = 0.75; the head's column
     has gradient (−½, ½) and no decay yet: (0.25, −0.25). Second step: the logits are 0.75·(0.25, −0.25), so that

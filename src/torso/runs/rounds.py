@@ -12,6 +12,7 @@ from torso.data import Federation
 from torso.data.batches import Shuffle
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
+from torso.learn.attacks import Tamper
 from torso.learn.drift import NoDrift
 from torso.learn.phases import moved_by
 from torso.learn.stacked import all_finite
@@ -21,7 +22,6 @@ from torso.personal import Personal
 from torso.randomness import numpy_generator
 from torso.runs.cost import cost_of
 from torso.runs.stages import Stage
-from torso.runs.tamper import TAMPERS, Tamper
 from torso.runs.visit import Sent, Visit
 from torso.server.state import Cost, State
 from torso.server.sums import add
@@ -121,7 +121,7 @@ def visit_of(stage: Stage, state: State, clients: int, number: int, weights: Map
 
 def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper | None:
     """How uploads are replaced, where the attack does that (spec 9.6)."""
-    if stage.attack not in TAMPERS:
+    if not stage.attack.replaces_uploads():
         return None
     return Tamper(stage.attack, learnable(stage.net, sorted(stage.travels)), participants, seed, number)
 

@@ -17,11 +17,11 @@ import torch
 from torso import data, nets
 from torso.config import Config, RunConfig
 from torso.data import Federation
-from torso.data.attacks import attacked
 from torso.data.batches import Shuffle
 from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
+from torso.learn.attacks import attacked
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.methods import ClassMeans, Finished
@@ -123,7 +123,7 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
     `begins`: whether the weights are wanted that the run begins with, where they come from files."""
     federation = federation or data_of(config)
     device = _where(federation, config.run)
-    federation = attacked(federation, config.attack, config.run.seed)
+    federation = attacked(federation, config.attack.chosen, config.attack.fraction, config.run.seed)
     net = nets.build(
         body=config.model.body,
         classes=federation.classes,

@@ -5,12 +5,13 @@ A stage is a method worked out for one network: what moves, what travels, what s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torso.config import Config, TrainConfig
 from torso.data import Federation
 from torso.errors import RequestError
+from torso.learn.attacks import Attack, NoAttack
 from torso.learn.drift import NoDrift
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
@@ -33,7 +34,7 @@ class Stage:
     rounds: int
     lr: float
     schedule: str
-    attack: str = "none"  # what malicious clients do (spec 9.6)
+    attack: Attack = field(default_factory=NoAttack)  # what malicious clients do (spec 9.6)
 
     @property
     def last(self) -> int:
@@ -107,7 +108,7 @@ class Stage:
 def stages(config: Config, net: Network) -> tuple[Stage, ...]:
     """Work the config out, checking what only the network can tell (parts, blocks)."""
     plan = _stages(config.method, config.train, net, chain=())
-    return tuple(replace(stage, attack=config.attack.kind) for stage in plan)
+    return tuple(replace(stage, attack=config.attack.chosen) for stage in plan)
 
 
 def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, ...]) -> tuple[Stage, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torso.data import Federation
 from torso.data.batches import Shuffle, on_device
 from torso.engine import SERVER, Desk
+from torso.learn.attacks import Tamper
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
@@ -22,7 +23,6 @@ from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Opening, Personal
 from torso.personal.models import models_of
-from torso.runs.tamper import Tamper
 from torso.server.state import State
 from torso.server.sums import add, weighted_sum
 
