@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from torso.config import Config, assign_all, explain, read_toml
 from torso.errors import RequestError, did_you_mean
-from torso.methods import Finished, methods
+from torso.methods import methods
 from torso.papers.files import rooted
 from torso.papers.sharing import measuring_key
 
@@ -215,10 +215,8 @@ class Arena:
 
 def _in_budget(config: Config) -> Config:
     """A method that begins with another's rounds has them within train.rounds, not before them."""
-    start, rounds = config.method.start, config.train.rounds
-    if not isinstance(start, Finished):
-        return config
-    return config.but(f"method.start.first={max(rounds - max(int(rounds * start.rounds + 1e-9), 1), 1)}")
+    method = config.method
+    return config.model_copy(update={"method": method.but(start=method.start.within(config.train.rounds))})
 
 
 def _measured(names: Sequence[str]) -> str:

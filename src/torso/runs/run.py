@@ -17,14 +17,13 @@ import torch
 from torso import data, nets
 from torso.config import Config, RunConfig
 from torso.data import Federation
-from torso.data.batches import Shuffle
 from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
 from torso.learn.attacks import attacked
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
-from torso.methods import ClassMeans, Finished
+from torso.methods import Start
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
@@ -32,9 +31,9 @@ from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
 from torso.runs.analyses import scene_of, watch_round
 from torso.runs.checks import check_attack, check_measures, remarks
-from torso.runs.class_means import ClassSums, linear_of, open_with_class_means
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.exchange import misfit, opened
 from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage, check_server_data, stages
 from torso.runs.stopping import Stoppable
@@ -138,8 +137,8 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
     check_server_data(plan, federation)
     check_attack(config, plan)
     check_stacking(net, config.run.clients_at_once)
-    if isinstance(plan[0].method.start, ClassMeans):
-        linear_of(net)  # raises RequestError where the head has no place for them
+    for stage in plan:
+        stage.method.start.check(net)
     check_measures(config, federation)
     if config.train.batch_size == 1 and nets.smallest_map(net, federation.image) == 1:
         _, height, width = federation.image
@@ -150,21 +149,24 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if begins and config.model.weights:
         model |= load_body(Path(config.model.weights), model, config.model.body)
-    start = config.method.start
-    if begins and isinstance(start, Finished) and start.run:
-        model = _finished_model(Path(start.run), model)
+    if begins:
+        model = _started(plan[0].method.start, model)
     return Job(config, federation, net, plan, model)
 
 
-def _finished_model(folder: Path, model: Tensors) -> Tensors:
-    finished = (folder / "result.json").is_file() and Result.read(folder).ok
-    found = load_newest(folder / "checkpoints", model, fingerprint=None) if finished else None
-    if found is None:
-        raise RequestError(
-            f"method.start.run = {str(folder)!r} is not the folder of a finished run "
-            "(result.json with status ok, and a checkpoint)."
-        )
-    return {**found.state.model, **found.state.shown}
+def _started(start: Start, drawn: Tensors) -> Tensors:
+    """The weights that a start begins with; those that it does not give stay as drawn."""
+
+    def read(run: str) -> Tensors | None:
+        folder = Path(run)
+        finished = (folder / "result.json").is_file() and Result.read(folder).ok
+        found = load_newest(folder / "checkpoints", drawn, fingerprint=None) if finished else None
+        return None if found is None else {**found.state.model, **found.state.shown}
+
+    found = start.weights(drawn, read)
+    if wrong := misfit(found, drawn):
+        raise RequestError(f"method.start = {start} begins with {wrong}")
+    return {name: found[name].to(tensor.device) if name in found else tensor for name, tensor in drawn.items()}
 
 
 def device_of(run: RunConfig) -> torch.device:
@@ -258,19 +260,22 @@ class _Run:
 
     def _open(self, engine: Engine) -> None:
         """What comes before the first round."""
-        job, start = self.job, self.job.plan[0].method.start
-        if isinstance(start, ClassMeans):
-            order = Shuffle(self.config.run.seed, "templates", 0)
-            work = ClassSums(self.state.model, self.config.measure.batch_size, order)
-            self.state = open_with_class_means(start, self.state, job.net, job.federation, engine, work)
-        if self.folder and job.rounds == 0:
+        for stage in self.job.plan:
+            if stage.first == 1:  # several, where those before have no rounds (FedNCM)
+                self._begin_stage(engine, stage)
+        if self.folder and self.job.rounds == 0:
             self.folder.save(self.state)
+
+    def _begin_stage(self, engine: Engine, stage: Stage) -> None:
+        config, federation = self.config, self.job.federation
+        self.state = opened(stage, self.state, federation, engine, config.measure.batch_size, config.run.seed)
 
     def _round(self, engine: Engine) -> None:
         began = time.perf_counter()
         stage = self.job.stage(self.state.round + 1)
         if 1 < self.state.round + 1 == stage.first:  # a new stage begins at the model alone
             self.state = self.state.at_new_stage()
+            self._begin_stage(engine, stage)
         before = self.state
         self.state, played = play_round(stage, self.state, self.job.federation, engine, self.config.run.seed)
         seconds = time.perf_counter() - began

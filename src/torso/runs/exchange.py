@@ -1,0 +1,84 @@
+"""What a start asks of the clients before a method's first round (`methods/starts.py`), and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from torso.data import Federation
+from torso.data.batches import Shuffle
+from torso.engine import Desk, Engine
+from torso.errors import RunFailed
+from torso.learn.stacked import all_finite
+from torso.measure.accuracy import class_sums
+from torso.methods.starts import Question
+from torso.nets import Network, Tensors
+from torso.nets.flops import step_flops
+from torso.runs.stages import Stage
+from torso.server.state import Cost, State, bytes_of
+from torso.server.sums import add
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """Work: features of a group of clients, summed by class, and how many there are."""
+
+    model: Tensors
+    batch_size: int
+    order: Shuffle
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        tensors = desk.models(self.model, {}, clients)
+        total, count = class_sums(desk, clients, tensors, self.batch_size, self.order)
+        return {"total": total.sum(dim=0), "count": count.sum(dim=0)}
+
+
+class ClientExchange:
+    """An `Exchange` with the training clients of a federation, through an engine; `cost` grows with every question."""
+
+    def __init__(
+        self, net: Network, model: Tensors, federation: Federation, engine: Engine, batch_size: int, seed: int
+    ) -> None:
+        self.net, self.model, self.federation, self.engine = net, model, federation, engine
+        self.batch_size, self.seed = batch_size, seed
+        self.clients = sorted(set(range(federation.clients)) - set(federation.newcomers.tolist()))
+        self.cost = Cost()
+
+    def ask(self, question: Question, passes: int = 0) -> Tensors:
+        sums: Tensors = {}
+        for part in self.engine.map(question, self.clients):
+            add(sums, part)
+        samples = int(self.federation.train.sizes_of(self.clients).sum()) * passes
+        flops = samples * step_flops(self.net, self.federation.image, 2) // 2
+        self.cost += Cost(bytes_of(sums) * len(self.clients), 0, samples, flops)
+        return sums
+
+    def class_sums(self) -> tuple[Tensor, Tensor]:
+        sums = self.ask(ClassSums(self.model, self.batch_size, Shuffle(self.seed, "templates", 0)), passes=1)
+        return sums["total"], sums["count"]
+
+
+def opened(stage: Stage, state: State, federation: Federation, engine: Engine, batch_size: int, seed: int) -> State:
+    """The state with which the first round of a stage begins."""
+    start = stage.method.start
+    exchange = ClientExchange(stage.net, state.model, federation, engine, batch_size, seed)
+    made = start.before_first_round(exchange)
+    if wrong := misfit(made, state.model):
+        raise RunFailed(f"method.start = {start} sets {wrong}")
+    if not bool(all_finite(made.values())):
+        raise RunFailed(f"method.start = {start} sets values that are not finite")
+    there = {name: tensor.to(state.model[name].device) for name, tensor in made.items()}
+    return replace(state, model={**state.model, **there}, cost=state.cost + exchange.cost)
+
+
+def misfit(found: Tensors, model: Tensors) -> str:
+    """What a model has no place for, in words, or nothing."""
+    for name, tensor in found.items():
+        if name not in model:
+            return f"{name}, which the network does not have. It has: {', '.join(model)}"
+        if (tensor.shape, tensor.dtype) != (model[name].shape, model[name].dtype):
+            theirs, ours = (f"{t.dtype} {list(t.shape)}" for t in (tensor, model[name]))
+            return f"{name} to {theirs}. Expected: {ours}"
+    return ""
