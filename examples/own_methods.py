@@ -1,16 +1,19 @@
-"""Small methods of one's own: a composition, and a new choice on one axis. See docs/extending.md."""
+"""Small methods of one's own: a composition, new choices on an axis, an attack. See docs/extending.md."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import torso
+from torso.engine import Desk
 from torso.kinds import Beta, Positive
+from torso.learn.attacks import Attack, Upload, attacks
 from torso.learn.drift import Proximal
-from torso.methods import Method, methods
+from torso.methods import Exchange, Method, Start, methods, starts
 from torso.methods.catalogue import fedbabu, fedper
 from torso.nets import Tensors
 from torso.nets.heads import Normalized
@@ -41,6 +44,34 @@ class Nesterov(ServerRule):
 def fedbabu_nesterov() -> Method:
     """FedBABU with Nesterov's momentum on the server."""
     return fedbabu.but(server=Nesterov())
+
+
+def class_counts(desk: Desk, clients: Sequence[int]) -> Tensors:
+    """How many training samples of each class each client has [G, C]."""
+    return {"counts": desk.train_deck(clients).class_counts(desk.room.classes).float()}
+
+
+@starts.register("class-shares")
+@dataclass(frozen=True)
+class ClassShares(Start):
+    """The head's bias begins at the log of all clients' class proportions, with `extra` samples of each class."""
+
+    extra: Positive = 1.0
+
+    def before_first_round(self, exchange: Exchange) -> Tensors:
+        counts = exchange.ask(class_counts)["counts"] + self.extra
+        return {"head.bias": (counts / counts.sum()).log()}
+
+
+@attacks.register("sign-flip")
+@dataclass(frozen=True)
+class SignFlip(Attack):
+    """The honest update with its sign changed, `factor` times as long."""
+
+    factor: Positive = 1.0
+
+    def upload(self, honest: Upload) -> Tensors:
+        return {n: -self.factor * change for n, change in honest.change.items()}
 
 
 if __name__ == "__main__":

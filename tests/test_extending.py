@@ -27,6 +27,7 @@ from torso.cli import app
 from torso.data import build, partitions, sources
 from torso.data.batches import Batch
 from torso.engine import OneByOne
+from torso.learn.attacks import attacks
 from torso.learn.gradients import gradients
 from torso.measure import measures
 from torso.methods import AXES, methods
@@ -44,7 +45,7 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 @pytest.fixture(autouse=True, scope="module")
 def _examples() -> Iterator[None]:
     """The examples can be imported, and what they register is forgotten afterwards: other tests list what there is."""
-    registries: tuple[Registry[Any], ...] = (methods, *AXES.values(), sources, partitions, bodies, measures)
+    registries: tuple[Registry[Any], ...] = (methods, *AXES.values(), sources, partitions, bodies, measures, attacks)
     kept = [(registry, dict(registry)) for registry in registries]
     sys.path.insert(0, str(EXAMPLES))
     for name in ("fedala", "own_methods", "own_parts"):
@@ -119,6 +120,32 @@ def test_nesterov_without_memory_is_fedavg() -> None:
     plain, mine = small("fedavg"), small({"name": "fedavg", "server": {"name": "nesterov", "beta": 0.0}})
     for name, tensor in plain.model.items():
         assert_close(mine.model[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+# a start, and an attack
+
+
+def test_class_shares_by_hand() -> None:
+    """One sample of class 0, three of class 1, and one more of each: ln 2/6 and ln 4/6. The rate is almost 0."""
+    config = Config(
+        method={"name": "fedavg", "start": "class-shares"},
+        model={"body": "scale"},
+        train={"rounds": 1, "lr": 1e-12},
+        measure={"names": ["generic"]},
+    )
+    state = run(config, federation=tiny.federation()).state
+    assert state is not None
+    assert_close(state.model["head.bias"], torch.tensor([math.log(2 / 6), math.log(4 / 6)]))
+
+
+def test_sign_flip_by_hand() -> None:
+    """From W = 0 at rate 1, client 0 (a quarter of the samples) learns W₀ and client 1 W₁. Client 0 sends −2·W₀."""
+    config = Config.load(None, ["attack.kind=sign-flip", "attack.kind.factor=2.0"])
+    task = tiny.job("fedavg")
+    plan = tuple(replace(stage, attack=config.attack.chosen) for stage in task.plan)
+    state = tiny.play(replace(task, federation=replace(task.federation, malicious=frozenset({0})), plan=plan))
+    w_0, w_1 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]]), torch.tensor([[0.0, -0.5], [0.0, 0.5]])
+    assert_close(tiny.head(state), -2 * w_0 / 4 + 3 * w_1 / 4)
 
 
 # FedALA by hand

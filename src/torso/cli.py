@@ -267,6 +267,16 @@ def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B0
     print_list(list_registry(known), as_json)
 
 
+@app.command()
+def attacks(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
+    """List what malicious clients can do."""
+    load_plugins(plugin)
+    from torso.report.lists import list_attacks
+    from torso.report.printing import print_list
+
+    print_list(list_attacks(), as_json)
+
+
 _bench = typer.Typer(help="Measure speed on this machine.")
 app.add_typer(_bench, name="bench")
 

@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    PlainValidator,
     ValidationError,
     model_validator,
 )
@@ -26,7 +27,9 @@ from pydantic_core import core_schema
 
 from torso.errors import RequestError, did_you_mean
 from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, Seed
+from torso.learn.attacks import Attack, NoAttack, attacks
 from torso.methods import Method, method_from_config, method_to_config
+from torso.methods.parse import axis_from_config, axis_to_config
 from torso.registry import Registry
 
 
@@ -37,6 +40,13 @@ def _split(value: Any) -> Any:
 def _split_numbers(value: Any) -> Any:
     pieces = _split(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
     return [int(piece) if isinstance(piece, str) and piece.isdecimal() else piece for piece in pieces]
+
+
+def _attack(value: Any) -> str | dict[str, Any]:
+    """The name of a registered attack; a table of name and options where it has options."""
+    chosen = value if isinstance(value, Attack) else axis_from_config("attack.kind", attacks, value, NoAttack())
+    table = axis_to_config(attacks, chosen)
+    return table if len(table) > 1 else str(table["name"])
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
@@ -134,13 +144,15 @@ class PersonalizeConfig(_Section):
 class AttackConfig(_Section):
     """Clients that spoil what the others learn (spec 9.6)."""
 
-    kind: Literal["none", "label-poisoning", "random-updates", "model-replacement"] = Field(
-        "none",
-        description="none; label-poisoning: random labels; random-updates: noise; model-replacement: m × the update",
-    )
+    kind: Annotated[str | dict[str, Any], PlainValidator(_attack)] = Field("none", description="see Attacks")
     fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.5, description="share of the training clients that attack, drawn once; unused where kind = none"
     )
+
+    @property
+    def chosen(self) -> Attack:
+        chosen: Attack = axis_from_config("attack.kind", attacks, self.kind, NoAttack())
+        return chosen
 
 
 class MeasureConfig(_Section):

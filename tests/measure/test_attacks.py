@@ -6,8 +6,9 @@ client 1 W₁, and neither moves the body.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from tests.methods import tiny
@@ -16,14 +17,22 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from torso import Config, RequestError, Result, run
-from torso.config import AttackConfig
 from torso.data import Federation, build
-from torso.data.attacks import attacked
 from torso.engine import Batched, OneByOne
+from torso.kinds import Positive
+from torso.learn.attacks import (
+    Attack,
+    LabelPoisoning,
+    ModelReplacement,
+    RandomUpdates,
+    Upload,
+    attacked,
+    attacks,
+)
+from torso.nets import Tensors
 from torso.personal.state import State
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.tamper import Upload, random_updates
 
 W_0 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]])
 W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])
@@ -31,7 +40,7 @@ W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])
 
 def besieged(kind: str, malicious: set[int], method: str = "fedavg", head: str = "zeros") -> Simulation:
     task = tiny.job(method, head)
-    plan = tuple(replace(stage, attack=kind) for stage in task.plan)
+    plan = tuple(replace(stage, attack=attacks[kind]()) for stage in task.plan)
     return replace(task.on(replace(task.federation, malicious=frozenset(malicious))), plan=plan)
 
 
@@ -68,14 +77,14 @@ def test_random_updates_replace_the_attackers_and_leave_the_others() -> None:
 def test_noise_has_mean_zero_and_the_spread_of_the_honest_update() -> None:
     change = {"a": torch.full((2, 100, 100), 3.0), "b": torch.zeros(2, 10_000)}  # half 3, half 0: spread 1.5
     change["a"][1], change["b"][1] = 0.3, 0.0
-    noise = random_updates(Upload(change, (4, 7), 2, seed=0, round=1))
+    noise = RandomUpdates().upload(Upload(change, (4, 7), 2, seed=0, round=1))
     for place, spread in ((0, 1.5), (1, 0.15)):
         entries = torch.cat([noise["a"][place].flatten(), noise["b"][place]])
         assert entries.mean() == pytest.approx(0.0, abs=0.05 * spread)
         assert entries.std() == pytest.approx(spread, rel=0.05)
-    alone = random_updates(Upload({n: c[1:] for n, c in change.items()}, (7,), 2, seed=0, round=1))
+    alone = RandomUpdates().upload(Upload({n: c[1:] for n, c in change.items()}, (7,), 2, seed=0, round=1))
     assert_close(alone["a"][0], noise["a"][1])
-    later = random_updates(Upload(change, (4, 7), 2, seed=0, round=2))
+    later = RandomUpdates().upload(Upload(change, (4, 7), 2, seed=0, round=2))
     assert not later["a"].isclose(noise["a"]).all()
 
 
@@ -86,18 +95,14 @@ def test_every_method_that_uploads_is_attacked(method: str, kind: str) -> None:
 
     def got(malicious: set[int]) -> list[Tensor]:
         state = tiny.play(besieged(kind, malicious, method, "eye"))
-        return [*state.model.values(), *(t for own in state.clients.of_kind("kept").values() for t in own.values())]
+        return [*state.model.values(), *(t for own in state.private.values() for t in own.values())]
 
     assert any(not torch.equal(*pair) for pair in zip(got({0}), got(set()), strict=True))
 
 
 def test_an_attack_on_nothing_that_travels_changes_nothing() -> None:
     honest, hostile = (tiny.play(besieged("model-replacement", who, "local-only")) for who in (set[int](), {0}))
-    assert all(
-        torch.equal(t, hostile.clients[k].kept[n])
-        for k, own in honest.clients.of_kind("kept").items()
-        for n, t in own.items()
-    )
+    assert all(torch.equal(t, hostile.clients[k].kept[n]) for k, own in honest.private.items() for n, t in own.items())
 
 
 # labels
@@ -110,7 +115,7 @@ def digits(**more: object) -> Federation:
 
 def test_poisoned_labels_are_random_and_only_the_attackers() -> None:
     before = digits()
-    after = attacked(before, AttackConfig(kind="label-poisoning", fraction=0.5), seed=0)
+    after = attacked(before, LabelPoisoning(), 0.5, seed=0)
     assert len(after.malicious) == 3  # ⌊0.5 · 6⌋ of the clients that train
     assert not after.malicious & set(before.newcomers.tolist())
     for client in range(10):
@@ -129,10 +134,61 @@ def test_poisoned_labels_are_random_and_only_the_attackers() -> None:
 
 def test_the_attackers_are_fixed_by_the_seed_and_the_same_in_every_attack() -> None:
     def drawn(kind: str, seed: int) -> frozenset[int]:
-        return attacked(digits(), AttackConfig.model_validate({"kind": kind, "fraction": 0.5}), seed).malicious
+        return attacked(digits(), attacks[kind](), 0.5, seed).malicious
 
     assert drawn("random-updates", 3) == drawn("model-replacement", 3) == drawn("label-poisoning", 3)
     assert len({drawn("random-updates", seed) for seed in range(5)}) > 1
+
+
+class Reversed(Attack):
+    """Class 0 is the last one, and so on; or what no federation takes."""
+
+    def __init__(self, shift: int = 0) -> None:
+        self.shift = shift
+
+    def labels(self, honest: Tensor, classes: int, rng: np.random.Generator) -> Tensor:
+        return classes - 1 - honest + self.shift
+
+
+def test_an_own_attack_on_labels() -> None:
+    before = digits()
+    after = attacked(before, Reversed(), 0.5, seed=0)
+    for client in range(10):
+        old, new = (f.train.labels[f.train.rows(client)] for f in (before, after))
+        assert torch.equal(new, 9 - old if client in after.malicious else old)
+
+
+def test_labels_that_are_none_are_refused() -> None:
+    words = r"^attack\.kind = 'Reversed': labels gives int64 \[\d+\] from 1\d to 1\d\. Expected: int64 .* from 0 to 9$"
+    with pytest.raises(RequestError, match=words):
+        attacked(digits(), Reversed(10), 0.5, seed=0)
+
+
+def test_an_attack_that_changes_no_label_leaves_the_data() -> None:
+    before = digits()
+    assert attacked(before, ModelReplacement(), 0.5, seed=0).train is before.train
+
+
+@dataclass(frozen=True)
+class Louder(Attack):
+    """The honest update, longer."""
+
+    factor: Positive = 2.0
+
+    def upload(self, honest: Upload) -> Tensors:
+        return {name: self.factor * change for name, change in honest.change.items()}
+
+
+def test_options_of_an_attack_are_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file, on the command line and as an object; an attack without options stays a name, as in older files."""
+    monkeypatch.setitem(attacks, "louder", Louder)
+    config = Config.load(None, ["attack.kind=louder", "attack.kind.factor=3.0"])
+    assert config.attack.chosen == Louder(3.0)
+    assert config.as_tree()["attack"]["kind"] == {"name": "louder", "factor": 3.0}
+    assert Config(**config.as_tree()) == config
+    assert Config(attack={"kind": Louder(3.0)}) == config
+    assert Config.load(None, ["attack.kind=louder"]).attack.chosen == Louder()
+    assert Config.load(None, ["attack.kind=random-updates"]).as_tree()["attack"]["kind"] == "random-updates"
 
 
 # a run
@@ -166,7 +222,9 @@ def test_without_an_attack_everybody_is_benign() -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (("attack.kind=bribery",), "attack.kind = 'bribery'"),
+        (("attack.kind=bribery",), "attack.kind = 'bribery' is unknown. Accepted: label-poisoning, model-replacement"),
+        (("attack.kind=3",), "attack.kind = 3 is neither a name nor a table. Accepted: label-poisoning"),
+        (("attack.kind=none", "attack.kind.factor=3"), "attack.kind.factor is not a key. It has no options."),
         (("attack.fraction=1.0",), "attack.fraction = 1.0"),
         (
             ("attack.kind=random-updates", "attack.fraction=0.01"),
@@ -174,7 +232,8 @@ def test_without_an_attack_everybody_is_benign() -> None:
         ),
         (
             ("attack.kind=random-updates", "method.name=fedncm"),
-            "attack.kind = 'random-updates' replaces what clients send",
+            "attack.kind = 'random-updates' replaces what clients send in a round, and method 'fedncm' has no rounds. "
+            "Accepted: none, label-poisoning",
         ),
     ],
 )

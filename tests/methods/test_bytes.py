@@ -14,16 +14,15 @@ import torch
 from torso import Config, Result, run
 from torso.config import DataConfig, RunConfig
 from torso.data import Federation, Split, build
-from torso.data.batches import Shuffle
 from torso.engine import SERVER, Desk, Engine, OneByOne, engines
 from torso.engine.base import T, Work
-from torso.methods import ClassMeans, methods
+from torso.methods import methods
 from torso.nets import Network, Tensors
 from torso.nets import build as build_net
 from torso.personal import Fomo
 from torso.personal.state import State
-from torso.runs.class_means import ClassSums, open_with_class_means
 from torso.runs.cost import down, up
+from torso.runs.exchange import ClassSums, opened
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 from torso.runs.stages import Stage, stages
@@ -150,10 +149,10 @@ def told(visit: Visit, stage: Stage, client: int, start: Tensors) -> Visit:
         model={**start, **part("model")},
         round=state.round,
         drift=part("drift"),
-        private={**others, **own(state.clients.of_kind("kept"))},
-        memory=own(state.clients.of_kind("memory")),
-        own=own(state.clients.of_kind("own")),
-        notes=own(state.clients.of_kind("notes")),
+        private={**others, **own(state.private)},
+        memory=own(state.memory),
+        own=own(state.own),
+        notes=own(state.notes),
         origin=start if state.origin else {},
     )
     return replace(visit, state=alone, gathered=part("mean"))
@@ -309,10 +308,8 @@ def test_fedfomo_sends_as_many_models_as_there_are() -> None:
 
 def test_fedncm_sends_class_sums_and_counts_once() -> None:
     stage, start = mobilenet("fedncm")
-    assert isinstance(stage.method.start, ClassMeans)
-    work = ClassSums(start.model, 1, Shuffle(0, "templates", 0))
-    opened = open_with_class_means(stage.method.start, start, stage.net, six_clients(), cast(Engine, Idle(stage)), work)
-    assert each_way(Cost(), opened.cost, 6) == (0, 4 * ROW)
+    begun = opened(stage, start, six_clients(), cast(Engine, Idle(stage)), batch_size=1, seed=0)
+    assert each_way(Cost(), begun.cost, 6) == (0, 4 * ROW)
     assert stage.rounds == 0
 
 

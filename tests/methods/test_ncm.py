@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from tests.measure.test_accuracy import three
+from tests.runs.samples import digits
 from torch.testing import assert_close
 
 from torso import Config, RequestError, run
 from torso.methods import methods
 from torso.runs.events import Listener
 from torso.runs.job import simulate
+
+from .tiny import federation
 
 SMALL = {"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 10, "lr": 0.01}
 
@@ -42,16 +46,79 @@ def test_euclidean_is_the_nearest_mean() -> None:
 
 def test_a_class_that_nobody_has_is_never_said() -> None:
     """The tiny federation with a third class that is nowhere."""
-    from dataclasses import replace
-
-    from .tiny import federation
-
     config = Config(method="fedncm", model={"body": "scale"})
     result = run(config, federation=replace(federation(), classes=3))
     assert result.state is not None
     assert result.state.model["head.weight"][2].tolist() == [0.0, 0.0]
     said = result.network()(torch.rand(50, 1, 1, 2) - 0.5).argmax(dim=1)
     assert 2 not in said
+
+
+def without_bias(*sets: str) -> Config:
+    return Config.load(None, ["method.name=fedncm", "model.body=scale", "model.head_bias=false", *sets])
+
+
+def test_directions_need_no_bias() -> None:
+    state = run(without_bias(), federation=three()).state
+    assert state is not None
+    assert_close(state.model["head.weight"], on_three()[:, :2])
+
+
+@pytest.mark.parametrize("head", ["linear", "dual"])
+def test_the_nearest_mean_needs_a_bias(head: str) -> None:
+    words = r"^method\.start\.metric = 'euclidean' keeps −‖m‖²/2 .* model\.head_bias = false\. Accepted: model"
+    with pytest.raises(RequestError, match=words):
+        prepare(without_bias("method.start.metric=euclidean", f"method.head={head}"), three())
+
+
+@pytest.mark.parametrize("sets", [("method.head=normalized", "method.head.bias=true"), ("method.head=sphere",)])
+def test_the_nearest_mean_needs_whole_features(sets: tuple[str, ...]) -> None:
+    words = r"^method\.start\.metric = 'euclidean' .* sees only their direction\. Accepted: method\.start\.metric"
+    with pytest.raises(RequestError, match=words):
+        prepare(without_bias("method.start.metric=euclidean", "model.body=mlp", *sets), digits())
+
+
+@pytest.mark.parametrize("head", ["linear", "normalized"])
+def test_a_class_that_nobody_has_needs_a_bias(head: str) -> None:
+    """Known only when the counts have come; the row alone would be 0, and 0 may be the largest product."""
+    result = run(without_bias(f"method.head={head}"), federation=replace(federation(), classes=3))
+    assert result.status.startswith(
+        "failed: method.start = 'class-means': no client has samples of class 2, and the head has no bias that would "
+        "rule the class out. Accepted: model.head_bias = true"
+    )
+
+
+def test_a_normalised_head_with_a_bias_rules_a_class_out() -> None:
+    config = without_bias("method.head=normalized", "method.head.bias=true")
+    state = run(config, federation=replace(federation(), classes=3)).state
+    assert state is not None
+    assert state.model["head.bias"].tolist() == [0.0, 0.0, -1e4]
+
+
+@pytest.mark.parametrize("method", ["fedncm", "fedncm-ft"])
+def test_batch_statistics_would_make_the_head_depend_on_the_partition(method: str) -> None:
+    words = (
+        r"^method\.start = 'class-means' needs features that do not depend on how data are dealt, and BatchNorm at "
+        r"body\.\S+ takes its statistics from the batch\. Accepted: model\.norm = 'running'"
+    )
+    with pytest.raises(RequestError, match=words):
+        prepare(Config(method=method, model={"body": "conv3"}))
+
+
+def test_with_running_statistics_the_head_does_not_depend_on_the_partition(tmp_path: Path) -> None:
+    """Two classes a client, or ten, in batches of 32: the same head. The statistics are those that a round has left."""
+    model = {"body": "conv3", "norm": "running"}
+    generic = {"names": ["generic"]}
+    run(Config(model=model, data={"clients": 10}, train={**SMALL, "rounds": 1}, measure=generic), tmp_path / "body")
+
+    def head(shards: int) -> torch.Tensor:
+        trained = {**model, "weights": str(tmp_path / "body")}
+        data = {"clients": 10, "shards": shards}
+        state = run(Config(method="fedncm", data=data, model=trained, measure={**generic, "batch_size": 32})).state
+        assert state is not None
+        return state.model["head.weight"]
+
+    assert_close(head(2), head(10), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("clients", [1, 7, 20])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -184,6 +186,24 @@ def test_pfedme_has_no_momentum() -> None:
     plain, usual = (play(job(pfedme(), head="eye", batch_size=1, momentum=m)) for m in (0.0, 0.9))
     assert torch.equal(head(plain), head(usual))
     assert torch.equal(plain.clients[1].own[HEAD], usual.own[1][HEAD])
+
+
+def test_pfedme_weight_decay_acts_on_theta_and_not_on_w() -> None:
+    """By hand: λ = 2, K = 2, α = 0.5, η = 0.1, decay ½, from s = (1, 1) and W = 0; one client, x = (1, 0) of class 0.
+
+    First step, θ = w: with W = 0 the body has gradient 0 and decay gives s = 1 − 0.5·0.5·1 = 0.75; the head's column
+    has gradient (−½, ½) and no decay yet: (0.25, −0.25). Second step: the logits are 0.75·(0.25, −0.25), so that
+    q = 1 − p₀ = 1 / (1 + e^0.375). The column: g = −0.75q, decay 0.125, pull 2·0.25: 0.25 − 0.5·(0.625 − 0.75q).
+    s₀: g = (W₁₀ − W₀₀)q = −0.5q, decay 0.375, pull −0.5: 0.75 − 0.5·(−0.125 − 0.5q); s₁: no gradient, 0.8125.
+    Then w moves by ηλ = 0.2 of the way to θ, and by nothing else."""
+    step = {"lam": 2.0, "inner_steps": 2, "inner_lr": 0.5, "lr": 0.1}
+    task = job({"name": "pfedme", "step": step}, weight_decay=0.5)
+    state = play(on(task, federated([FIRST])))
+    q = 1 / (1 + math.exp(0.375))
+    column, scale = 0.25 - 0.5 * (0.625 - 0.75 * q), 0.75 + 0.5 * (0.125 + 0.5 * q)
+    theta = Model(np.array([scale, 0.8125]), np.array([[column, 0.0], [-column, 0.0]]))
+    same(state.clients[0].own, theta)
+    same(state.model, ZEROS.moved(theta.minus(ZEROS), 0.2))
 
 
 def test_pfedme_server_mixes_by_beta() -> None:

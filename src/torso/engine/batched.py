@@ -33,7 +33,6 @@ class Batched:
         self,
         net: Network,
         federation: Federation,
-        workers: int = 0,
         at_once: int = 0,
         precision: str = "auto",
         lockstep: Lockstep | None = None,
@@ -104,6 +103,4 @@ def free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-engines["batched"] = lambda net, federation, run: Batched(
-    net, federation, run.workers, run.clients_at_once, run.precision
-)
+engines["batched"] = lambda net, federation, run: Batched(net, federation, run.clients_at_once, run.precision)

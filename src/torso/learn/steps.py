@@ -91,6 +91,10 @@ class Step(ABC):
         """The momentum of `pupil.sgd`, where the run's is `usual`."""
         return usual
 
+    def weight_decay(self, usual: float) -> float:
+        """The weight decay of `pupil.sgd`, where the run's is `usual`."""
+        return usual
+
     def steps(self, batches: int) -> int:
         """How many steps an epoch of so many batches makes."""
         return batches
@@ -132,7 +136,7 @@ class Habits:
     shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
 
     def optimiser(self) -> Sgd:
-        return Sgd(self.step.momentum(self.momentum), self.weight_decay)
+        return Sgd(self.step.momentum(self.momentum), self.step.weight_decay(self.weight_decay))
 
 
 @steps.register("look-ahead")
@@ -180,7 +184,8 @@ class Envelope(Step):
     """A step on the Moreau envelope min_θ ℓ(θ) + (λ/2)‖θ − w‖² (pFedMe, spec 5.4).
 
     `inner_steps` steps of θ at `inner_lr` on each batch, then w ← w − η·λ(w − θ) with η = `lr`; θ goes on from batch to
-    batch and is the client's own model. Both rates are constants, as the original's, and there is no momentum."""
+    batch and is the client's own model. Both rates are constants, as the original's, and there is no momentum. Weight
+    decay belongs to the loss ℓ, so it acts on θ in the inner steps, as in the original, and not on w once more."""
 
     lam: Positive = 15.0
     inner_steps: Count = 5
@@ -202,7 +207,7 @@ class Envelope(Step):
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for name in pupil.names:
             pupil.apart.setdefault(name, pupil.tensors[name].clone())
-        inner, rates = Sgd(0.0, 0.0), dict.fromkeys(pupil.rates, self.inner_lr)
+        inner, rates = Sgd(0.0, pupil.habits.weight_decay), dict.fromkeys(pupil.rates, self.inner_lr)
         for batch in batches:
             for _ in range(self.inner_steps):
                 grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch)
@@ -214,6 +219,9 @@ class Envelope(Step):
         return self.lam * (pupil.apart[name] - pupil.tensors[name])
 
     def momentum(self, usual: float) -> float:
+        return 0.0
+
+    def weight_decay(self, usual: float) -> float:
         return 0.0
 
     def rates(self, usual: Mapping[str, Rate]) -> Mapping[str, Rate]:

@@ -67,6 +67,10 @@ class Method:
         object.__setattr__(self, "train", phases(self.train))
         if isinstance(self.share, str):
             object.__setattr__(self, "share", Share(self.share))
+        if not isinstance(self.start, Start):
+            raise RequestError(
+                f"method.start = {self.start!r} is no start. Expected: a class that derives from torso.methods.Start"
+            )
         idle = not self.train or all(phase.part == "none" for phase in self.train)
         if idle and self.server_data == "none":
             raise RequestError(

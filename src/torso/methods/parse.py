@@ -36,7 +36,7 @@ def method_from_config(value: Any) -> Method:
     axes: dict[str, Any] = {}
     for key, choice in tree.items():
         if key in AXES:
-            axes[key] = _axis(f"method.{key}", AXES[key], choice, getattr(preset, key))
+            axes[key] = axis_from_config(f"method.{key}", AXES[key], choice, getattr(preset, key))
         elif key == "train":
             axes[key] = _phases("method.train", choice)
         elif key == "share":
@@ -69,7 +69,8 @@ def axis_to_config(registry: Registry[Any], value: Any) -> dict[str, Any]:
     )
 
 
-def _axis(key: str, registry: Registry[Any], choice: Any, current: Any) -> Any:
+def axis_from_config(key: str, registry: Registry[Any], choice: Any, current: Any) -> Any:
+    """A registered choice from its name or a table; a table without a name adjusts the current one."""
     if isinstance(choice, str):
         return registry[choice]()
     if not isinstance(choice, Mapping):

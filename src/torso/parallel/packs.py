@@ -195,9 +195,7 @@ def alike(config: Config) -> str:
 
 def _engine(config: Config, lockstep: Lockstep) -> Callable[..., Engine]:
     chosen = config.run
-    return lambda net, federation, _: Batched(
-        net, federation, chosen.workers, chosen.clients_at_once, chosen.precision, lockstep
-    )
+    return lambda net, federation, _: Batched(net, federation, chosen.clients_at_once, chosen.precision, lockstep)
 
 
 def _told(work: Callable[[], Result]) -> Result | Exception:

@@ -40,8 +40,9 @@ def anatomy(
     config = Config(method=method, model={"body": body})
     net = build(body, classes, (3, 32, 32), config.method.head)
     stage = stages(config, net)[-1]
-    if stage.rounds == 0:  # class sums and counts, once (spec 7.1)
-        return Anatomy("class sums, once", "nothing", 0, 4 * classes * (net.body.features + 1))
+    if stage.rounds == 0:
+        words, sent = method.start.uploads(net, classes)
+        return Anatomy(f"{words}, once" if sent else words, "nothing", 0, sent)
     if not stage.plan(stage.first):
         return Anatomy("nothing", "nothing", 0, 0)
     return Anatomy(_travels(stage), _keeps(stage), *_bytes(stage, net))

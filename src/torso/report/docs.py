@@ -11,7 +11,7 @@ from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.nets import head_inits
 from torso.registry import plain
-from torso.report.lists import list_axes, list_methods, list_models, list_registry
+from torso.report.lists import list_attacks, list_axes, list_methods, list_models, list_registry
 
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
@@ -42,6 +42,7 @@ def sections() -> dict[str, str]:
         "measures": table([{"name": n, "of": m.of, "about": plain(m.about)} for n, m in measures.items()]),
         "analyses": table([{"name": n, "taken": a.when, "about": plain(a.about)} for n, a in analyses.items()]),
         "axes": table(list_axes()),
+        "attacks": table(list_attacks()),
         "keys": table([{"key": f"`{key}`", "meaning": plain(meaning)} for key, meaning in describe_keys().items()]),
     }
 

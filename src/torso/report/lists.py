@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torso.errors import RequestError
+from torso.learn.attacks import attacks
 from torso.methods import AXES, Method, methods
 from torso.methods.parse import axis_to_config
 from torso.nets import bodies
@@ -61,14 +62,25 @@ def axes_in_words(method: Method) -> str:
 
 def list_axes() -> list[dict[str, Any]]:
     """Every choice on every axis that is a registered class, with its options and their defaults."""
-    rows = []
-    for axis, registry in AXES.items():
-        for name, cls in sorted(registry.items()):
-            options = axis_to_config(registry, cls())
-            del options["name"]
-            said = ", ".join(f"`{key}` = {json.dumps(value)}" for key, value in options.items())
-            rows.append({"axis": f"`method.{axis}`", "choice": f"`{name}`", "options": said, "about": summary(cls)})
-    return rows
+    return [
+        {"axis": f"`{registry.key}`", "choice": f"`{name}`", "options": _options(registry, cls), "about": summary(cls)}
+        for registry in AXES.values()
+        for name, cls in sorted(registry.items())
+    ]
+
+
+def list_attacks() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "options": _options(attacks, cls), "about": summary(cls)}
+        for name, cls in sorted(attacks.items())
+    ]
+
+
+def _options(registry: Registry[Any], cls: type[Any]) -> str:
+    """The options of a registered class, with their defaults."""
+    options = axis_to_config(registry, cls())
+    del options["name"]
+    return ", ".join(f"`{key}` = {json.dumps(value)}" for key, value in options.items())
 
 
 def list_models() -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from torso.errors import RequestError
+from torso.methods import method_from_config
+from torso.methods.starts import Pace
 from torso.report.charts import KINDS, to_svg
 from torso.report.comparison import compare_records
 from torso.report.page import render
@@ -107,10 +109,12 @@ def planned_rounds(record: Record) -> int:
     rounds, start = record.setting("train.rounds", 0), record.setting("method.start", {})
     if not isinstance(rounds, int) or not isinstance(start, dict):
         return 0
-    share = start.get("rounds", 1)
-    own = int(rounds * share + 1e-9)
-    first = (start.get("first") or rounds) if start.get("name") == "finished" and not start.get("run") else 0
-    return int(first + own)
+    try:
+        known = method_from_config({"start": start}).start
+    except RequestError:  # somebody's own, of a plugin that is not loaded here
+        return rounds
+    earlier = known.earlier()
+    return known.pace(Pace(rounds, 0.0, "")).rounds + (0 if earlier is None else earlier.rounds or rounds)
 
 
 def news(record: Record) -> str:

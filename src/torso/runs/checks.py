@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torso.config import Config
 from torso.data import Roster
 from torso.errors import RequestError
+from torso.learn.attacks import attacks
 from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.runs.stages import Stage
-from torso.runs.tamper import TAMPERS
 
 
 def remarks(config: Config) -> tuple[str, ...]:
@@ -25,10 +25,11 @@ def remarks(config: Config) -> tuple[str, ...]:
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
-    if config.attack.kind in TAMPERS and not any(stage.rounds for stage in plan):
+    if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):
+        others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
         raise RequestError(
             f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
-            f"{config.method.name!r} has no rounds. Accepted: none, label-poisoning"
+            f"{config.method.name!r} has no rounds. Accepted: {', '.join(others)}"
         )
 
 

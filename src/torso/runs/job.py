@@ -12,15 +12,15 @@ import torch
 from torso import data, nets
 from torso.config import Config, RunConfig
 from torso.data import Federation, Roster
-from torso.data.attacks import attacked
 from torso.errors import RequestError
-from torso.methods import ClassMeans, Finished
+from torso.learn.attacks import attacked
+from torso.methods import Start
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
 from torso.results.result import Result
 from torso.runs.checks import check_attack, check_measures
-from torso.runs.class_means import linear_of
+from torso.runs.exchange import misfit
 from torso.runs.stages import Stage, check_server_data, stages
 
 
@@ -77,7 +77,7 @@ def simulate(config: Config, federation: Federation | None = None, *, begins: bo
     """Read the data and work the config out; raises RequestError and writes nothing."""
     federation = federation or data_of(config)
     device = _where(federation, config.run)
-    federation = attacked(federation, config.attack, config.run.seed)
+    federation = attacked(federation, config.attack.chosen, config.attack.fraction, config.run.seed)
     job = prepare(config, federation.roster, device, begins=begins)
     return Simulation(**vars(job), federation=federation)
 
@@ -101,8 +101,8 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     check_server_data(plan, roster)
     check_attack(config, plan)
     check_stacking(net, config.run.clients_at_once)
-    if isinstance(plan[0].method.start, ClassMeans):
-        linear_of(net)  # raises RequestError where the head has no place for them
+    for stage in plan:
+        stage.method.start.check(net)
     check_measures(config, roster)
     if config.train.batch_size == 1 and nets.smallest_map(net, roster.image) == 1:
         _, height, width = roster.image
@@ -113,21 +113,24 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if begins and config.model.weights:
         model |= load_body(Path(config.model.weights), model, config.model.body)
-    start = config.method.start
-    if begins and isinstance(start, Finished) and start.run:
-        model = _finished_model(Path(start.run), model)
+    if begins:
+        model = _started(plan[0].method.start, model)
     return Job(config, roster, net, plan, model)
 
 
-def _finished_model(folder: Path, model: Tensors) -> Tensors:
-    finished = (folder / "result.json").is_file() and Result.read(folder).ok
-    found = load_newest(folder / "checkpoints", model, fingerprint=None) if finished else None
-    if found is None:
-        raise RequestError(
-            f"method.start.run = {str(folder)!r} is not the folder of a finished run "
-            "(result.json with status ok, and a checkpoint)."
-        )
-    return {**found.server.model, **found.server.shown}
+def _started(start: Start, drawn: Tensors) -> Tensors:
+    """The weights that a start begins with; those that it does not give stay as drawn."""
+
+    def read(run: str) -> Tensors | None:
+        folder = Path(run)
+        finished = (folder / "result.json").is_file() and Result.read(folder).ok
+        found = load_newest(folder / "checkpoints", drawn, fingerprint=None) if finished else None
+        return None if found is None else {**found.server.model, **found.server.shown}
+
+    found = start.weights(drawn, read)
+    if wrong := misfit(found, drawn):
+        raise RequestError(f"method.start = {start} begins with {wrong}")
+    return {name: found[name].to(tensor.device) if name in found else tensor for name, tensor in drawn.items()}
 
 
 def device_of(run: RunConfig) -> torch.device:

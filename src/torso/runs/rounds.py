@@ -12,6 +12,7 @@ from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
+from torso.learn.attacks import Tamper
 from torso.learn.drift import NoDrift
 from torso.learn.phases import moved_by
 from torso.learn.stacked import all_finite
@@ -24,7 +25,6 @@ from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
 from torso.runs.messages import Told
 from torso.runs.stages import Stage
-from torso.runs.tamper import TAMPERS, Tamper
 from torso.runs.visit import Visit
 from torso.server.state import Cost, ServerState
 from torso.server.sums import add
@@ -136,7 +136,7 @@ def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
 
 def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper | None:
     """How uploads are replaced, where the attack does that (spec 9.6)."""
-    if stage.attack not in TAMPERS:
+    if not stage.attack.replaces_uploads():
         return None
     return Tamper(stage.attack, learnable(stage.net, sorted(stage.travels)), participants, seed, number)
 

@@ -12,24 +12,23 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.data.batches import Shuffle
 from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
-from torso.methods import ClassMeans
 from torso.personal.state import State
 from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
 from torso.runs.analyses import scene_of, watch_round
 from torso.runs.checks import remarks
-from torso.runs.class_means import ClassSums, open_with_class_means
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
+from torso.runs.exchange import opened
 from torso.runs.job import Job, Simulation, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.rounds import Round, play_round
+from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
 
@@ -134,20 +133,23 @@ class _Run:
 
     def _open(self, engine: Engine) -> None:
         """What comes before the first round."""
-        job, start = self.job, self.job.plan[0].method.start
-        if isinstance(start, ClassMeans):
-            order = Shuffle(self.config.run.seed, "templates", 0)
-            work = ClassSums(self.state.model, self.config.measure.batch_size, order)
-            server = open_with_class_means(start, self.state.server, job.net, job.roster, engine, work)
-            self.state = State(server, self.state.clients)
-        if self.folder and job.rounds == 0:
+        for stage in self.job.plan:
+            if stage.first == 1:  # several, where those before have no rounds (FedNCM)
+                self._begin_stage(engine, stage)
+        if self.folder and self.job.rounds == 0:
             self.folder.save(self.state)
+
+    def _begin_stage(self, engine: Engine, stage: Stage) -> None:
+        config, state = self.config, self.state
+        begun = opened(stage, state.server, self.job.roster, engine, config.measure.batch_size, config.run.seed)
+        self.state = State(begun, state.clients)
 
     def _round(self, engine: Engine) -> None:
         began = time.perf_counter()
         stage = self.job.stage(self.state.round + 1)
         if 1 < self.state.round + 1 == stage.first:  # a new stage begins at the model alone
             self.state = self.state.at_new_stage()
+            self._begin_stage(engine, stage)
         before = self.state
         self.state, played = play_round(stage, self.state, self.job.roster, engine, self.config.run.seed)
         seconds = time.perf_counter() - began

@@ -5,19 +5,21 @@ A stage is a method worked out for one network: what moves, what travels, what s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torso.config import Config, TrainConfig
 from torso.data import Roster
 from torso.errors import RequestError
+from torso.learn.attacks import Attack, NoAttack
 from torso.learn.drift import NoDrift
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
 from torso.learn.steps import Habits
-from torso.methods import ClassMeans, Finished, Method, methods
+from torso.methods import Method, methods
+from torso.methods.starts import Earlier, Pace
 from torso.nets import Network, learnable, part_names
 from torso.server import Mean
 
@@ -33,7 +35,7 @@ class Stage:
     rounds: int
     lr: float
     schedule: str
-    attack: str = "none"  # what malicious clients do (spec 9.6)
+    attack: Attack = field(default_factory=NoAttack)  # what malicious clients do (spec 9.6)
 
     @property
     def last(self) -> int:
@@ -107,42 +109,42 @@ class Stage:
 def stages(config: Config, net: Network) -> tuple[Stage, ...]:
     """Work the config out, checking what only the network can tell (parts, blocks)."""
     plan = _stages(config.method, config.train, net, chain=())
-    return tuple(replace(stage, attack=config.attack.kind) for stage in plan)
+    return tuple(replace(stage, attack=config.attack.chosen) for stage in plan)
 
 
 def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, ...]) -> tuple[Stage, ...]:
-    start = method.start
-    if isinstance(start, ClassMeans):
-        return (_stage(method, train, net, 1, _share(train.rounds, start.rounds), train.lr, train.schedule),)
-    if not isinstance(start, Finished):
-        return (_stage(method, train, net, 1, train.rounds, train.lr, train.schedule),)
-    if start.method in chain:
+    earlier = method.start.earlier()
+    before = () if earlier is None else _stages_before(method, earlier, train, net, chain)
+    first = before[-1].last + 1 if before else 1
+    pace = method.start.pace(Pace(train.rounds, train.lr, train.schedule))
+    if before and pace.rounds < 1:  # its start would never be carried out
         raise RequestError(
-            f"method.start.method = {start.method!r} begins at itself: {' → '.join((*chain, start.method))}"
+            f"method.start = {method.start} trains {before[-1].method.name!r} first and leaves no round to "
+            f"{method.name!r}. Expected: a pace of one round or more"
         )
-    other = methods.look_up(start.method, "method.start.method")
+    return (*before, _stage(method, train, net, first, pace))
+
+
+def _stages_before(
+    method: Method, earlier: Earlier, train: TrainConfig, net: Network, chain: tuple[str, ...]
+) -> tuple[Stage, ...]:
+    name = earlier.method
+    if name in chain:
+        raise RequestError(f"method.start.method = {name!r} begins at itself: {' → '.join((*chain, name))}")
+    other = methods.look_up(name, "method.start.method")
     if other.head != method.head:
         raise RequestError(
-            f"method.start.method = {start.method!r} has another head ({other.head}) than {method.name!r} "
+            f"method.start.method = {name!r} has another head ({other.head}) than {method.name!r} "
             f"({method.head}), so its model does not fit. Choose a method with the same head."
         )
-    shorter = train.model_copy(update={"rounds": start.first}) if start.first else train
-    before = () if start.run else _stages(other, shorter, net, (*chain, start.method))
-    first = before[-1].last + 1 if before else 1
-    rounds = max(_share(train.rounds, start.rounds), 1)
-    return (*before, _stage(method, train, net, first, rounds, start.lr or train.lr, start.schedule or train.schedule))
+    shorter = train.model_copy(update={"rounds": earlier.rounds}) if earlier.rounds else train
+    return _stages(other, shorter, net, (*chain, name))
 
 
-def _share(rounds: int, share: float) -> int:
-    return int(rounds * share + 1e-9)
-
-
-def _stage(
-    method: Method, train: TrainConfig, net: Network, first: int, rounds: int, lr: float, schedule: str
-) -> Stage:
-    schedules.look_up(schedule, "method.start.schedule")  # raises RequestError with the nearest name
+def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: Pace) -> Stage:
+    schedules.look_up(pace.schedule, "method.start.schedule")  # raises RequestError with the nearest name
     check_parts(method, net)
-    stage = Stage(method, net, train, first, rounds, lr, schedule)
+    stage = Stage(method, net, train, first, pace.rounds, pace.lr, pace.schedule)
     if not stage.moving:
         raise RequestError(
             f"method {method.name!r} trains nothing: method.train = {[p.part for p in method.train]} "

@@ -12,6 +12,7 @@ import torch
 from torso.data import Roster
 from torso.data.batches import Shuffle, on_device
 from torso.engine import SERVER, Desk
+from torso.learn.attacks import Tamper
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
@@ -24,7 +25,6 @@ from torso.personal import Opening, Personal
 from torso.personal.models import models_of, own_models_of
 from torso.personal.store import ClientState
 from torso.runs.messages import Sent, Told
-from torso.runs.tamper import Tamper
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torso.config import Config, assign_all
 from torso.errors import RequestError
-from torso.methods import Finished, methods
+from torso.methods import methods
 from torso.papers.board.definition import CHOOSES, Axis, Board, Point
 from torso.papers.experiments.datasets import rooted
 from torso.papers.experiments.reuse import measuring_key
@@ -109,10 +109,8 @@ class BoardPlan:
 
 def _in_budget(config: Config) -> Config:
     """A method that begins with the rounds of another (LG-FedAvg) has both within train.rounds."""
-    start, rounds = config.method.start, config.train.rounds
-    if not isinstance(start, Finished):
-        return config
-    return config.but(f"method.start.first={max(rounds - max(int(rounds * start.rounds + 1e-9), 1), 1)}")
+    method = config.method
+    return config.model_copy(update={"method": method.but(start=method.start.within(config.train.rounds))})
 
 
 def _measured(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ import torch
 
 from torso.config import Config
 from torso.engine.bench import steps
-from torso.methods import ClassMeans, Finished
+from torso.methods.starts import Pace
 from torso.nets import LinearHead, build, learnable
 from torso.nets.flops import step_flops
 from torso.papers.experiments.datasets import DATASETS
@@ -120,11 +120,9 @@ def longest(config: Config) -> float:
 def trained_on(config: Config, begun: bool = False) -> float:
     """Images of all rounds, one for each time it is trained on. `begun`: another run has done the first stage."""
     method, train = config.method, config.train
-    rounds = float(train.rounds)
-    if isinstance(method.start, Finished):
-        rounds = train.rounds * method.start.rounds + (0 if begun else method.start.first or train.rounds)
-    if isinstance(method.start, ClassMeans):
-        rounds = train.rounds * method.start.rounds
+    earlier, rounds = method.start.earlier(), method.start.pace(Pace(train.rounds, train.lr, train.schedule)).rounds
+    if earlier is not None and not begun:
+        rounds += earlier.rounds or train.rounds
     epochs = sum(phase.epochs or train.local_epochs for phase in method.train if phase.part != "none")
     each = samples(config) / config.data.clients * epochs * (method.step.passes + method.personal.passes)
     on_server = samples(config) * config.data.server_fraction if method.server_data != "none" else 0.0

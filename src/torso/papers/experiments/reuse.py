@@ -13,7 +13,6 @@ from pathlib import Path
 from torso.config import Config
 from torso.errors import TorsoError
 from torso.measure.analyses import analyses
-from torso.methods import Finished
 from torso.personal import FineTune, Kept, Personal
 from torso.results.checkpoint import adopt, write_text
 from torso.results.folder import RunFolder, fingerprint
@@ -53,10 +52,10 @@ def measuring_key(config: Config) -> str:
 
 def opening_key(config: Config) -> str:
     """The training key of the run that this run can begin at (LG-FedAvg: FedAvg's), or nothing."""
-    start = config.method.start
-    if not isinstance(start, Finished) or start.run or start.first:
+    earlier = config.method.start.earlier()
+    if earlier is None or earlier.rounds:
         return ""
-    return training_key(config.but(f"method.name={start.method}"))
+    return training_key(config.but(f"method.name={earlier.method}"))
 
 
 def finished_runs(root: Path) -> dict[str, Path]:

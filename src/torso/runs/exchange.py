@@ -1,0 +1,86 @@
+"""What a start asks of the clients before a method's first round (`methods/starts.py`), and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from torso.data import Roster
+from torso.data.batches import Shuffle
+from torso.engine import Desk, Engine
+from torso.errors import RunFailed
+from torso.learn.stacked import all_finite
+from torso.measure.accuracy import class_sums
+from torso.methods.starts import Question
+from torso.nets import Network, Tensors
+from torso.nets.flops import step_flops
+from torso.runs.stages import Stage
+from torso.server.state import Cost, ServerState, bytes_of
+from torso.server.sums import add_stacked
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """Work: features of each client, summed by class [G, C, d], and how many there are [G, C]."""
+
+    model: Tensors
+    batch_size: int
+    order: Shuffle
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        tensors = desk.models(self.model, clients, kept=False)
+        total, count = class_sums(desk, clients, tensors, self.batch_size, self.order)
+        return {"total": total, "count": count}
+
+
+class ClientExchange:
+    """An `Exchange` with the training clients of a federation, through an engine; `cost` grows with every question."""
+
+    def __init__(
+        self, net: Network, model: Tensors, roster: Roster, engine: Engine, batch_size: int, seed: int
+    ) -> None:
+        self.net, self.model, self.roster, self.engine = net, model, roster, engine
+        self.batch_size, self.seed = batch_size, seed
+        self.clients: list[int] = roster.training.tolist()
+        self.cost = Cost()
+
+    def ask(self, question: Question, passes: int = 0) -> Tensors:
+        sums: Tensors = {}
+        for part in self.engine.map(question, self.clients):
+            add_stacked(sums, part)
+        samples = self.roster.samples * passes
+        flops = samples * step_flops(self.net, self.roster.image, 2) // 2
+        self.cost += Cost(bytes_of(sums) * len(self.clients), 0, samples, flops)
+        return sums
+
+    def class_sums(self) -> tuple[Tensor, Tensor]:
+        sums = self.ask(ClassSums(self.model, self.batch_size, Shuffle(self.seed, "templates", 0)), passes=1)
+        return sums["total"], sums["count"]
+
+
+def opened(
+    stage: Stage, server: ServerState, roster: Roster, engine: Engine, batch_size: int, seed: int
+) -> ServerState:
+    """The state with which the first round of a stage begins."""
+    start = stage.method.start
+    exchange = ClientExchange(stage.net, server.model, roster, engine, batch_size, seed)
+    made = start.before_first_round(exchange)
+    if wrong := misfit(made, server.model):
+        raise RunFailed(f"method.start = {start} sets {wrong}")
+    if not bool(all_finite(made.values())):
+        raise RunFailed(f"method.start = {start} sets values that are not finite")
+    there = {name: tensor.to(server.model[name].device) for name, tensor in made.items()}
+    return replace(server, model={**server.model, **there}, cost=server.cost + exchange.cost)
+
+
+def misfit(found: Tensors, model: Tensors) -> str:
+    """What a model has no place for, in words, or nothing."""
+    for name, tensor in found.items():
+        if name not in model:
+            return f"{name}, which the network does not have. It has: {', '.join(model)}"
+        if (tensor.shape, tensor.dtype) != (model[name].shape, model[name].dtype):
+            theirs, ours = (f"{t.dtype} {list(t.shape)}" for t in (tensor, model[name]))
+            return f"{name} to {theirs}. Expected: {ours}"
+    return ""
