@@ -68,14 +68,14 @@ def test_directions_need_no_bias() -> None:
 def test_the_nearest_mean_needs_a_bias(head: str) -> None:
     words = r"^method\.start\.metric = 'euclidean' keeps −‖m‖²/2 .* model\.head_bias = false\. Accepted: model"
     with pytest.raises(RequestError, match=words):
-        prepare(without_bias("method.start.metric=euclidean", f"method.head={head}"), three())
+        simulate(without_bias("method.start.metric=euclidean", f"method.head={head}"), three())
 
 
 @pytest.mark.parametrize("sets", [("method.head=normalized", "method.head.bias=true"), ("method.head=sphere",)])
 def test_the_nearest_mean_needs_whole_features(sets: tuple[str, ...]) -> None:
     words = r"^method\.start\.metric = 'euclidean' .* sees only their direction\. Accepted: method\.start\.metric"
     with pytest.raises(RequestError, match=words):
-        prepare(without_bias("method.start.metric=euclidean", "model.body=mlp", *sets), digits())
+        simulate(without_bias("method.start.metric=euclidean", "model.body=mlp", *sets), digits())
 
 
 @pytest.mark.parametrize("head", ["linear", "normalized"])
@@ -102,7 +102,7 @@ def test_batch_statistics_would_make_the_head_depend_on_the_partition(method: st
         r"body\.\S+ takes its statistics from the batch\. Accepted: model\.norm = 'running'"
     )
     with pytest.raises(RequestError, match=words):
-        prepare(Config(method=method, model={"body": "conv3"}))
+        simulate(Config(method=method, model={"body": "conv3"}))
 
 
 def test_with_running_statistics_the_head_does_not_depend_on_the_partition(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import pytest
 import torch
 from tests.runs.samples import StopAfter, bits, digits, tiny
 from torch.testing import assert_close
-from torso.papers.sharing import opening_key, training_key
 
 from torso import Config, RequestError, Result, run
 from torso.engine import Desk
 from torso.methods import Exchange, Finished, Method, Start, starts
 from torso.methods.starts import Earlier, Pace, ReadRun
 from torso.nets import Network, Tensors
+from torso.papers.experiments.reuse import opening_key, training_key
 from torso.runs.job import simulate
 from torso.runs.run import Stopped
 

@@ -24,8 +24,9 @@ from torso.data import Federation, build
 from torso.errors import PlaceLost
 from torso.methods import methods
 from torso.parallel.compare import compare
-from torso.parallel.crew import crew
-from torso.parallel.packs import PlannedRun, run_together
+from torso.parallel.hire import crew
+from torso.parallel.packs import PlannedRun
+from torso.parallel.together import run_together
 from torso.parallel.ray_crew import OnRay, spread
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines

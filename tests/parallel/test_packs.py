@@ -24,7 +24,8 @@ from torso.learn.lockstep import Ask
 from torso.learn.recorded import Recorder
 from torso.learn.steps import steps
 from torso.nets import Tensors
-from torso.parallel.packs import packs, run_together
+from torso.parallel.packs import packs
+from torso.parallel.together import run_together
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
 from torso.runs.rounds import Round

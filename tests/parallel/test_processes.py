@@ -27,8 +27,9 @@ from torso import Config, RequestError, Result, run
 from torso.errors import PlaceLost
 from torso.measure import Accuracy
 from torso.methods import Method, methods
-from torso.parallel.crew import Lost, crew, filling
-from torso.parallel.packs import run_together
+from torso.parallel.crew import Lost
+from torso.parallel.hire import crew, filling
+from torso.parallel.together import run_together
 from torso.parallel.processes import Processes
 from torso.personal import Personal, personals
 from torso.runs.rounds import Round
@@ -294,7 +295,7 @@ def test_a_cluster_has_its_own_processes() -> None:
 def test_an_accelerator_is_filled_as_far_as_cores_and_memory_go(
     cores: int, gigabytes: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torso.parallel.crew.device_of", lambda run: torch.device("cuda"))
+    monkeypatch.setattr("torso.parallel.hire.device_of", lambda run: torch.device("cuda"))
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gigabytes * 2**30)

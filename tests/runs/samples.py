@@ -15,7 +15,8 @@ from torso import Config, RequestError, Result
 from torso.data import Federation, build
 from torso.measure import Accuracy
 from torso.parallel.crew import Crew
-from torso.parallel.packs import After, run_together
+from torso.parallel.packs import After
+from torso.parallel.together import run_together
 from torso.personal.state import State
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
@@ -45,14 +46,15 @@ def digits() -> Federation:
 
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
-    by_name = {"model": state.model, "shown": state.shown, "rule": state.rule, "drift": state.drift}
+    server = state.server
+    by_name = {"model": server.model, "shown": server.shown, "rule": server.rule, "drift": server.drift}
     by_client = {"private": state.clients.of_kind("kept"), "memory": state.clients.of_kind("memory")}
     tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
     tensors |= {
         f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()
     }
     named = {name: (t.dtype, tuple(t.shape), t.numpy().tobytes()) for name, t in tensors.items()}
-    return {**named, "round": state.round, "met": state.met, "cost": state.cost}
+    return {**named, "round": state.round, "met": server.met, "cost": state.cost}
 
 
 def last_tensors(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import pytest
 from torso import Result, run
 from torso.measure.evaluate import Exam
 from torso.parallel.compare import compare
-from torso.parallel.packs import run_together
+from torso.parallel.together import run_together
 from torso.runs.events import Stop
 from torso.runs.run import Stopped
 

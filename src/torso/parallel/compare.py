@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError
-from torso.parallel.crew import crew
-from torso.parallel.packs import PlannedRun
+from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
-from torso.runs.run import Stopped, run
-
-Planned = tuple[Config, str, int]  # with its method and seed
+from torso.runs.run import Stopped
 
 
 def compare(
@@ -51,50 +49,34 @@ def compare(
     for (chosen, _, _), folder, continued in zip(plans, folders, again, strict=True):
         if folder is not None:
             RunFolder.check(folder, chosen, continued)
-    if plans[0][0].run.engine == "ray" and len(plans) > 1:
-        return _spread(plans[: len(methods)], plans, folders, listener, stop, out)
     federations: dict[int, Federation] = {}  # of one seed at a time: all its methods share it
-    results = []
-    for number, ((chosen, _, seed), folder, continued) in enumerate(zip(plans, folders, again, strict=True)):
-        if stop is not None and stop.asked:  # while the run before was at its end
-            rest = "" if out is None else f". Continue with the same command and {_same(out)}"
-            raise Stopped(f"stopped with {number} of {len(plans)} runs finished{rest}")
-        if seed not in federations:
-            federations = {seed: data_of(chosen)}
-        if number == 0:
-            for other, _, _ in plans[: len(methods)]:
-                simulate(other, federations[seed])
-        try:
-            result = run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=federations[seed])
-        except Stopped as stopped:
-            raise Stopped(f"{chosen.method.name} seed {seed}: {stopped}{_again(out)}") from None
-        results.append(result)
-    return results
 
+    def data(chosen: Config) -> Federation:
+        nonlocal federations
+        if chosen.run.seed not in federations:
+            federations = {chosen.run.seed: data_of(chosen)}
+        return federations[chosen.run.seed]
 
-def _spread(
-    first: Sequence[Planned],
-    plans: Sequence[Planned],
-    folders: Sequence[Path | None],
-    listener: Listener | None,
-    stop: Stop | None,
-    out: str | Path | None,
-) -> list[Result]:
-    """The same on a cluster, as whole runs side by side. Requests are checked here before any of them begins."""
-    made = {first[0][2]: data_of(first[0][0])}
-    for other, _, seed in first:
-        simulate(other, made[seed])
-    with crew(plans[0][0].run) as hands:
-        from torso.parallel.ray_crew import spread  # needs Ray
-
-        assert hands is not None
-        chosen = [PlannedRun(config, folder) for (config, _, _), folder in zip(plans, folders, strict=True)]
-        try:
-            return spread(
-                chosen, lambda config: made.pop(config.run.seed, None) or data_of(config), listener, stop, hands
-            )
-        except Stopped as stopped:
-            raise Stopped(f"{stopped}{_again(out)}") from None
+    for chosen, _, _ in plans[: len(methods)]:
+        simulate(chosen, data(chosen))
+    results: dict[int, Result] = {}
+    try:
+        if len(plans) == 1:  # its clients, not the run as a whole, are what a cluster shares out
+            (chosen, _, _), (folder,), (continued,) = plans[0], folders, again
+            return [run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=data(chosen))]
+        runs = run_together([chosen for chosen, _, _ in plans], folders, listener=listener, stop=stop, data=data)
+        with closing(runs) as ends:
+            for number, end in ends:
+                if isinstance(end, Exception):
+                    raise end
+                results[number] = end
+    except Stopped as stopped:
+        if not stopped.whose:
+            raise Stopped(
+                f"{stopped}{'' if out is None else f'. Continue with the same command and {_same(out)}'}"
+            ) from None
+        raise Stopped(f"{stopped.whose}: {stopped}{_again(out)}") from None
+    return [results[number] for number in range(len(plans))]
 
 
 def _again(out: str | Path | None) -> str:

@@ -1,28 +1,24 @@
 """Processes that do whole runs: what is asked of them, what they do, and how they tell of it.
 
-`Spread` deals runs and knows a `Crew` of processes, of this machine (`processes.py`) or of a cluster (`away.py`)."""
+The orchestrator deals runs and knows a `Crew` of processes, of this machine or of a cluster (`hire.py` gets one)."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
-from torso.config import Config, RunConfig
+from torso.config import Config
 from torso.data import Federation
-from torso.engine.connect import connected
-from torso.errors import RequestError, TorsoError
+from torso.errors import TorsoError
 from torso.parallel.packs import After, PlannedRun, side_by_side
 from torso.results.result import Result
 from torso.runs.events import Begin, Listener, Stop
-from torso.runs.job import device_of
 from torso.runs.rounds import Round
 
 Letter = tuple[int, str, tuple[Any, ...]]  # from which run, what of a Listener is to be called, with what
@@ -37,10 +33,6 @@ class Task:
     plans: Sequence[PlannedRun]
     after: After | None = None
     parcel: Any = None
-
-
-_MOST = 4  # processes, with which an H200 was busy all the time (bench/README.md)
-_ROOM = 20 * 2**30  # bytes of a device for each: a hundred clients of mobilenet take 11 GiB
 
 
 class Lost(Exception):
@@ -74,6 +66,9 @@ class Crew(Protocol):
     def answer(self, call: Any) -> list[Result | Exception]:
         """What came of a call that is answered. Raises Lost, and what went wrong beside the runs themselves."""
 
+    def parcel(self, federation: Federation) -> Any:
+        """Data as a task takes them along; None where processes read their own."""
+
     def letters(self, stop: bool) -> Iterable[Letter]:
         """What the runs have told since; `stop`: they are to end with a checkpoint."""
 
@@ -84,36 +79,6 @@ class Crew(Protocol):
 
     def late(self) -> str:
         """Why none has started, in words."""
-
-
-def filling(run: RunConfig) -> int:
-    """How many processes keep the device busy, each with room of its own; on CPU, and on a cluster, it is this one."""
-    if run.engine == "ray" or (device := device_of(run)).type != "cuda":
-        return 1
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return max(min(_MOST, (os.cpu_count() or 1) // 2, memory // _ROOM), 1)
-
-
-@contextmanager
-def crew(run: RunConfig, processes: int = 1) -> Iterator[Crew | None]:
-    """Processes for all calls of `run_together` in the block, where runs take place in others than this one."""
-    with ExitStack() as stack:
-        hands: Crew | None = None
-        if run.engine == "ray":
-            if processes > 1:
-                raise RequestError(
-                    f"--processes {processes} and run.engine = 'ray': a cluster deals runs over its own workers. Give "
-                    "one of them; run.ray.workers says how many"
-                )
-            stack.enter_context(connected(run))
-            from torso.parallel.ray_crew import OnRay  # needs Ray
-
-            hands = stack.enter_context(closing(OnRay(run)))
-        elif processes > 1:
-            from torso.parallel.processes import Processes
-
-            hands = stack.enter_context(closing(Processes(processes)))
-        yield hands
 
 
 class RemoteListener(Listener):

@@ -180,5 +180,4 @@ class Orchestrator:
         return told
 
     def _name(self, number: int) -> str:
-        config = self.plans[number].config
-        return f"{config.method.name} seed {config.run.seed}"
+        return self.plans[number].name

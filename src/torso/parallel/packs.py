@@ -8,25 +8,20 @@ lockstep (`learn/lockstep.py`), as if they were one run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torso.config import Config, RunConfig
-from torso.data import Federation, Shelf, seeded
+from torso.data import Federation, seeded
 from torso.engine import Batched, Engine
 from torso.learn.lockstep import Lockstep
 from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
-from torso.runs.job import data_of, device_of
+from torso.runs.job import device_of
 from torso.runs.run import Stopped, run
-
-if TYPE_CHECKING:
-    from torso.parallel.crew import Crew
 
 CLIENTS = 128  # in one stack: more of them make an accelerator no faster
 _DEALING = {
@@ -50,63 +45,13 @@ class PlannedRun:
     config: Config
     folder: Path | None
 
+    @property
+    def name(self) -> str:
+        return f"{self.config.method.name} seed {self.config.run.seed}"
+
 
 After = Callable[[Config, Path], None]
 Ended = tuple[int, Result | Exception]
-
-
-def run_together(
-    configs: Sequence[Config],
-    outs: Sequence[Path],
-    *,
-    listener: Listener | None = None,
-    stop: Stop | None = None,
-    clients: int | None = None,
-    after: After | None = None,
-    crew: Crew | None = None,
-) -> Generator[Ended, None, None]:
-    """Run them all, and tell of each as it ends: its place in the list, and its result or what went wrong.
-
-    A folder that holds an unfinished run of its config is resumed. `Stopped` is raised, not told: it ends them all.
-    `clients`: how many of a round may stand in one stack; by default 128 on an accelerator, and one run at a time on
-    CPU, where a stack is no faster. `after` is called where a run has ended or stopped, with its config there and its
-    folder. That is in a process of the crew (`torso.parallel.crew.crew`), which stays for the next call; without a crew
-    in this one or, with `run.engine = "ray"`, in one of the cluster for this once."""
-    plans = [PlannedRun(config, out) for config, out in zip(configs, outs, strict=True)]
-    told, ask = listener or Listener(), stop or Stop()
-    if plans and (crew is not None or plans[0].config.run.engine == "ray"):
-        yield from _in_others(plans, packs(configs, clients), told, ask, after, crew)
-        return
-    made = partial(data_of, shelf=Shelf())
-    done = 0
-    for group in packs(configs, clients):
-        if ask.asked:  # while those before were at their end
-            raise Stopped(f"stopped with {done} of {len(plans)} runs finished")
-        done += len(group)
-        listeners = [told.beside() for _ in group]
-        ends = side_by_side([plans[place] for place in group], listeners, ask, made, after)
-        yield from ((place, end) for place, end in zip(group, ends, strict=True) if not isinstance(end, Stopped))
-        for end in ends:
-            if isinstance(end, Stopped):
-                raise end
-
-
-def _in_others(
-    plans: Sequence[PlannedRun],
-    groups: Sequence[Sequence[int]],
-    listener: Listener,
-    stop: Stop,
-    after: After | None,
-    crew: Crew | None,
-) -> Generator[Ended, None, None]:
-    """The same in other processes: those of the crew, or of a cluster for this once."""
-    from torso.parallel import crew as hands
-    from torso.parallel.orchestrator import Orchestrator
-
-    with nullcontext(crew) if crew is not None else hands.crew(plans[0].config.run) as those:
-        assert those is not None
-        with closing(Orchestrator(plans, groups, listener, stop, those, after=after).go()) as ends:
-            yield from ends
 
 
 def side_by_side(

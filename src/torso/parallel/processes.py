@@ -16,7 +16,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from torso.config import Config
-from torso.data import Shelf
+from torso.data import Federation, Shelf
 from torso.engine.batched import Batched
 from torso.errors import RequestError
 from torso.parallel.crew import Letter, Lost, Task, Unsound, do, portable
@@ -105,6 +105,9 @@ class Processes:
             raise call.said
         found: list[Result | Exception] = call.said
         return found
+
+    def parcel(self, federation: Federation) -> None:
+        """Each process reads its own."""
 
     def letters(self, stop: bool) -> Iterable[Letter]:
         self.stopping.value = stop

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,8 @@ from torso.engine.connect import late, needs, room, threads
 from torso.engine.parcels import Parcel, read, whole
 from torso.engine.worker import Home
 from torso.errors import RequestError
-from torso.parallel.crew import Crew, Letter, Lost, Task, Unsound, do
-from torso.parallel.orchestrator import Orchestrator
-from torso.parallel.packs import PlannedRun
+from torso.parallel.crew import Letter, Lost, Task, Unsound, do
 from torso.results.result import Result
-from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, device_of
 
 _LOOK = 0.2  # seconds between looks at whether to stop
@@ -71,6 +67,9 @@ class OnRay:
         except _LOST as error:
             raise Lost(str(error).strip().splitlines()[-1]) from None
         return found
+
+    def parcel(self, federation: Federation) -> Any:
+        return ray.put(whole(federation))
 
     def letters(self, stop: bool) -> Iterable[Letter]:
         return map(cloudpickle.loads, ray.get(self.mailbox.take.remote(stop)))
@@ -175,31 +174,3 @@ def _elsewhere(key: str, folder: Path) -> RequestError:
         f"{key} {str(folder)!r} is not there on {socket.gethostname()}, a machine of the cluster. Whole runs read data "
         "and write their folders where they take place: give a folder on a disk that all machines share"
     )
-
-
-def spread(
-    plans: Sequence[PlannedRun],
-    data: Callable[[Config], Federation],
-    listener: Listener | None,
-    stop: Stop | None,
-    crew: Crew,
-) -> list[Result]:
-    """All runs on a cluster, as many at once as `run.ray` has room for.
-
-    `data` makes those of a seed, once, and they are sent. What goes wrong with one is raised, and ends the others."""
-    parcels: dict[int, Any] = {}
-
-    def parcel(config: Config) -> Any:
-        seed = config.run.seed
-        if seed not in parcels:
-            parcels[seed] = ray.put(whole(data(config)))
-        return parcels[seed]
-
-    results: dict[int, Result] = {}
-    alone = [[number] for number in range(len(plans))]
-    with closing(Orchestrator(plans, alone, listener or Listener(), stop or Stop(), crew, parcel=parcel).go()) as ends:
-        for number, end in ends:
-            if isinstance(end, Exception):
-                raise end
-            results[number] = end
-    return [results[number] for number in range(len(plans))]

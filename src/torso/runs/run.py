@@ -33,9 +33,10 @@ from torso.runs.stopping import Stoppable
 
 
 class Stopped(TorsoError):
-    """Somebody asked the run to stop; it can be resumed where it has a folder."""
+    """Somebody asked the run to stop; it can be resumed where it has a folder. `whose`: which of several it was."""
 
     exit_status = 130
+    whose = ""
 
 
 def run(

@@ -69,7 +69,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         from torso.papers.board.search import run_search
         from torso.papers.board.trials import BoardPlan
         from torso.papers.commands.progress import TableBar, TableLines
-        from torso.parallel.crew import crew, filling
+        from torso.parallel.hire import crew, filling
 
         load_plugins(plugin)
         plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))

@@ -73,7 +73,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
             return
         from torso.papers.commands.progress import TableBar, TableLines
         from torso.papers.tables.reproduce import reproduce as run_table
-        from torso.parallel.crew import filling
+        from torso.parallel.hire import filling
 
         with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
             whole = _whole(made, out, said, data_root)

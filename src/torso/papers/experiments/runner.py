@@ -14,7 +14,7 @@ from torso.errors import RequestError, TorsoError
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.experiments.reuse import begin_at, opening_key, thin, training_key
 from torso.parallel.crew import Crew
-from torso.parallel.packs import run_together
+from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
