@@ -50,6 +50,14 @@ class Split:
     def rows(self, client: int) -> Tensor:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
+    def alone(self, client: int, others: Tensor) -> Split:
+        """What one client has, and behind it some rows that are nobody's; the others have nothing."""
+        rows = torch.cat([self.rows(client), others])
+        offsets = np.zeros_like(self.offsets)
+        offsets[client + 1 :] = own = len(rows) - len(others)
+        order = torch.arange(own, device=rows.device)
+        return Split(self.images[rows], self.labels[rows], order, offsets)
+
 
 @dataclass(frozen=True, eq=False)
 class Federation:
@@ -78,6 +86,13 @@ class Federation:
         """Channels, height and width of an image."""
         _, height, width, channels = self.train.images.shape
         return channels, height, width
+
+    def at_site(self, client: int) -> Federation:
+        """What one client holds where it is by itself: its samples, and those that everybody got from the server."""
+        nobody = self.meta_rows[:0]
+        train = self.train.alone(client, self.meta_rows)
+        given = torch.arange(len(train.labels) - len(self.meta_rows), len(train.labels), device=nobody.device)
+        return replace(self, train=train, test=self.test.alone(client, nobody), server_rows=nobody, meta_rows=given)
 
     @cached_property
     def roster(self) -> Roster:

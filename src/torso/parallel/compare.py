@@ -15,7 +15,7 @@ from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
-from torso.runs.run import Stopped
+from torso.runs.run import Stopped, run
 
 
 def compare(
@@ -62,8 +62,12 @@ def compare(
     results: dict[int, Result] = {}
     try:
         if len(plans) == 1:  # its clients, not the run as a whole, are what a cluster shares out
-            (chosen, _, _), (folder,), (continued,) = plans[0], folders, again
-            return [run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=data(chosen))]
+            (chosen, method, seed), (folder,), (continued,) = plans[0], folders, again
+            try:
+                return [run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=data(chosen))]
+            except Stopped as stopped:
+                stopped.whose = f"{method} seed {seed}"
+                raise
         runs = run_together([chosen for chosen, _, _ in plans], folders, listener=listener, stop=stop, data=data)
         with closing(runs) as ends:
             for number, end in ends:
