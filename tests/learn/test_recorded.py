@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torso.data.augment import Lens, augmentations
+from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
@@ -28,8 +28,8 @@ def federation(body: str) -> tuple[Network, Tensors, Deck]:
     return skeleton(whole), tensors, Deck.of(images, torch.arange(sum(SIZES), device="cuda") % 4, rows, range(3))
 
 
-def batches(deck: Deck, epochs: int, lens: Lens | None = None) -> Iterator[Batch]:
-    lens = lens or Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
+def batches(deck: Deck, epochs: int, lens: PixelLens | None = None) -> Iterator[Batch]:
+    lens = lens or PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
     for epoch in range(epochs):
         yield from deck.shuffled(5, lens, Shuffle(0, "test", 0), epoch, augmentations["crop-flip"])
 
@@ -57,7 +57,7 @@ def test_ragged_epochs(body: str, dtype: torch.dtype, close: float, at_home: boo
                 tensors = recorder.home(tensors, 5)
             sgd = Sgd(0.9, 1e-3)
             for dealt in batches(deck, 2):
-                batch = replace(dealt, images=dealt.images.to(dtype))
+                batch = replace(dealt, inputs=dealt.inputs.to(dtype))
                 grads, total = take(net, tensors, names, batch, CrossEntropy(), counts)
                 assert len(total) >= (batch.lead or 3)
                 sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active, batch.lead)
@@ -81,7 +81,7 @@ def test_nothing_waits() -> None:
     names, counts, recorder, sgd = learnable(net, tensors), deck.class_counts(4), Recorder(gradients), Sgd(0.9, 0.0)
     set_modes(net, names)
     tensors = recorder.home(tensors, 5)
-    lens = Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
+    lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
 
     def epoch() -> None:
         for batch in batches(deck, 1, lens):

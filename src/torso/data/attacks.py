@@ -36,7 +36,7 @@ def attacked(federation: Federation, attack: AttackConfig, seed: int) -> Federat
 def _poisoned(federation: Federation, seed: int) -> Federation:
     """Labels of malicious clients drawn anew, uniformly, once.
 
-    What the server has of the same images (spec 3.3, 5.7) keeps its labels: copies behind the others, nobody's own."""
+    What the server has of the same samples (spec 3.3, 5.7) keeps its labels: copies behind the others, nobody's own."""
     split = federation.train
     hostile = torch.cat([split.rows(client) for client in sorted(federation.malicious)])
     drawn = numpy_generator(seed, "attack", "labels").integers(federation.classes, size=len(hostile))
@@ -46,10 +46,10 @@ def _poisoned(federation: Federation, seed: int) -> Federation:
     both = torch.unique(servers[torch.isin(servers, hostile)])
     place = torch.arange(len(labels), device=labels.device)
     place[both] = len(labels) + torch.arange(len(both), device=labels.device)
-    images = torch.cat([split.images, split.images[both]]) if len(both) else split.images
+    samples = torch.cat([split.samples, split.samples[both]]) if len(both) else split.samples
     return replace(
         federation,
-        train=Split(images, torch.cat([labels, split.labels[both]]), split.order, split.offsets),
+        train=Split(samples, torch.cat([labels, split.labels[both]]), split.order, split.offsets),
         server_rows=place[federation.server_rows],
         meta_rows=place[federation.meta_rows],
     )

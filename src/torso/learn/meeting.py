@@ -53,7 +53,7 @@ class Ask:
         return (
             (mine.habits, mine.room.precision) == (its.habits, its.room.precision)
             and (mine.plan == its.plan or _differ_in_rates(mine, its))
-            and mine.deck.images.data_ptr() == its.deck.images.data_ptr()
+            and mine.deck.samples.data_ptr() == its.deck.samples.data_ptr()
             and mine.deck.labels.data_ptr() == its.deck.labels.data_ptr()
             and mine.room.change == its.room.change
             and _lengths(mine.meta) == _lengths(its.meta)

@@ -49,15 +49,15 @@ def cost_of(stage: Stage, federation: Federation, visit: Visit, chosen: Sequence
     """What one round has cost, data that travel once included. `visit.state` is the state before the round."""
     first = chosen[0] if chosen else None  # all participants of a round are sent as much
     each = (0, 0) if first is None else (bytes_of(down(stage, visit, first)), bytes_of(up(stage, visit, first)))
-    image, newly_met = federation.train.images[0].numel(), len(set(chosen) - visit.state.met)
+    sample, newly_met = federation.input.bytes, len(set(chosen) - visit.state.met)
     bytes_down, bytes_up = (size * len(chosen) for size in each)
     method, model = stage.method, visit.state.model
     if method.share.frozen == "once" and stage.travels:
         bytes_down += bytes_of({name: model[name] for name in model.keys() - stage.moving}) * newly_met
-    if stage.uses_meta:  # the balanced images, once to each client (spec 5.7)
-        bytes_down += len(federation.meta_rows) * image * newly_met
-    if method.server_data != "none" and visit.state.round + 1 == stage.first:  # the server's images, once (spec 3.3)
-        bytes_up += len(federation.server_rows) * image
+    if stage.uses_meta:  # the balanced samples, once to each client (spec 5.7)
+        bytes_down += len(federation.meta_rows) * sample * newly_met
+    if method.server_data != "none" and visit.state.round + 1 == stage.first:  # the server's samples, once (spec 3.3)
+        bytes_up += len(federation.server_rows) * sample
     return Cost(
         bytes_up,
         bytes_down,
@@ -82,7 +82,7 @@ def body_of(stage: Stage) -> frozenset[str]:
 def _flops(stage: Stage, federation: Federation) -> Unit:
     """One step of a client is counted; a sample has its share of it."""
     batch = max(stage.train.batch_size, 2)  # of one sample, BatchNorm has no statistics
-    count = partial(step_flops, stage.net, federation.image, batch)
+    count = partial(step_flops, stage.net, federation.input, batch)
     return Unit(lambda lesson: count(lesson.rates) / batch, count() / batch)
 
 

@@ -65,7 +65,7 @@ def open_with_class_means(
     model = {**state.model, **{f"{where}{n}": t for n, t in head.items() if f"{where}{n}" in state.model}}
     sent = 4 * (means.numel() + len(means)) * len(clients)
     samples = int(federation.train.sizes_of(clients).sum())
-    spent = Cost(sent, 0, samples, samples * step_flops(net, federation.image, 2) // 2)
+    spent = Cost(sent, 0, samples, samples * step_flops(net, federation.input, 2) // 2)
     return replace(state, model=model, cost=state.cost + spent)
 
 

@@ -127,12 +127,13 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
     net = nets.build(
         body=config.model.body,
         classes=federation.classes,
-        image=federation.image,
+        input=federation.input,
         head=config.method.head,
         head_init=config.model.head_init,
         head_bias=config.model.head_bias,
         norm=config.model.norm,
         seed=config.run.seed,
+        source=config.data.source,
     )
     plan = stages(config, net)
     check_server_data(plan, federation)
@@ -141,11 +142,10 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
     check_measures(config, federation)
-    if config.train.batch_size == 1 and nets.smallest_map(net, federation.image) == 1:
-        _, height, width = federation.image
+    if config.train.batch_size == 1 and nets.smallest_map(net, federation.input) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
-            f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
+            f"{federation.input.words}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if begins and config.model.weights:
@@ -225,7 +225,7 @@ class _Run:
                 note,
             )
         )
-        for remark in remarks(config):
+        for remark in remarks(config, job.federation):
             self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
