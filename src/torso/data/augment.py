@@ -58,10 +58,20 @@ class Lens:
 
 @dataclass(frozen=True)
 class FloatLens(Lens):
-    """(x − mean) / std, with `mean` and `std` in a shape that broadcasts to a sample's."""
+    """(x − mean) / std, with `mean` and `std` in a shape that broadcasts to a sample's.
 
-    mean: Tensor
-    std: Tensor
+    `constants` are the same on the host: what a lens is compared by."""
+
+    mean: Tensor = field(compare=False)
+    std: Tensor = field(compare=False)
+    constants: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, mean: tuple[float, ...], std: tuple[float, ...], rank: int, device: torch.device) -> FloatLens:
+        """Of samples of so many dimensions, with a mean and std for each entry of the first."""
+        wide = (-1, *[1] * (rank - 1))
+        first, second = (torch.tensor(each, device=device).view(wide) for each in (mean, std))
+        return cls(first, second, (mean, std))
 
     def look(
         self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
@@ -73,8 +83,8 @@ class FloatLens(Lens):
 class PixelLens(Lens):
     """(x / 255 − mean) / std, per channel, after the augmentation."""
 
-    mean: Tensor
-    std: Tensor
+    mean: Tensor = field(compare=False)  # those of the same stored images are the same
+    std: Tensor = field(compare=False)
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> PixelLens:

@@ -164,6 +164,10 @@ def _with_constants(where: str, kind: Known, dataset: Dataset) -> Input:
         mean, std = dataset.input.mean, dataset.input.std
     if isinstance(kind, Tokens):
         return kind
+    if isinstance(kind, Floats) and len(kind.names) not in (0, kind.sizes[0]):
+        raise RequestError(
+            f"{where}: {len(kind.names)} names of features for {kind.words}. Expected: one for each feature, or none"
+        )
     count, of = kind.shape[0], "channel" if isinstance(kind, Pixels) else "feature"
     if len(mean) != len(std) or len(mean) not in (0, count):
         raise RequestError(

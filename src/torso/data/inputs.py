@@ -253,8 +253,7 @@ class Floats(Input):
     def lens(self, device: torch.device) -> Lens:
         if not self.mean:
             return Lens()
-        wide = (-1, *[1] * (len(self.sizes) - 1))
-        return FloatLens(*(torch.tensor(each, device=device).view(wide) for each in (self.mean, self.std)))
+        return FloatLens.of(self.mean, self.std, len(self.sizes), device)
 
     def example(self, samples: int, device: torch.device = CPU) -> Tensor:
         if device.type == "meta":

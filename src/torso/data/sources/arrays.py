@@ -29,6 +29,11 @@ def npz(options: DataConfig, seed: int) -> Dataset:
     arrays = read_npz(path, _NPZ, parts=())
     if any(f"{split}_samples" in arrays for split in ("train", "test")):
         train, test, kind = _any_samples(path, check_parts(path, arrays, _NPZ, ("samples", "labels")), options)
+    elif options.npz.kind not in ("auto", "pixels"):
+        raise RequestError(
+            f"data.npz.kind = {options.npz.kind!r} is of train_samples and test_samples, and {path} has "
+            f"{', '.join(arrays) or 'nothing'}. Expected: {_NPZ}"
+        )
     else:
         (train, test), kind = read_splits(path, _NPZ, arrays), None
     top = int(train.labels.max())
