@@ -240,4 +240,4 @@ def embedding_mean(input: Tokens) -> Body:
 def transformer(input: Tokens) -> Body:
     """A small transformer encoder: two layers of width 64 with four heads, and the mean over its tokens."""
     layers = [Encoder(64, heads=4) for _ in range(2)]
-    return SequenceBody(input.pad, Embedding(input.vocabulary, 64, input.length), layers, (), 64)
+    return SequenceBody(input.pad, Embedding(input.vocabulary, 64, input.length, std=0.02), layers, (), 64)

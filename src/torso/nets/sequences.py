@@ -19,14 +19,14 @@ from torso.nets.network import Body
 
 
 class Embedding(nn.Module):
-    """A vector for each id and, where there is a `length`, one for each place, drawn from N(0, 0.02) (as BERT's)."""
+    """A vector for each id and, where there is a `length`, one for each place; all are drawn from N(0, std²)."""
 
-    def __init__(self, vocabulary: int, width: int, length: int = 0) -> None:
+    def __init__(self, vocabulary: int, width: int, length: int = 0, std: float = 1.0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
         self.places = nn.Parameter(torch.empty(length, width)) if length else None
         for parameter in self.parameters():
-            nn.init.normal_(parameter, std=0.02)
+            nn.init.normal_(parameter, std=std)
 
     def forward(self, ids: Tensor) -> Tensor:
         """[G, B, L] -> [G, B, L, d]."""
