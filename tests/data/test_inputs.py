@@ -164,6 +164,22 @@ def test_masks_that_will_not_do() -> None:
         Tokens(3, 9, pad=9)
 
 
+def test_rows_of_a_table_by_the_names_of_its_columns() -> None:
+    """As the source encodes them: a missing number is the mean, a missing category the one with no name, if any, and an
+    unknown one is zero everywhere. A column whose name has a = in it is found by its whole name."""
+    kind = Floats((5,), (40.0,) * 5, (1.0,) * 5, ("age", "city=", "city=Oslo", "city=Rome", "a=b"))
+    rows = [
+        {"age": "20", "city": "Rome", "a=b": 1},
+        {"age": None, "city": "?", "a=b": 2},
+        {"age": 3, "city": 9, "a=b": 3},
+    ]
+    assert kind.accept("mine", rows).tolist() == [[20, 0, 0, 1, 1], [40, 1, 0, 0, 2], [3, 0, 0, 0, 3]]
+    with pytest.raises(RequestError, match=r"mine 1 has no 'city'. Expected: the columns of the table, for age, city="):
+        kind.accept("mine", [rows[0], {"age": 1, "a=b": 1}])
+    with pytest.raises(RequestError, match="mine 0: age = 'old' is no number"):
+        kind.accept("mine", [{**rows[0], "age": "old"}])
+
+
 # batches of any rank
 
 

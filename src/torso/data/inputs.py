@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar, Literal
@@ -82,6 +82,14 @@ class Input(ABC):
     def fitted(self, clients: Iterable[Array]) -> Input:
         """With the statistics that it needs and the source has not given, from each client's stored samples."""
         return self
+
+
+_MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
+
+
+def is_missing(cell: str) -> bool:
+    """Whether the cell of a table stands for a missing value."""
+    return cell.lower() in _MISSING
 
 
 def axes(shape: Sequence[int]) -> str:
@@ -261,6 +269,12 @@ class Floats(Input):
         return torch.randn(samples, *self.sizes, generator=_seeded()).to(device)
 
     def accept(self, where: str, samples: Any) -> Array:
+        """Where features have names, rows may be mappings from the columns of their table to cells."""
+        if self.names and isinstance(samples, Sequence) and samples and isinstance(samples[0], Mapping):
+            samples = [
+                [self._feature(f"{where} {place}", row, n) for n in range(len(self.names))]
+                for place, row in enumerate(samples)
+            ]
         found = self.array(where, samples)
         if found.shape[1:] != self.sizes:
             raise RequestError(
@@ -268,6 +282,22 @@ class Floats(Input):
                 "as those that the model was trained on"
             )
         return found
+
+    def _feature(self, where: str, row: Mapping[str, Any], number: int) -> float:
+        """One feature of a table's row: the number of a column, or whether a column has a category (`city=Rome`)."""
+        name = self.names[number]
+        column, _, category = (name, "", "") if name in row else name.partition("=")
+        if column not in row:
+            raise RequestError(
+                f"{where} has no {column!r}. Expected: the columns of the table, for {', '.join(self.names)}"
+            )
+        cell = "" if row[column] is None else str(row[column]).strip()
+        if column != name:
+            return float(category == ("" if is_missing(cell) else cell))
+        try:
+            return self.mean[number] if is_missing(cell) and self.mean else float(cell)
+        except ValueError:
+            raise RequestError(f"{where}: {name} = {cell!r} is no number. Expected: one, or nothing") from None
 
     def check_constants(self) -> None:
         check_constants(self.mean, self.std, self.sizes[0], self.words, "feature")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -84,8 +83,7 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def _model(name: str) -> dict[str, Any]:
-    made = next(_made(name), None)
-    input, body = made or (None, None)
+    input, body = _made(name) or (None, None)
     return {
         "name": name,
         "takes": " or ".join(kind.many for kind in kinds_of(bodies[name])),
@@ -97,7 +95,8 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def _made(name: str) -> Iterator[tuple[Input, Body]]:
+def _made(name: str) -> tuple[Input, Body] | None:
     for input in _TRIED:
         with suppress(RequestError), torch.device("meta"):
-            yield input, make_body(name, input)
+            return input, make_body(name, input)
+    return None

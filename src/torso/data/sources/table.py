@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torso.data.images import Dataset, Ints, Samples
-from torso.data.inputs import Array, Floats
+from torso.data.inputs import Array, Floats, is_missing
 from torso.data.sources.base import reading, root_of, sources
 from torso.errors import RequestError, did_you_mean
 from torso.randomness import numpy_generator
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torso.config import CsvConfig, DataConfig
 
 _EXPECTED = "a .csv file with a line of column names, or a folder with train.csv and test.csv"
-_MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})  # in any case of letters
 _MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
 
 
@@ -111,10 +110,6 @@ class Table:
                     f"Expected: {some}"
                 )
         return np.array([place[value] for value in self.column(name)], dtype=np.int64)
-
-
-def is_missing(cell: str) -> bool:
-    return cell.lower() in _MISSING
 
 
 def number(cell: str) -> float | None:
