@@ -62,10 +62,22 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
     assert found.remarks == (
         "data.source = 'csv': missing values were filled: age (2, mean 40), city (1, a category of their own)",
     )
-    (remark,) = read(
-        folder(tmp_path, TRAIN.replace("?", "Rome").replace("\n,", "\n1,"), TEST.replace(",\n", ",1\n"))
-    ).remarks
-    assert "data.csv.client = 'site' names the clients, and data.partition = 'shards'" in remark
+
+
+def test_clients_that_the_partition_does_not_go_by_are_told(tmp_path: Path) -> None:
+    wanted = options(source="csv", root=str(folder(tmp_path)), csv={"client": "site"}, partition="iid", clients=2)
+    _, remark = build(wanted, 0, torch.device("cpu")).remarks
+    assert remark == (
+        "data.source = 'csv' names 2 clients, and data.partition = 'iid' does not go by them. "
+        "To do so, set data.partition = by-client"
+    )
+
+
+def test_a_file_of_which_nothing_can_be_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("x,label,who\n1,0,a\n2,0,b\n3,1,c\n", encoding="utf-8")
+    with pytest.raises(RequestError, match=r"test: there are no samples. Expected: at least one"):
+        load(options(source="csv", root=str(path), csv={"client": "who"}), 0)
 
 
 def test_clients_keep_their_names_and_statistics_are_theirs(tmp_path: Path) -> None:

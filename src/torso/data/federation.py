@@ -19,7 +19,7 @@ from torch import Tensor
 from torso.data.augment import augmentations
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.inputs import Array, Input, Pixels
-from torso.data.partitions import deal, long_tail
+from torso.data.partitions import Partition, deal, long_tail
 from torso.data.rows import Rows
 from torso.data.sources import SEEDLESS, load
 from torso.errors import RequestError
@@ -162,7 +162,17 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
         meta_rows=torch.from_numpy(np.setdiff1d(for_everybody, held.order)).to(device),
         superclasses=dataset.superclasses,
         names=dealt.names,
-        remarks=dataset.remarks,
+        remarks=(*dataset.remarks, *_unused_names(dataset, dealt, options)),
+    )
+
+
+def _unused_names(dataset: Dataset, dealt: Partition, options: DataConfig) -> tuple[str, ...]:
+    """A word where the data name their clients and the partition does not go by them."""
+    if not dataset.names or dealt.names:
+        return ()
+    return (
+        f"data.source = {options.source!r} names {len(dataset.names)} clients, and data.partition = "
+        f"{options.partition!r} does not go by them. To do so, set data.partition = by-client",
     )
 
 

@@ -53,7 +53,7 @@ def csv_rows(options: DataConfig, seed: int) -> Dataset:
         classes=len(classes),
         input=Floats((len(features),), names=features),
         names=tuple(clients),
-        remarks=_remarks(columns, tables, options),
+        remarks=_remarks(columns, tables),
     )
 
 
@@ -134,7 +134,7 @@ class Numbers:
 
     def encode(self, table: Table) -> Array:
         """[n, 1]."""
-        return np.array([[self._of(cell, table, row)] for row, cell in enumerate(table.column(self.name))])
+        return np.array([self._of(cell, table, row) for row, cell in enumerate(table.column(self.name))]).reshape(-1, 1)
 
     def _of(self, cell: str, table: Table, row: int) -> float:
         found = self.mean if is_missing(cell) else number(cell)
@@ -247,18 +247,12 @@ def _parted(group: Ints, share: float) -> tuple[Ints, Ints]:
     return np.sort(order[~out]), np.sort(order[out])
 
 
-def _remarks(columns: Sequence[Numbers | Categories], tables: Sequence[Table], options: DataConfig) -> tuple[str, ...]:
-    """What was missing and how it was filled; a client column that nobody goes by."""
+def _remarks(columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
+    """What was missing and how it was filled."""
     said = []
     for column in columns:
         count = sum(map(is_missing, (cell for table in tables for cell in table.column(column.name))))
         if count:
             how = f"mean {column.mean:.6g}" if isinstance(column, Numbers) else "a category of their own"
             said.append(f"{column.name} ({count}, {how})")
-    remarks = [f"data.source = 'csv': missing values were filled: {', '.join(said)}"] if said else []
-    if options.csv.client and options.partition != "by-client":
-        remarks.append(
-            f"data.csv.client = {options.csv.client!r} names the clients, and data.partition = {options.partition!r} "
-            "does not go by it. Set data.partition = by-client"
-        )
-    return tuple(remarks)
+    return (f"data.source = 'csv': missing values were filled: {', '.join(said)}",) if said else ()
