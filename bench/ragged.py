@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from torso.data.augment import Lens, augmentations
+from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.engine.bench import wait
 from torso.learn.course import Classroom, Course
@@ -54,7 +54,7 @@ def visit(body: str, counts: list[int], device: torch.device, precision: str) ->
     room = Classroom(
         net=skeleton(whole),
         classes=10,
-        lens=Lens.of((0.5,) * 3, (0.25,) * 3, device),
+        lens=PixelLens.of((0.5,) * 3, (0.25,) * 3, device),
         change=augmentations["crop-flip"],
         skip_single=False,
         precision=precision_of(precision, device),

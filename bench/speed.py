@@ -58,7 +58,7 @@ def bare_loop(job: Simulation, clients: tuple[int, ...]) -> float:
     desk = Desk.at(job.net, job.federation)
     room = desk.room
     batches = [
-        (batch.images[0].contiguous(memory_format=torch.channels_last), batch.labels[0])
+        (batch.inputs[0].contiguous(memory_format=torch.channels_last), batch.labels[0])
         for client in clients
         for batch in desk.train_deck([client]).shuffled(50, room.lens, Shuffle(0, "train", 1), 0, room.change)
     ]

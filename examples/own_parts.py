@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torso.config import DataConfig
-from torso.data import partitions, sources
+from torso.data import Floats, partitions, sources
 from torso.data.images import Dataset, Images
 from torso.data.partitions import Partition
 from torso.data.rows import Rows
@@ -17,6 +18,7 @@ from torso.engine import Desk
 from torso.measure.accuracy import look
 from torso.measure.base import Evaluation, measure
 from torso.nets import Body, Tensors, bodies, body_of
+from torso.nets.bodies import takes
 
 
 @sources.register("stripes")
@@ -43,6 +45,14 @@ def small_cnn(channels: int, height: int, width: int) -> Body:
     """Two convolutions, and the mean over what they see."""
     layers = nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
     return body_of(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), features=32)
+
+
+@bodies.register("tanh-rows")
+@takes(Floats)
+def tanh_rows(input: Floats) -> Body:
+    """One hidden layer of 32 on arrays of numbers."""
+    layers = nn.Flatten(), nn.Linear(math.prod(input.shape), 32), nn.Tanh()
+    return body_of(nn.Sequential(*layers), features=32)
 
 
 @measure("sure", of="clients")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from torso.cli import main
-from torso.data.augment import Lens
+from torso.data.augment import Lens, PixelLens
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
@@ -33,8 +33,9 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything in float64, where a ReLU that stands at its edge does not fall to either side by rounding."""
-    look = Lens.look
-    monkeypatch.setattr(Lens, "look", lambda *args: look(*args).double())
+    for lens in (Lens, PixelLens):
+        look = vars(lens)["look"]
+        monkeypatch.setattr(lens, "look", lambda *args, look=look: look(*args).double())
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

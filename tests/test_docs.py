@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import subprocess
@@ -109,3 +110,16 @@ def test_the_page_on_models_works_as_written(torso: Torso) -> None:
     for command in commands:
         assert torso(*command.split()).status == 0, command
     assert [len(list(Path("out", name).iterdir())) for name in ("all", "third", "new")] == [22, 2, 2]
+
+
+def test_the_page_on_real_data_works_as_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its three runs learn, what it prints is what it says, and the comments behind its prints are true."""
+    page = (ROOT / "docs" / "real-data.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    names: dict[str, Any] = {}
+    with contextlib.chdir(tmp_path):
+        exec(code, names)
+    said = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+    assert [line for line in capsys.readouterr().out.splitlines() if line] == said
+    assert names["classes"].tolist() == [0, 1]
+    assert names["result"].accuracy["personalized"].mean > 80

@@ -330,10 +330,10 @@ PARTS = ("data.source=stripes", "data.partition=in-turn", "data.clients=4", "mod
 def test_the_source_and_the_partition_give_what_the_page_says() -> None:
     """1000 and 200 images, two classes in turn: with four clients, each has 250 of one class and is measured on 50."""
     federation = build(Config.load(None, PARTS).data, 0, torch.device("cpu"))
-    assert (federation.name, federation.classes, federation.image) == ("stripes", 2, (1, 8, 8))
+    assert (federation.name, federation.classes, federation.input.shape) == ("stripes", 2, (1, 8, 8))
     assert federation.class_counts.tolist() == [[250, 0], [0, 250], [250, 0], [0, 250]]
     assert federation.test.sizes.tolist() == [50, 50, 50, 50]
-    image, label = federation.train.images[0, ..., 0].int(), federation.train.labels[0]
+    image, label = federation.train.samples[0, ..., 0].int(), federation.train.labels[0]
     assert label == 0
     assert (image[1::2] >= 200).all()  # lying: whole rows are bright
     assert (image[::2] < 56).all()

@@ -68,12 +68,39 @@ class SyntheticConfig(_Section):
     noise: NotNegative = 0.25
 
 
+class CsvConfig(_Section):
+    """How the `csv` source reads a table."""
+
+    label: str = Field("label", description="column of the classes")
+    client: str = Field("", description="column that says whose a row is, for data.partition = by-client; no feature")
+    categorical: Names = Field(
+        (), strict=False, description="columns of categories though they hold numbers, such as a postcode"
+    )
+    drop: Names = Field((), strict=False, description="columns that are no features, such as an id")
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of the rows held out for testing where there is no test.csv; of every client, or class"
+    )
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="between the fields")
+
+
+class NpzConfig(_Section):
+    """What the arrays of the `npz` source are, where their dtypes do not say it."""
+
+    kind: Literal["auto", "pixels", "floats", "tokens"] = Field(
+        "auto",
+        description="auto: uint8 are pixels, floats are numbers, integers with train_mask and test_mask are tokens",
+    )
+    pad: Annotated[int, Field(ge=-1, lt=2**31)] = Field(
+        -1, description="token id of padding; -1: 0, or with masks an id that no token has"
+    )
+
+
 class DataConfig(_Section):
-    """Where the images come from and how they are dealt to clients (spec 10)."""
+    """Where the samples come from and how they are dealt to clients (spec 10)."""
 
     source: str = Field("digits", description="see Data sources")
     root: str = Field("", description="file or folder of the data; empty: the source's usual place")
-    clients: CountOrZero = Field(50, description="0: one client per writer (partition = writers)")
+    clients: CountOrZero = Field(50, description="0: one client per writer (partition = writers, by-client)")
     partition: str = Field("shards", description="see Partitions")
     shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
     alpha: Positive = Field(0.3, description="concentration of the Dirichlet partitions; small: unequal")
@@ -90,14 +117,19 @@ class DataConfig(_Section):
         0.0, description="share of the training set on the server"
     )
     meta_per_class: Count = Field(
-        10, description="training images of each class that the server gives to everybody, for methods that use them"
+        10, description="training samples of each class that the server gives to everybody, for methods that use them"
     )
     augment: str = Field("auto", description="see Augmentations")
     normalize: Literal["source", "statistics"] = Field(
         "source",
-        description="source: the constants that papers use with it; statistics: computed from the training images",
+        description="source: the constants that papers use with it; statistics: computed from the training samples",
+    )
+    size: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0, description="side in pixels to which images of different sizes are resized on reading; 0: as they are"
     )
     synthetic: SyntheticConfig = SyntheticConfig()
+    csv: CsvConfig = CsvConfig()
+    npz: NpzConfig = NpzConfig()
 
 
 class ModelConfig(_Section):

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torso.data.augment import Augmentation, Lens, augmentations
+from torso.data.augment import Augmentation, PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=4)
-PLAIN = Lens.of((0.0,), (1 / 255,), torch.device("cpu"))  # input = the stored byte
+PLAIN = PixelLens.of((0.0,), (1 / 255,), torch.device("cpu"))  # input = the stored byte
 
 
 def deck(sizes: list[int], clients: list[int] | None = None) -> Deck:
@@ -25,7 +25,7 @@ def met(cards: Deck, batch_size: int, epoch: int = 0, skip: bool = False) -> lis
     """[client][batch] → real samples."""
     seen: list[list[list[int]]] = [[] for _ in cards.sizes]
     for batch in cards.shuffled(batch_size, PLAIN, Shuffle(0, "train", 1), epoch, None, skip):
-        assert torch.equal(batch.images.flatten(1).long(), batch.labels)
+        assert torch.equal(batch.inputs.flatten(1).long(), batch.labels)
         for g in range(len(seen)):
             real = torch.ones(batch.labels.shape[1]) if batch.real is None else batch.real[g]
             assert (batch.active is None or bool(batch.active[g])) == (real.sum() > 0)
@@ -50,7 +50,7 @@ def test_company_changes_nothing(sizes: list[int], batch_size: int) -> None:
     together = met(deck(sizes), batch_size)
     for g, size in enumerate(sizes):
         first = sum(sizes[:g])
-        alone = Deck.of(deck(sizes).images, torch.arange(sum(sizes)), [torch.arange(first, first + size)], [g])
+        alone = Deck.of(deck(sizes).samples, torch.arange(sum(sizes)), [torch.arange(first, first + size)], [g])
         assert met(alone, batch_size)[0] == together[g]
 
 
@@ -78,7 +78,7 @@ def test_crop_and_flip_is_the_naive_crop_and_flip() -> None:
     images = torch.randint(1, 256, (5, 6, 7, 3), dtype=torch.uint8, generator=generator)
     index = torch.randint(0, 5, (2, 40), generator=generator)
     bits = torch.randint(0, 1 << 62, (2, 40), generator=generator)
-    out = Lens.of((0.0,) * 3, (1 / 255,) * 3, torch.device("cpu")).look(images, index, Augmentation(2, True), bits)
+    out = PixelLens.of((0.0,) * 3, (1 / 255,) * 3, torch.device("cpu")).look(images, index, Augmentation(2, True), bits)
     offsets = set()
     for g in range(2):
         for b in range(40):
@@ -92,7 +92,7 @@ def test_crop_and_flip_is_the_naive_crop_and_flip() -> None:
 
 def test_padding_is_black_before_normalisation_and_layout_is_channels_last() -> None:
     images = torch.full((1, 8, 8, 3), 255, dtype=torch.uint8)
-    lens = Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cpu"))
+    lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cpu"))
     shifted = lens.look(
         images, torch.zeros(1, 1, dtype=torch.int64), augmentations["crop-flip"], torch.zeros(1, 1).long()
     )

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torso.data.augment import Lens
+from torso.data.augment import PixelLens
 from torso.data.batches import Batch, Deck, Shuffle
 
-PLAIN = Lens.of((0.0,), (1 / 255,), torch.device("cpu"))  # input = the stored byte
+PLAIN = PixelLens.of((0.0,), (1 / 255,), torch.device("cpu"))  # input = the stored byte
 
 
 def deck(sizes: list[int], clients: list[int] | None = None, spare: int = 0) -> Deck:
@@ -41,7 +41,7 @@ def test_parted_is_disjoint_whole_and_of_the_right_size(sizes: list[int], share:
 def test_parted_does_not_depend_on_company_and_is_the_same_every_time(sizes: list[int], seed: int) -> None:
     together = rows(deck(sizes).parted(0.3, seed)[1])
     assert together == rows(deck(sizes).parted(0.3, seed)[1])
-    images = deck(sizes).images
+    images = deck(sizes).samples
     for g, size in enumerate(sizes):
         mine = torch.arange(sum(sizes[:g]), sum(sizes[:g]) + size)
         alone = Deck.of(images, torch.arange(sum(sizes)), [mine], [g])
@@ -78,7 +78,7 @@ def batches(sizes: list[int], batch_size: int) -> list[Batch]:
 
 def samples(batch: Batch) -> list[list[int]]:
     real = torch.ones_like(batch.labels) if batch.real is None else batch.real
-    assert torch.equal(batch.images.flatten(1).long()[real.bool()], batch.labels[real.bool()])
+    assert torch.equal(batch.inputs.flatten(1).long()[real.bool()], batch.labels[real.bool()])
     return [labels[keep.bool()].tolist() for labels, keep in zip(batch.labels, real, strict=True)]
 
 

@@ -20,8 +20,8 @@ def test_a_federation_of_digits() -> None:
     federation = build(options(), 0, CPU)
     assert federation.clients == 50
     assert federation.augment == "none"
-    assert federation.train.images.dtype == torch.uint8
-    assert federation.train.images.is_contiguous()
+    assert federation.train.samples.dtype == torch.uint8
+    assert federation.train.samples.is_contiguous()
     assert federation.train.labels.dtype == federation.train.order.dtype == torch.int64
     assert len(federation.newcomers) == len(federation.server_rows) == 0
     assert sorted(federation.train.order.tolist()) == list(range(len(federation.train.labels)))
@@ -71,10 +71,10 @@ def test_augmentation_is_settled() -> None:
 def test_the_same_seed_is_the_same_federation() -> None:
     wanted = options(source="synthetic", partition="dirichlet-client", new_clients=3)
     a, b, c = (build(wanted, seed, CPU) for seed in (4, 4, 5))
-    assert torch.equal(a.train.images, b.train.images)
+    assert torch.equal(a.train.samples, b.train.samples)
     assert torch.equal(a.train.order, b.train.order)
     assert a.newcomers.tolist() == b.newcomers.tolist()
-    assert not torch.equal(a.train.images, c.train.images)
+    assert not torch.equal(a.train.samples, c.train.samples)
 
 
 def test_a_million_clients_become_a_federation() -> None:

@@ -18,7 +18,7 @@ from torso.errors import RequestError
 
 from .samples import even, options, toy
 
-EVERYWHERE = sorted(set(partitions) - {"writers"})
+EVERYWHERE = sorted(set(partitions) - {"writers", "by-client"})
 
 
 def distinct(rows: Rows, labels: np.ndarray) -> float:

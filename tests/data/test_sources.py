@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 def test_every_source_says_what_it_is() -> None:
     assert sorted(sources) == sorted(
-        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz"]
+        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz", "csv"]
     )
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):
@@ -276,3 +276,17 @@ def test_damaged_and_missing_images(tmp_path: Path) -> None:
     (tmp_path / "train" / "elk").mkdir()
     with pytest.raises(RequestError, match=r"train/elk holds no images"):
         load(wanted, 0)
+
+
+def test_images_of_different_sizes_are_resized_once(tmp_path: Path) -> None:
+    """Pillow's bilinear filter averages: a checkerboard of 0 and 200 becomes 100 where it shrinks by half."""
+    write_images(tmp_path, {**GREY, "train/cat/z.png": ("L", (7, 9))})
+    board = np.indices((8, 8)).sum(0) % 2 * 200
+    Image.fromarray(board.astype(np.uint8)).save(tmp_path / "test" / "cat" / "board.png")
+    wanted = options(source="folder", root=str(tmp_path), size=4)
+    dataset = load(wanted, 0)
+    assert dataset.train.samples.shape == (5, 4, 4, 1)
+    assert (dataset.train.samples == 100).all()
+    assert np.abs(dataset.test.samples[-1, 1:-1, 1:-1].astype(int) - 100).max() <= 2
+    with pytest.raises(RequestError, match=r"Expected: one size for all images, or data.size, such as 64"):
+        load(options(source="folder", root=str(tmp_path)), 0)

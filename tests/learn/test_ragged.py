@@ -12,7 +12,7 @@ import torch
 from tests.foreign import Clipped
 from torch import Tensor
 
-from torso.data.augment import Lens, augmentations
+from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.learn import local
 from torso.learn.course import Classroom, Course, Learned
@@ -83,7 +83,7 @@ def course(plan: Sequence[Phase], step: Step, **habits: Any) -> tuple[Course, Te
     rows = list(torch.split(torch.arange(sum(SIZES)), SIZES))
     meta = [torch.arange(sum(SIZES), total)] * len(SIZES) if step.uses_meta else None
     net = skeleton(nets[0])
-    room = Classroom(net, CLASSES, Lens.of((0.5,), (0.25,), torch.device("cpu")), augmentations["none"], True)
+    room = Classroom(net, CLASSES, PixelLens.of((0.5,), (0.25,), torch.device("cpu")), augmentations["none"], True)
     return (
         Course(
             room,

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torso.data.augment import Lens, augmentations
+from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
-from torso.learn.recorded import Recorder, rung
+from torso.learn.recorded import Recorder, _room_for, rung
 from torso.learn.sgd import Sgd
 from torso.nets import LinearHead, Network, Tensors, build, learnable, set_modes, skeleton
 
@@ -28,8 +29,8 @@ def federation(body: str) -> tuple[Network, Tensors, Deck]:
     return skeleton(whole), tensors, Deck.of(images, torch.arange(sum(SIZES), device="cuda") % 4, rows, range(3))
 
 
-def batches(deck: Deck, epochs: int, lens: Lens | None = None) -> Iterator[Batch]:
-    lens = lens or Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
+def batches(deck: Deck, epochs: int, lens: PixelLens | None = None) -> Iterator[Batch]:
+    lens = lens or PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
     for epoch in range(epochs):
         yield from deck.shuffled(5, lens, Shuffle(0, "test", 0), epoch, augmentations["crop-flip"])
 
@@ -57,7 +58,7 @@ def test_ragged_epochs(body: str, dtype: torch.dtype, close: float, at_home: boo
                 tensors = recorder.home(tensors, 5)
             sgd = Sgd(0.9, 1e-3)
             for dealt in batches(deck, 2):
-                batch = replace(dealt, images=dealt.images.to(dtype))
+                batch = replace(dealt, inputs=dealt.inputs.to(dtype))
                 grads, total = take(net, tensors, names, batch, CrossEntropy(), counts)
                 assert len(total) >= (batch.lead or 3)
                 sgd.step(tensors, grads, dict.fromkeys(names, 0.01), batch.active, batch.lead)
@@ -81,7 +82,7 @@ def test_nothing_waits() -> None:
     names, counts, recorder, sgd = learnable(net, tensors), deck.class_counts(4), Recorder(gradients), Sgd(0.9, 0.0)
     set_modes(net, names)
     tensors = recorder.home(tensors, 5)
-    lens = Lens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
+    lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
 
     def epoch() -> None:
         for batch in batches(deck, 1, lens):
@@ -109,3 +110,40 @@ def test_what_was_forgotten_is_recorded_again() -> None:
     again, _ = recorder.gradients(net, recorder.home(start, 5), names, batch, CrossEntropy(), counts)
     for name, grad in wanted.items():
         torch.testing.assert_close(again[name], grad, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("kind", [Pixels(3, 4, 5), Pixels(1, 4, 5), Floats((6,)), Floats((2, 3)), Tokens(7, 9)])
+def test_room_for_wider_batches_has_each_sample_as_it_lies(kind: Input) -> None:
+    """Images are channels-last, whatever the width; other samples lie as they are."""
+    stored = torch.zeros(4, 4, 5, kind.shape[0]) if isinstance(kind, Pixels) else torch.zeros(4, *kind.shape)
+    index = torch.zeros(2, 3, dtype=torch.int64)
+    seen = kind.lens(torch.device("cpu")).look(stored.to(kind.stored), index)
+    room = _room_for(Batch(seen, index), 5, masked=True)
+    assert (room.inputs.shape, room.inputs.dtype) == ((2, 5, *kind.shape), kind.given)
+    assert room.inputs.stride()[1:] == seen.stride()[1:]
+    assert room.inputs.stride(0) == 5 * seen.stride(1)
+    assert not room.inputs.any()
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [("mlp", Floats((6,), (1.0,) * 6, (2.0,) * 6)), ("embedding-mean", Tokens(7, 9)), ("transformer", Tokens(7, 9))],
+)
+def test_rows_and_sequences_are_recorded_too(body: str, kind: Input) -> None:
+    device, sizes = torch.device("cuda"), (23, 8, 3)
+    whole = build(body, 4, kind, LinearHead(), seed=0)
+    start = {n: t.to(device).expand(3, *t.shape).contiguous() for n, t in whole.state_dict().items()}
+    rows = list(torch.arange(sum(sizes), device=device).split(sizes))
+    samples = kind.example(sum(sizes)).to(device, kind.stored)
+    deck = Deck.of(samples, torch.arange(sum(sizes), device=device) % 4, rows, range(3))
+    net = skeleton(whole)
+    names, counts, recorder = learnable(net, start), deck.class_counts(4), Recorder(gradients)
+    set_modes(net, tuple(start))
+    home = recorder.home(start, 5)
+    for batch in deck.shuffled(5, kind.lens(device), Shuffle(0, "test", 0), 0, None):
+        wanted, _ = gradients(net, start, names, batch, CrossEntropy(), counts)
+        found, _ = recorder.gradients(net, home, names, batch, CrossEntropy(), counts)
+        for name in names:
+            rows_there = len(found[name])
+            torch.testing.assert_close(found[name], wanted[name][:rows_there], atol=1e-5, rtol=1e-3)

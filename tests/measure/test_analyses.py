@@ -164,7 +164,7 @@ def test_four_factors_of_a_run(method: str) -> None:
     result = run(samples.tiny(method, "measure.names=[]", "measure.analyses=four_factors"), federation=samples.digits())
     net, test = result.network().eval(), samples.digits().test
     with torch.no_grad():
-        features = net.features(seen(samples.digits(), test.images))
+        features = net.features(seen(samples.digits(), test.samples))
     if method == "fedfn":
         features = features / features.norm(dim=1, keepdim=True)
     found = result.analyses["four_factors"]
@@ -179,7 +179,7 @@ def test_four_factors_of_a_run(method: str) -> None:
 
 
 def seen(federation: Federation, images: Tensor) -> Tensor:
-    mean, std = (torch.tensor(c).view(1, -1, 1, 1) for c in (federation.mean, federation.std))
+    mean, std = (torch.tensor(c).view(1, -1, 1, 1) for c in (federation.input.mean, federation.input.std))
     return (images.permute(0, 3, 1, 2).float() / 255 - mean) / std
 
 

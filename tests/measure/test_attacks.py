@@ -128,7 +128,7 @@ def test_poisoned_labels_are_random_and_only_the_attackers() -> None:
     for rows in ("server_rows", "meta_rows"):  # the server's copies are clean
         was, now = getattr(before, rows), getattr(after, rows)
         assert torch.equal(before.train.labels[was], after.train.labels[now])
-        assert torch.equal(before.train.images[was], after.train.images[now])
+        assert torch.equal(before.train.samples[was], after.train.samples[now])
     assert torch.equal(before.test.labels, after.test.labels)
 
 

@@ -235,8 +235,8 @@ def test_the_generic_model_on_a_test_set_with_a_long_tail() -> None:
     assert result.federation is not None
     test = result.federation.test
     assert np.bincount(test.labels.numpy()).tolist() == [100, 46, 21, 10]
-    pixels = test.images.permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(c).view(1, -1, 1, 1) for c in (result.federation.mean, result.federation.std))
+    pixels = test.samples.permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(c).view(1, -1, 1, 1) for c in (result.federation.input.mean, result.federation.input.std))
     with torch.no_grad():
         said = result.network().eval()((pixels - mean) / std).argmax(dim=1)
     assert result.accuracy["generic"].mean == pytest.approx(100 * float((said == test.labels).float().mean()))

@@ -13,7 +13,8 @@ import torch
 
 from torso import Config, Result, run
 from torso.config import DataConfig, RunConfig
-from torso.data import Federation, Split, build
+from torso.data import Federation, Pixels, Split, build
+from torso.data.batches import Shuffle
 from torso.engine import SERVER, Desk, Engine, OneByOne, engines
 from torso.engine.base import T, Work
 from torso.methods import methods
@@ -101,7 +102,7 @@ def watched(
 def once(result: Result) -> Cost:
     """Images that travel a single time: to everybody that took part, or to the server."""
     assert result.state is not None
-    method, images = methods[result.method], data().train.images
+    method, images = methods[result.method], data().train.samples
     meta = method.meta_data or method.step.uses_meta
     given = len(images[data().meta_rows].numpy().tobytes()) * len(result.state.met) if meta else 0
     taken = len(images[data().server_rows].numpy().tobytes()) if method.server_data != "none" else 0
@@ -269,9 +270,7 @@ def six_clients() -> Federation:
     split = Split(images, torch.arange(6), torch.arange(6), np.arange(7))
     empty = torch.zeros(0, dtype=torch.int64)
     none = np.zeros(0, dtype=np.int64)
-    return Federation(
-        "six", split, split, CLASSES, (0.0,) * 3, (1.0,) * 3, "none", 6, none, empty, torch.tensor([0, 1])
-    )
+    return Federation("six", split, split, CLASSES, Pixels(3, 32, 32), "none", 6, none, empty, torch.tensor([0, 1]))
 
 
 def each_way(before: Cost, after: Cost, clients: int) -> tuple[float, float]:

@@ -138,8 +138,8 @@ def test_the_trained_networks_come_out_as_modules() -> None:
     job = simulate(config)
     result = run(config, federation=job.federation)
     federation = build(config.data, 0, job.model["head.weight"].device)
-    images = federation.test.images.movedim(-1, 1) / 255
-    images = (images - federation.mean[0]) / federation.std[0]
+    images = federation.test.samples.movedim(-1, 1) / 255
+    images = (images - federation.input.mean[0]) / federation.input.std[0]
     right = result.network()(images).argmax(dim=1) == federation.test.labels
     assert right.float().mean().item() * 100 == pytest.approx(result.accuracy["generic"].mean, abs=1e-3)
     for client in (0, 3):

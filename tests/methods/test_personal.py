@@ -331,13 +331,13 @@ def test_hyper_head_of_a_newcomer_is_made_from_its_class_proportions() -> None:
     desk = Desk.at(task.net, newcomers)
     models = desk.holding(state.clients).models(state.model, [2, 0])
     batch = next(desk.train_deck([2]).shuffled(50, desk.room.lens, Shuffle(0, "train", 1), 0, None))
-    said = apply(desk.room.net, models, batch.images.expand(2, -1, -1, -1, -1))
+    said = apply(desk.room.net, models, batch.inputs.expand(2, -1, -1, -1, -1))
     v1, v2 = (state.model[f"head.personal.{layer}.weight"].double().numpy() for layer in ("first", "second"))
     assert said.personal is not None
     for place, mix in enumerate([(0.75, 0.25), (1.0, 0.0)]):
         phi = (v2 @ np.maximum(v1 @ np.array(mix), 0)).reshape(2, 2)
         model = read(state.model, "head.generic.weight")
-        features = batch.images[0].flatten(1).double().numpy() * model.s
+        features = batch.inputs[0].flatten(1).double().numpy() * model.s
         assert_close(
             said.personal[place].double(), torch.from_numpy(features @ (model.w + phi).T), atol=1e-5, rtol=1e-5
         )

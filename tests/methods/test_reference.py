@@ -65,7 +65,7 @@ def train(net: nn.Module, parts: str, epochs: range, deck, room, shuffle, recipe
     for epoch in epochs:
         for batch in deck.shuffled(8, room.lens, shuffle, epoch, room.change, room.skip_single):
             optimiser.zero_grad()
-            loss = F.cross_entropy(net(batch.images[0]), batch.labels[0])
+            loss = F.cross_entropy(net(batch.inputs[0]), batch.labels[0])
             if start is not None:
                 held = [(p, start[n]) for n, p in net.named_parameters() if belongs(n, recipe.shared)]
                 loss = loss + recipe.mu / 2 * sum(((p - s) ** 2).sum() for p, s in held)

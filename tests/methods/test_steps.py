@@ -57,7 +57,7 @@ def met(task: Simulation, client: int, epoch: int = 0, round: int = 1) -> list[D
     batches = desk.train_deck([client]).shuffled(
         task.config.train.batch_size, desk.room.lens, Shuffle(0, "train", round), epoch, None
     )
-    return [Data(b.images[0].flatten(1).double().numpy(), b.labels[0].numpy()) for b in batches]
+    return [Data(b.inputs[0].flatten(1).double().numpy(), b.labels[0].numpy()) for b in batches]
 
 
 def test_per_fedavg_with_one_batch_uses_it_twice() -> None:

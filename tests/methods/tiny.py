@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torso.config import Config
-from torso.data import Federation, Split
+from torso.data import Federation, Pixels, Split
 from torso.engine import OneByOne
 from torso.nets import Body, Network, build
 from torso.nets.bodies import bodies
@@ -73,8 +73,7 @@ def federation(server_rows: tuple[int, ...] = ()) -> Federation:
         train=split,
         test=split,
         classes=2,
-        mean=(0.0,),
-        std=(1.0,),
+        input=Pixels(1, 1, 2, (0.0,), (1.0,)),
         augment="none",
         clients=2,
         newcomers=np.array([], dtype=np.int64),

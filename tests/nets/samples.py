@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from torso.nets import LinearHead, Network, Tensors, build
+from torso.data.inputs import Pixels
+from torso.nets import LinearHead, Network, Tensors, bodies, build
+from torso.nets.bodies import kinds_of
 
+OF_IMAGES = [name for name in sorted(bodies) if Pixels in kinds_of(bodies[name])]
 LEAST = {"conv3": 8, "conv4": 16, "vgg11": 32, "rod-mnist": 16, "rod-cifar": 18, "squeezenet": 17}
 # BatchNorm over a handful of values magnifies rounding beyond any tight tolerance: leave a map of 2 × 2 at the end
 SIZES = LEAST | {"mobilenet": 32, "resnet10": 16, "resnet18": 16, "resnet50": 16}

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from torso.errors import RequestError
-from torso.nets import LinearHead, apply, bodies, build, head_inits, heads
+from torso.nets import LinearHead, apply, build, head_inits, heads
 from torso.nets.layers import BatchNorm2d
 from torso.registry import summary
+
+from .samples import OF_IMAGES
 
 C, D = 100, 1024
 
@@ -84,7 +86,7 @@ def test_bias(name: str) -> None:
 
 def test_build_is_a_function_of_its_arguments() -> None:
     def bits(**change: object) -> dict[str, Tensor]:
-        keys = {"body": "conv3", "classes": 5, "image": (1, 8, 8), "head": LinearHead(), "seed": 3} | change
+        keys = {"body": "conv3", "classes": 5, "input": (1, 8, 8), "head": LinearHead(), "seed": 3} | change
         return build(**keys).state_dict()  # type: ignore[arg-type]
 
     torch.manual_seed(1)
@@ -104,7 +106,7 @@ def test_build_is_a_function_of_its_arguments() -> None:
     assert "head.bias" not in bits(head_bias=False)
 
 
-@pytest.mark.parametrize("body", sorted(bodies))
+@pytest.mark.parametrize("body", OF_IMAGES)
 @pytest.mark.parametrize("norm", ["batch", "running"])
 def test_norm_overrides_the_bodys_own_way(body: str, norm: str) -> None:
     if body == "resnet50":

@@ -12,7 +12,6 @@ from torso.nets import (
     LinearHead,
     Network,
     apply,
-    bodies,
     build,
     learnable,
     part_names,
@@ -20,18 +19,19 @@ from torso.nets import (
     skeleton,
     smallest_map,
 )
+from torso.nets.build import make_body
 from torso.nets.layers import BatchNorm2d
 
-from .samples import images, small, spread
+from .samples import OF_IMAGES, images, small, spread
 
 
 def bare(body: str) -> Network:
     with torch.device("meta"):
-        made = bodies[body](3, 32, 32)
+        made = make_body(body, (3, 32, 32))
         return Network(made, LinearHead().build(made.features, 3, True))
 
 
-@pytest.mark.parametrize("body", sorted(bodies))
+@pytest.mark.parametrize("body", OF_IMAGES)
 def test_parts_are_disjoint_and_cover(body: str) -> None:
     net = bare(body)
     state = tuple(net.state_dict())
@@ -130,6 +130,6 @@ def test_a_frozen_bodys_statistics_stay() -> None:
 )
 def test_smallest_map(body: str, size: int, wanted: int) -> None:
     with torch.device("meta"):
-        made = bodies[body](3, size, size)
+        made = make_body(body, (3, size, size))
         net = Network(made, LinearHead().build(made.features, 3, True))
     assert smallest_map(net, (3, size, size)) == wanted

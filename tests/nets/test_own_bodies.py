@@ -81,4 +81,4 @@ def test_what_a_body_must_not_be(make: Any, words: str, monkeypatch: pytest.Monk
 def test_a_body_that_fails_is_listed_without_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bodies, "mine", no_arguments)
     row = next(row for row in list_models() if row["name"] == "mine")
-    assert (row["image"], row["features"]) == ("–", "–")
+    assert (row["for"], row["features"]) == ("–", "–")

@@ -342,7 +342,7 @@ def test_who_can_stand_beside_whom() -> None:
 def test_a_shelf_reads_once() -> None:
     shelf, device = Shelf(), torch.device("cpu")
     one, other = (build(config.data, 0, device, shelf) for config in configs("fedavg")[:2])
-    assert one.train.images.data_ptr() == other.train.images.data_ptr()
+    assert one.train.samples.data_ptr() == other.train.samples.data_ptr()
     assert one.train.order.tolist() != other.train.order.tolist()
     made = tiny("fedavg", "data.source=synthetic")
-    assert not torch.equal(*(build(made.data, seed, device, shelf).train.images for seed in (0, 1)))
+    assert not torch.equal(*(build(made.data, seed, device, shelf).train.samples for seed in (0, 1)))

@@ -98,8 +98,8 @@ def test_other_programs_find_plain_tensors_and_what_they_mean(result: Result, tm
         "client": 3,
     }
     assert result.federation is not None
-    assert tuple(json.loads(told["mean"])) == result.federation.mean
-    assert tuple(json.loads(told["std"])) == result.federation.std
+    assert tuple(json.loads(told["mean"])) == result.federation.input.mean
+    assert tuple(json.loads(told["std"])) == result.federation.input.std
 
 
 def test_a_network_that_nobody_knows_is_not_saved(result: Result, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_some_clients_and_all_of_them(torso: Torso, folder: Path, result: Result
 def test_somebody_new(torso: Torso, folder: Path, result: Result) -> None:
     assert result.federation is not None
     train = result.federation.train
-    images, labels = train.images[:60].numpy(), train.labels[:60].numpy()
+    images, labels = train.samples[:60].numpy(), train.labels[:60].numpy()
     np.savez("new.npz", images=images, labels=labels)
     assert torso("export", str(folder), "--new", "new.npz", "--out", "later").status == 0
     assert names("later") == ["README.md", "newcomer.safetensors"]
@@ -207,7 +207,7 @@ def test_the_page_beside_the_models_works_as_written(torso: Torso, folder: Path,
     page = Path("models/README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert result.federation is not None
-    found: dict[str, Any] = {"images": result.federation.test.images[:4].numpy()}
+    found: dict[str, Any] = {"images": result.federation.test.samples[:4].numpy()}
     exec(code.replace('"generic', '"models/generic'), found)
     assert found["classes"].shape == (4,)
     assert "11 files: generic.safetensors, client-0.safetensors" in page

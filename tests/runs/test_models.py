@@ -53,7 +53,7 @@ def own_accuracy(result: Result, net: Network, client: int, batch: int = 128) ->
     test = result.federation.test
     rows = test.rows(client)
     with torch.no_grad():
-        said = torch.cat([net(net.prepare(test.images[part])) for part in rows.split(batch)])
+        said = torch.cat([net(net.prepare(test.samples[part])) for part in rows.split(batch)])
     return 100 * (said.argmax(dim=1) == test.labels[rows]).float().mean().item()
 
 
@@ -62,7 +62,7 @@ def accuracy_by_mix(result: Result, net: Network, counts: torch.Tensor) -> float
     assert result.federation is not None
     test = result.federation.test
     with torch.no_grad():
-        said = torch.cat([net(net.prepare(part)) for part in test.images[result.federation.test_order].split(128)])
+        said = torch.cat([net(net.prepare(part)) for part in test.samples[result.federation.test_order].split(128)])
     labels = test.labels[result.federation.test_order]
     share = (counts / counts.sum())[labels]
     return 100 * float(((said.argmax(dim=1) == labels) * share).sum() / share.sum())
@@ -153,7 +153,7 @@ def test_batch_statistics_and_running_ones() -> None:
         net, first = result.network(trained(result)[0]), trained(result)[0]
         assert own_accuracy(result, net, first) == pytest.approx(result.accuracy["personalized"].clients[0])
         assert result.federation is not None
-        some = net.prepare(result.federation.test.images[:8])
+        some = net.prepare(result.federation.test.samples[:8])
         assert torch.allclose(net(some)[:2], net(some[:2]), atol=1e-5) is not by_batch
         assert net.card is not None
         assert net.card.batch_statistics is by_batch
@@ -164,8 +164,8 @@ def test_images_are_prepared_as_the_run_saw_them() -> None:
     result = ended("fedavg")
     net, federation = result.network(), result.federation
     assert federation is not None
-    images = federation.test.images[:3]
-    by_hand = (images.permute(0, 3, 1, 2) / 255 - federation.mean[0]) / federation.std[0]
+    images = federation.test.samples[:3]
+    by_hand = (images.permute(0, 3, 1, 2) / 255 - federation.input.mean[0]) / federation.input.std[0]
     assert torch.allclose(net.prepare(images), by_hand, atol=1e-6)
     assert torch.equal(net.prepare(images[..., 0].numpy()), net.prepare(images))
     with pytest.raises(RequestError, match=r"images are \[3, 8, 7, 1\]. Expected: \[n, 8, 8, 1\]"):
@@ -202,7 +202,7 @@ def test_a_newcomer_gets_what_the_measure_of_newcomers_gives_the_same_data(metho
     rows = federation.train.rows(client)
     card = result.network().card
     assert card is not None
-    mine = federation.train.images[rows].numpy(), federation.train.labels[rows].numpy()
+    mine = federation.train.samples[rows].numpy(), federation.train.labels[rows].numpy()
     for epochs, personal in ((None, True), (3, True), (0, False)):
         again = result.models.newcomer(*mine, epochs, client)
         assert same(again, result.network(client, personal=personal))
@@ -215,11 +215,11 @@ def test_a_newcomer_from_arrays() -> None:
     federation = result.federation
     assert federation is not None
     chosen = (federation.train.labels == 3) | (federation.train.labels == 7)
-    images, labels = federation.train.images[chosen].numpy(), federation.train.labels[chosen].numpy()
+    images, labels = federation.train.samples[chosen].numpy(), federation.train.labels[chosen].numpy()
     at_once, later = result.newcomer(images[..., 0], labels, epochs=0), result.newcomer(images, labels, epochs=20)
     assert same(at_once, result.network(int(federation.newcomers[0]), personal=False))
     mine = (federation.test.labels == 3) | (federation.test.labels == 7)
-    test = federation.test.images[mine], federation.test.labels[mine]
+    test = federation.test.samples[mine], federation.test.labels[mine]
     right = [(net(net.prepare(test[0])).argmax(dim=1) == test[1]).float().mean() for net in (at_once, later)]
     assert right[1] > max(0.9, right[0])
     assert later.card is not None
@@ -294,8 +294,8 @@ def test_folders_without_models_are_refused_with_the_reason(folder: Path, tmp_pa
 
 def test_data_that_have_moved(tmp_path: Path) -> None:
     test = samples.digits().test
-    arrays = {"train_images": test.images, "train_labels": test.labels}
-    arrays |= {"test_images": test.images, "test_labels": test.labels}
+    arrays = {"train_images": test.samples, "train_labels": test.labels}
+    arrays |= {"test_images": test.samples, "test_labels": test.labels}
     np.savez(tmp_path / "old.npz", **{name: tensor.numpy() for name, tensor in arrays.items()})
     sets = ("data.source=npz", f"data.root={tmp_path / 'old.npz'}")
     result = torso.run(config("fedper", *sets), tmp_path / "run")

@@ -1,17 +1,26 @@
-"""Images in, clients out (spec 10)."""
+"""Samples in, clients out (spec 10)."""
 
 from torso.data import dirichlet  # registers its partitions
 from torso.data.augment import augmentations
 from torso.data.federation import Federation, Shelf, Split, build, seeded
+from torso.data.images import Dataset, Images, Samples
+from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.partitions import partitions
 from torso.data.roster import Roster
 from torso.data.sources import load, sources
 
 __all__ = [
+    "Dataset",
     "Federation",
+    "Floats",
+    "Images",
+    "Input",
+    "Pixels",
     "Roster",
+    "Samples",
     "Shelf",
     "Split",
+    "Tokens",
     "augmentations",
     "build",
     "dirichlet",

@@ -1,13 +1,14 @@
-"""Images become network input: gather, crop, flip and normalise G × B images as one batched tensor operation.
+"""Stored samples become network input, G × B of them in one batched tensor operation.
 
 G clients, B samples, H × W pixels, C channels. Images are stored once as uint8 [n, H, W, C]; what comes out is float32
-(or the lens's dtype) [G, B, C, H, W] whose memory is channels-last, which is the fast layout of the convolutions.
+(or the lens's dtype) [G, B, C, H, W] whose memory is channels-last, which is the fast layout of the convolutions. Only
+images are cropped and mirrored. Which lens a kind of input has: inputs.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,28 +42,64 @@ augmentations["crop-flip-2"] = Augmentation(2, True, about="Pad by 2, crop, mirr
 
 @dataclass(frozen=True)
 class Lens:
-    """How stored bytes become input: (x / 255 − mean) / std, per channel, after the augmentation.
+    """How stored samples [n, *] become input [G, B, *]: gathered as they are. Integers become int64.
 
-    The dtype of what comes out is that of the activations: layers compute in the dtype of their input."""
+    `dtype`: of floating-point input, and so of the activations: layers compute in the dtype of their input."""
 
-    mean: Tensor
-    std: Tensor
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = field(default=torch.float32, kw_only=True)
+
+    def look(
+        self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
+    ) -> Tensor:
+        """The samples at index [G, B]. `bits` [G, B] decide how an augmentation changes each of them."""
+        picked = samples[index]
+        return picked.to(self.dtype if picked.is_floating_point() else torch.int64)
+
+
+@dataclass(frozen=True)
+class FloatLens(Lens):
+    """(x − mean) / std, with `mean` and `std` in a shape that broadcasts to a sample's.
+
+    `constants` are the same on the host: what a lens is compared by."""
+
+    mean: Tensor = field(compare=False)
+    std: Tensor = field(compare=False)
+    constants: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> Lens:
+    def of(cls, mean: tuple[float, ...], std: tuple[float, ...], rank: int, device: torch.device) -> FloatLens:
+        """Of samples of so many dimensions, with a mean and std for each entry of the first."""
+        wide = (-1, *[1] * (rank - 1))
+        first, second = (torch.tensor(each, device=device).view(wide) for each in (mean, std))
+        return cls(first, second, (mean, std))
+
+    def look(
+        self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
+    ) -> Tensor:
+        return samples[index].sub_(self.mean).div_(self.std).to(self.dtype)
+
+
+@dataclass(frozen=True)
+class PixelLens(Lens):
+    """(x / 255 − mean) / std, per channel, after the augmentation."""
+
+    mean: Tensor = field(compare=False)  # those of the same stored images are the same
+    std: Tensor = field(compare=False)
+
+    @classmethod
+    def of(cls, mean: Sequence[float], std: Sequence[float], device: torch.device) -> PixelLens:
         return cls(torch.tensor(mean, device=device) * 255, torch.tensor(std, device=device) * 255)
 
     def look(
-        self, images: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
+        self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
     ) -> Tensor:
         """Images [n, H, W, C] at index [G, B] as input [G, B, C, H, W]; `bits` [G, B] decide crop and mirror."""
         change = Augmentation() if change is None or bits is None else change
         if is_fast(self.mean):
             from torso.data.look import look
 
-            return look(images, index, bits, change.pad, change.flip, self.mean, self.std, self.dtype)
-        picked = images[index] if bits is None or not change.random else _crop_and_flip(images, index, change, bits)
+            return look(samples, index, bits, change.pad, change.flip, self.mean, self.std, self.dtype)
+        picked = samples[index] if bits is None or not change.random else _crop_and_flip(samples, index, change, bits)
         return picked.float().sub_(self.mean).div_(self.std).movedim(-1, 2).to(self.dtype)
 
 

@@ -33,7 +33,7 @@ class Batch:
 
     `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest."""
 
-    images: Tensor  # [G, B, C, H, W]
+    inputs: Tensor  # [G, B, *], as the network takes them
     labels: Tensor  # [G, B]
     real: Tensor | None = None
     active: Tensor | None = None
@@ -42,14 +42,14 @@ class Batch:
     def first(self, clients: int) -> Batch:
         """That of the first clients, which may be more than have samples."""
         real = None if self.real is None else self.real[:clients]
-        return Batch(self.images[:clients], self.labels[:clients], real)
+        return Batch(self.inputs[:clients], self.labels[:clients], real)
 
     def only(self, other: Batch) -> Batch:
         """This batch without the samples of clients that have none in the other."""
         if other.active is None:
             return self
         real = torch.ones_like(self.labels, dtype=torch.float32) if self.real is None else self.real
-        return Batch(self.images, self.labels, real * other.active.unsqueeze(-1), other.active, other.lead)
+        return Batch(self.inputs, self.labels, real * other.active.unsqueeze(-1), other.active, other.lead)
 
     def filled_from(self, other: Batch) -> Batch:
         """This batch, and the other's samples for the clients that have none in it; the other is as wide or wider."""
@@ -60,11 +60,12 @@ class Batch:
         every = torch.ones_like(other.labels, dtype=torch.float32)
         real = every[:, :width] if self.real is None else self.real
         fallback = every if other.real is None else other.real
-        images, labels = other.images.clone(), other.labels.clone()
-        images[:, :width] = torch.where(mine[..., None, None, None], self.images, other.images[:, :width])
+        inputs, labels = other.inputs.clone(), other.labels.clone()
+        wide = mine.view(*mine.shape, *[1] * (inputs.ndim - 2))
+        inputs[:, :width] = torch.where(wide, self.inputs, other.inputs[:, :width])
         labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
         padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
-        return Batch(images, labels, torch.where(mine, padded, fallback), other.active, other.lead)
+        return Batch(inputs, labels, torch.where(mine, padded, fallback), other.active, other.lead)
 
 
 @dataclass(frozen=True)
@@ -114,29 +115,29 @@ class Shuffles(Shuffle):
 class Deck:
     """Sample indices of G clients [G, n] into one split, with the real sizes."""
 
-    images: Tensor
+    samples: Tensor  # [n, *], as they are stored
     labels: Tensor
     index: Tensor  # [G, n], padded with any valid index
     sizes: tuple[int, ...]
     clients: tuple[int, ...]
 
     @classmethod
-    def of(cls, images: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
+    def of(cls, samples: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
         index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-        return cls(images, labels, index, tuple(len(row) for row in rows), tuple(clients))
+        return cls(samples, labels, index, tuple(len(row) for row in rows), tuple(clients))
 
     @classmethod
     def beside(cls, decks: Sequence[Deck]) -> Deck:
-        """Decks of the same images side by side, as one of all their clients."""
+        """Decks of the same samples side by side, as one of all their clients."""
         first, longest = decks[0], max(deck.index.shape[1] for deck in decks)
         index = torch.cat([torch.nn.functional.pad(deck.index, (0, longest - deck.index.shape[1])) for deck in decks])
         sizes, clients = (sum(parts, ()) for parts in zip(*((d.sizes, d.clients) for d in decks), strict=True))
-        return cls(first.images, first.labels, index, sizes, clients)
+        return cls(first.samples, first.labels, index, sizes, clients)
 
     def joined(self, rows: Tensor) -> Deck:
         """Each client's samples and, behind them, the same rows for all."""
         every = [torch.cat([mine[:size], rows]) for mine, size in zip(self.index, self.sizes, strict=True)]
-        return Deck.of(self.images, self.labels, every, self.clients)
+        return Deck.of(self.samples, self.labels, every, self.clients)
 
     def parted(self, share: float, seed: int) -> tuple[Deck, Deck]:
         """Each client's samples in two: what it learns from, and ⌊share · n⌋ held out, drawn once and for all."""
@@ -148,8 +149,8 @@ class Deck:
             kept.append(order[:cut])
             held.append(order[cut:])
         return (
-            Deck.of(self.images, self.labels, kept, self.clients),
-            Deck.of(self.images, self.labels, held, self.clients),
+            Deck.of(self.samples, self.labels, kept, self.clients),
+            Deck.of(self.samples, self.labels, held, self.clients),
         )
 
     def class_counts(self, classes: int) -> Tensor:
@@ -239,4 +240,4 @@ class Deck:
             if min(filled) == 0:
                 active, with_any = count.squeeze(-1) > 0, sum(map(bool, filled))
                 lead = with_any if all(filled[:with_any]) else None
-            yield Batch(lens.look(self.images, index, change, bits), self.labels[index], real, active, lead)
+            yield Batch(lens.look(self.samples, index, change, bits), self.labels[index], real, active, lead)

@@ -1,12 +1,12 @@
-"""The data of a run as the rest of Torso sees them: images once on the device, a row of indices per client.
+"""The data of a run as the rest of Torso sees them: samples once on the device, a row of indices per client.
 
-N clients, C classes; n images of H × W × channels.
+N clients, C classes; n samples of one kind (inputs.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.data.images import Dataset, Images, Ints
-from torso.data.partitions import deal, long_tail
+from torso.data.augment import augmentations
+from torso.data.images import Dataset, Ints, Labelled
+from torso.data.inputs import Array, Input, Pixels
+from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
 from torso.data.sources import SEEDLESS, load
@@ -30,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images of all clients and whose they are: client k's are `order[offsets[k]:offsets[k + 1]]`."""
+    """Samples of all clients and whose they are: client k's are `order[offsets[k]:offsets[k + 1]]`."""
 
-    images: Tensor  # uint8 [n, H, W, channels]
+    samples: Tensor  # [n, *], as the kind of input is stored
     labels: Tensor  # int64 [n]
     order: Tensor  # int64 [rows that somebody owns]
     offsets: Ints  # [N + 1], on the host
 
     @property
     def sizes(self) -> Ints:
-        """How many images each client has [N]."""
+        """How many samples each client has [N]."""
         return np.diff(self.offsets)
 
     def sizes_of(self, clients: Sequence[int] | Ints) -> Ints:
@@ -56,7 +58,7 @@ class Split:
         offsets = np.zeros_like(self.offsets)
         offsets[client + 1 :] = own = len(rows) - len(others)
         order = torch.arange(own, device=rows.device)
-        return Split(self.images[rows], self.labels[rows], order, offsets)
+        return Split(self.samples[rows], self.labels[rows], order, offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,25 +69,20 @@ class Federation:
     train: Split
     test: Split
     classes: int
-    mean: tuple[float, ...]  # per channel, on the 0..1 scale
-    std: tuple[float, ...]
+    input: Input  # the kind of sample
     augment: str  # never "auto"
     clients: int
     newcomers: Ints  # sorted ids of clients that never train (spec 9.7)
-    server_rows: Tensor  # int64, indices into train.images; empty: the server has no data (spec 3.3)
+    server_rows: Tensor  # int64, indices into train.samples; empty: the server has no data (spec 3.3)
     meta_rows: Tensor  # int64, as many of every class: what the server gives to everybody, if a method asks (spec 5.7)
     superclasses: tuple[int, ...] = ()  # of each class, where the data have them (CIFAR-100)
     malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
+    names: tuple[str, ...] = ()  # of the clients, where the data have them
+    remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
 
     @property
     def device(self) -> torch.device:
-        return self.train.images.device
-
-    @property
-    def image(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        _, height, width, channels = self.train.images.shape
-        return channels, height, width
+        return self.train.samples.device
 
     def at_site(self, client: int) -> Federation:
         """What one client holds where it is by itself: its samples, and those that everybody got from the server."""
@@ -100,9 +97,7 @@ class Federation:
         return Roster(
             name=self.name,
             classes=self.classes,
-            image=self.image,
-            mean=self.mean,
-            std=self.std,
+            input=self.input,
             sizes=self.train.sizes,
             newcomers=self.newcomers,
             test_samples=len(self.test.labels),
@@ -110,6 +105,8 @@ class Federation:
             meta_samples=len(self.meta_rows),
             superclasses=self.superclasses,
             malicious=self.malicious,
+            names=self.names,
+            remarks=self.remarks,
         )
 
     @cached_property
@@ -120,7 +117,7 @@ class Federation:
 
     @cached_property
     def class_counts(self) -> Tensor:
-        """Training images per client and class, int64 [N, C], on the data's device; made when first asked for."""
+        """Training samples per client and class, int64 [N, C], on the data's device; made when first asked for."""
         split = self.train
         sizes = torch.from_numpy(split.sizes).to(split.order.device)
         client = torch.repeat_interleave(torch.arange(self.clients, device=sizes.device), sizes)
@@ -136,7 +133,7 @@ def mixed(rows: Rows, seed: int) -> Rows:
 
 
 def seeded(options: DataConfig) -> bool:
-    """Whether another seed makes other images, not only other clients."""
+    """Whether another seed makes other samples, not only other clients."""
     return options.source not in SEEDLESS or options.imbalance != 1
 
 
@@ -150,7 +147,7 @@ class Shelf:
     def dataset(self, options: DataConfig, seed: int) -> Dataset:
         """With its long tail cut, whoever it is dealt to."""
         wanted = options.model_dump_json(
-            include={"source", "root", "normalize", "synthetic", "imbalance", "imbalance_test"}
+            include={"source", "root", "normalize", "synthetic", "size", "csv", "npz", "imbalance", "imbalance_test"}
         )
         key = wanted, seed if seeded(options) else None
         if key not in self._read:
@@ -176,6 +173,9 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
     dataset = shelf.dataset(options, seed)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
+    newcomers = draw_newcomers(clients, options.new_clients, seed)
+    augment = dataset.augment if options.augment == "auto" else options.augment
+    check_augment(augment, dataset.kind, options.source)
     kept, held = held_out(dealt.train, options.validation, seed)
     if options.validation and not len(held.order):
         raise RequestError(_nothing_held(options.validation, int(dealt.train.sizes.max())))
@@ -188,15 +188,41 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
         train=train,
         test=_apart(train, mixed(held, seed)) if options.validation else test,
         classes=dataset.classes,
-        mean=dataset.mean,
-        std=dataset.std,
-        augment=dataset.augment if options.augment == "auto" else options.augment,
+        input=dataset.kind.fitted(_held_by(dataset.train, kept, newcomers)),
+        augment=augment,
         clients=clients,
-        newcomers=draw_newcomers(clients, options.new_clients, seed),
+        newcomers=newcomers,
         server_rows=torch.from_numpy(np.setdiff1d(on_server, held.order)).to(device),
         meta_rows=torch.from_numpy(np.setdiff1d(for_everybody, held.order)).to(device),
         superclasses=dataset.superclasses,
+        names=dealt.names,
+        remarks=(*dataset.remarks, *_unused_names(dataset, dealt, options)),
     )
+
+
+def _unused_names(dataset: Dataset, dealt: Partition, options: DataConfig) -> tuple[str, ...]:
+    """A word where the data name their clients and the partition does not go by them."""
+    if not dataset.names or dealt.names:
+        return ()
+    return (
+        f"data.source = {options.source!r} names {len(dataset.names)} clients, and data.partition = "
+        f"{options.partition!r} does not go by them. To do so, set data.partition = by-client",
+    )
+
+
+def _held_by(split: Labelled, rows: Rows, newcomers: Ints) -> Iterator[Array]:
+    """The samples of each client that trains, in the order of the clients."""
+    late = set(newcomers.tolist())
+    return (split.samples[rows.of(client)] for client in range(len(rows)) if client not in late)
+
+
+def check_augment(name: str, kind: Input, source: str) -> None:
+    """Only images can be cropped and mirrored."""
+    if augmentations[name].random and not isinstance(kind, Pixels):
+        raise RequestError(
+            f"data.augment = {name!r} is for images, and data.source = {source!r} gives {kind.words}. "
+            "Accepted: auto, none"
+        )
 
 
 def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -230,7 +256,7 @@ def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
     if options.imbalance == 1:
         return dataset
 
-    def cut(split: Images, name: str) -> Images:
+    def cut(split: Labelled, name: str) -> Labelled:
         rng = numpy_generator(seed, "partition", "long-tail", name)
         return split.take(long_tail(split.labels, dataset.classes, options.imbalance, rng))
 
@@ -253,7 +279,7 @@ def draw_server_rows(samples: int, fraction: float, seed: int) -> Ints:
 
 
 def draw_meta_rows(labels: Ints, per_class: int, seed: int) -> Ints:
-    """As many training images of every class, whoever owns them; all of a class that has fewer (spec 5.7)."""
+    """As many training samples of every class, whoever owns them; all of a class that has fewer (spec 5.7)."""
     order = numpy_generator(seed, "partition", "meta").permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
@@ -266,11 +292,11 @@ def _drawn(total: int, count: int, seed: int, purpose: str) -> Ints:
 
 
 def _apart(split: Split, rows: Rows) -> Split:
-    """Some of a split's images as a split of their own: "all of it" then means these."""
-    taken = torch.from_numpy(rows.order).to(split.images.device)
-    return Split(split.images[taken], split.labels[taken], torch.arange(len(taken), device=taken.device), rows.offsets)
+    """Some of a split's samples as a split of their own: "all of it" then means these."""
+    taken = torch.from_numpy(rows.order).to(split.samples.device)
+    return Split(split.samples[taken], split.labels[taken], torch.arange(len(taken), device=taken.device), rows.offsets)
 
 
-def _split(shelf: Shelf, images: Images, rows: Rows, device: torch.device) -> Split:
-    pixels, labels = (shelf.there(array, device) for array in (images.images, images.labels))
-    return Split(pixels, labels, torch.from_numpy(rows.order).to(device), rows.offsets)
+def _split(shelf: Shelf, part: Labelled, rows: Rows, device: torch.device) -> Split:
+    samples, labels = (shelf.there(array, device) for array in (part.samples, part.labels))
+    return Split(samples, labels, torch.from_numpy(rows.order).to(device), rows.offsets)

@@ -1,6 +1,7 @@
-"""What a source gives: labelled images in two splits, checked once, before anything else looks at them (spec 10.5).
+"""What a source gives: labelled samples in two splits, checked once, before anything else looks at them (spec 10.5).
 
-n images, H × W pixels, C channels; pixels stay uint8 until they meet a network.
+n samples. Images are the usual kind, [n, H, W, C] with H × W pixels and C channels; pixels stay uint8 until they meet a
+network. Other kinds: inputs.py.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torso.data.inputs import Array, Floats, Input, Known, Pixels, Tokens
 from torso.errors import RequestError
 
 Ints = NDArray[np.int64]
-Pixels = NDArray[np.uint8]
 
 _PIXELS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """One split. `writers` says who made each image, where the data know it."""
+    """One split of images. `writers` says who made each image, where the data know it."""
 
-    images: Pixels  # [n, H, W, C]
+    images: NDArray[np.uint8]  # [n, H, W, C]
     labels: Ints  # [n]
     writers: Ints | None = None  # [n]
+
+    @property
+    def samples(self) -> Array:
+        return self.images
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -36,35 +41,66 @@ class Images:
 
 
 @dataclass(frozen=True, eq=False)
+class Samples:
+    """One split of any other kind. `writers` says who each sample belongs to, where the data know it."""
+
+    samples: Array  # [n, *]
+    labels: Ints  # [n]
+    writers: Ints | None = None  # [n]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Ints) -> Samples:
+        """The same split with only these rows, in this order."""
+        return Samples(self.samples[rows], self.labels[rows], None if self.writers is None else self.writers[rows])
+
+
+Labelled = Images | Samples
+"""One split, of whatever kind."""
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
-    """Both splits and their constants; empty `mean` and `std` stand for those of the training images."""
+    """Both splits and their constants; empty `mean` and `std` stand for those of the training samples."""
 
     name: str
-    train: Images
-    test: Images
+    train: Labelled
+    test: Labelled
     classes: int
-    mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale (spec 10.6)
+    mean: tuple[float, ...] = ()  # of images per channel, on the 0..1 scale (spec 10.6); of other arrays per feature
     std: tuple[float, ...] = ()
     augment: str = "none"  # what data.augment = "auto" stands for
     superclasses: tuple[int, ...] = ()  # of each class, where there are any
+    input: Input | None = None  # the kind of sample; None: what the arrays say, images or arrays of numbers
+    names: tuple[str, ...] = ()  # of the writers, by their number, where they have any
+    remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
+
+    @property
+    def kind(self) -> Input:
+        """The kind of sample, of a data set that is checked."""
+        assert self.input is not None
+        return self.input
 
 
 def as_images(where: str, images: Any, labels: Any, writers: Any = None) -> Images:
     """One split from arrays of unknown origin; `where` is the file and split that a message names."""
-    images, labels = np.asarray(images), np.asarray(labels)
-    if images.dtype != np.uint8 or images.ndim not in {3, 4} or 0 in images.shape[1:]:
-        raise RequestError(
-            f"{where}: images are {images.dtype} {list(images.shape)}. "
-            "Expected: uint8 (0 to 255), shape [n, height, width] or [n, height, width, channels]"
-        )
-    if not len(images):
-        raise RequestError(f"{where}: there are no images. Expected: at least one")
+    pixels = Pixels.array(where, images)
+    return Images(pixels, *_owned(where, "image", len(pixels), labels, writers))
+
+
+def as_samples(where: str, samples: Array, labels: Any, writers: Any = None) -> Samples:
+    """One split of samples that their kind has accepted, with labels and writers of unknown origin."""
+    return Samples(samples, *_owned(where, "sample", len(samples), labels, writers))
+
+
+def _owned(where: str, noun: str, count: int, labels: Any, writers: Any) -> tuple[Ints, Ints | None]:
+    """Labels and writers as integers, one for each of the samples."""
     whole = {name: _whole(where, name, a) for name, a in (("labels", labels), ("writers", writers)) if a is not None}
     for name, values in whole.items():
-        if len(values) != len(images):
-            raise RequestError(f"{where}: {len(images)} images but {len(values)} {name}. Expected: one for each image")
-    pixels = np.ascontiguousarray(images if images.ndim == 4 else images[..., None])
-    return Images(pixels, whole["labels"], whole.get("writers"))
+        if len(values) != count:
+            raise RequestError(f"{where}: {count} {noun}s but {len(values)} {name}. Expected: one for each {noun}")
+    return whole["labels"], whole.get("writers")
 
 
 def _whole(where: str, name: str, values: Any) -> Ints:
@@ -77,51 +113,81 @@ def _whole(where: str, name: str, values: Any) -> Ints:
 def checked(dataset: Any, where: str) -> Dataset:
     """What a source gave, with arrays as the rest of Torso wants them, or why it cannot be used.
 
-    `where` is the key that named the source. Refused: another type, images that are not uint8, labels that are not
-    integers from 0 to classes − 1, splits or constants that do not fit each other."""
-    if not isinstance(dataset, Dataset) or not all(isinstance(part, Images) for part in (dataset.train, dataset.test)):
+    `where` is the key that named the source. Refused: another type, samples that are not of one kind and size, labels
+    that are not integers from 0 to classes − 1, splits or constants that do not fit each other."""
+    if not isinstance(dataset, Dataset) or not all(
+        isinstance(part, Labelled) for part in (dataset.train, dataset.test)
+    ):
         found = (
             f"a Dataset of {type(dataset.train).__name__}" if isinstance(dataset, Dataset) else type(dataset).__name__
         )
         raise RequestError(
             f"{where} gave {found}. Expected: torso.data.images.Dataset(name, train, test, classes) whose train and "
-            "test are Images(images, labels)"
+            "test are Images(images, labels), or Samples(samples, labels) where they are no images"
         )
-    train, test = (
-        as_images(f"{where}, {split}", part.images, part.labels, part.writers)
+    if not isinstance(dataset.input, Known | None):
+        raise RequestError(f"{where} gave input = {dataset.input!r}. Expected: Pixels, Floats or Tokens, or None")
+    (train, kind), (test, other) = (
+        _checked_part(f"{where}, {split}", part, dataset.input)
         for split, part in (("train", dataset.train), ("test", dataset.test))
     )
-    _check_labels(where, train, test, dataset.classes)
-    sizes = train.images.shape[1:], test.images.shape[1:]
-    if sizes[0] != sizes[1]:
+    _check_labels(where, train, test, dataset.classes, kind.noun.removesuffix("s"))
+    if kind != other:
         raise RequestError(
-            f"{where}: train images are {_size(sizes[0])} but test images {_size(sizes[1])}. Expected: one size"
+            f"{where}: train {kind.noun} are {kind.size} but test {other.noun} {other.size}. Expected: one size"
         )
-    channels = sizes[0][-1]
-    if len(dataset.mean) != len(dataset.std) or len(dataset.mean) not in (0, channels):
-        raise RequestError(
-            f"{where}: mean = {dataset.mean} and std = {dataset.std} of images with {channels} channels. "
-            "Expected: a number for each channel, or () for those of the training images"
-        )
-    return replace(dataset, train=train, test=test)
+    return replace(dataset, train=train, test=test, input=_with_constants(where, kind, dataset))
 
 
-def _check_labels(where: str, train: Images, test: Images, classes: int) -> None:
+def _checked_part(where: str, part: Labelled, kind: Input | None) -> tuple[Labelled, Known]:
+    """A split as it is stored, and its kind: the given one, or what the array says."""
+    found = np.asarray(part.samples)
+    if kind is None and found.dtype.kind in "iu" and found.dtype != np.uint8 and not isinstance(part, Images):
+        raise RequestError(
+            f"{where}: samples are {found.dtype} {list(found.shape)}, and integers may be token ids or numbers. "
+            "Expected: input = Tokens(length, vocabulary, pad) in the Dataset, or a float dtype"
+        )
+    if isinstance(part, Images) or isinstance(kind, Pixels) or (kind is None and found.dtype == np.uint8):
+        images = as_images(where, part.samples, part.labels, part.writers)
+        return images, Pixels.of(images.images)
+    if isinstance(kind, Tokens):
+        return as_samples(where, kind.accept(where, found), part.labels, part.writers), kind
+    numbers = Floats.array(where, found)
+    names = kind.names if isinstance(kind, Floats) else ()
+    return as_samples(where, numbers, part.labels, part.writers), Floats(numbers.shape[1:], names=names)
+
+
+def _with_constants(where: str, kind: Known, dataset: Dataset) -> Input:
+    """The kind with the mean and std that the source has given, if any."""
+    mean, std = dataset.mean, dataset.std
+    if isinstance(dataset.input, Pixels | Floats) and not mean:
+        mean, std = dataset.input.mean, dataset.input.std
+    if isinstance(kind, Tokens):
+        return kind
+    if isinstance(kind, Floats) and len(kind.names) not in (0, kind.sizes[0]):
+        raise RequestError(
+            f"{where}: {len(kind.names)} names of features for {kind.words}. Expected: one for each feature, or none"
+        )
+    count, of = kind.shape[0], "channel" if isinstance(kind, Pixels) else "feature"
+    if len(mean) != len(std) or len(mean) not in (0, count):
+        raise RequestError(
+            f"{where}: mean = {mean} and std = {std} of {kind.noun} with {count} {of}s. "
+            f"Expected: a number for each {of}, or () for those of the training {kind.noun}"
+        )
+    return replace(kind, mean=mean, std=std)
+
+
+def _check_labels(where: str, train: Labelled, test: Labelled, classes: int, noun: str) -> None:
     for split, part in (("train", train), ("test", test)):
         wrong = np.flatnonzero((part.labels < 0) | (part.labels >= classes))
         if len(wrong):
             raise RequestError(
-                f"{where}: {split} label {part.labels[wrong[0]]} (image {wrong[0]}) is not a class. "
+                f"{where}: {split} label {part.labels[wrong[0]]} ({noun} {wrong[0]}) is not a class. "
                 f"Expected: 0 to {classes - 1}"
             )
 
 
-def _size(shape: tuple[int, ...]) -> str:
-    height, width, channels = shape
-    return f"{height}×{width} with {channels} channel{'s' if channels > 1 else ''}"
-
-
-def statistics(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel on the 0..1 scale, from a histogram; a constant channel has std 1."""
     channels = images.shape[-1]
     step = max(1, _PIXELS_AT_ONCE // max(1, images[0].size))

@@ -1,4 +1,4 @@
-"""Who owns which image: shards, IID and writers (spec 10.1, 10.4); Dirichlet is next door.
+"""Who owns which sample: shards, IID and writers (spec 10.1, 10.4); Dirichlet is next door.
 
 N clients, C classes, s shards per client, n samples. Nothing here loops over clients.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torso.data.images import Dataset, Images, Ints
+from torso.data.images import Dataset, Ints, Labelled
 from torso.data.rows import Rows
 from torso.errors import RequestError, from_outside
 from torso.randomness import numpy_generator
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The rows of every client, in both splits."""
+    """The rows of every client, in both splits, and the clients' names where they have any."""
 
     train: Rows
     test: Rows
+    names: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 Partitioner = Callable[[Dataset, "DataConfig", int], Partition]
@@ -70,6 +71,10 @@ def check_dealt(dealt: Partition, dataset: Dataset, where: str) -> None:
             f"{where} deals training data to {len(dealt.train)} clients and test data to {len(dealt.test)}. "
             "Expected: the same clients in both"
         )
+    if len(dealt.names) not in (0, len(dealt.train)):
+        raise RequestError(
+            f"{where} names {len(dealt.names)} of {len(dealt.train)} clients. Expected: a name for each, or none"
+        )
     for split, rows, samples in (("train", dealt.train, len(dataset.train)), ("test", dealt.test, len(dataset.test))):
         if len(rows.order) and not 0 <= rows.order.min() <= rows.order.max() < samples:
             raise RequestError(
@@ -81,7 +86,7 @@ def clients_of(dataset: Dataset, options: DataConfig) -> int:
     """`data.clients`, refused where it is 0 or more than there are samples."""
     clients, samples = options.clients, len(dataset.train)
     if not 0 < clients <= samples:
-        only = "; 0 works only with data.partition = 'writers'" if not clients else ""
+        only = "; 0 works only with data.partition = 'writers' or 'by-client'" if not clients else ""
         raise RequestError(
             f"data.clients = {clients} with data.partition = {options.partition!r}: "
             f"the training set has {samples} samples. Accepted: 1 to {samples}{only}"
@@ -161,7 +166,7 @@ def shards_sorted(dataset: Dataset, options: DataConfig, seed: int) -> Partition
     count = clients * options.shards
     holders = numpy_generator(seed, "partition", "shards-sorted").permutation(count) // options.shards
 
-    def cut(split: Images) -> Rows:
+    def cut(split: Labelled) -> Rows:
         owner = np.empty(len(split), np.int64)
         owner[np.argsort(split.labels, kind="stable")] = holders[np.arange(len(split)) * count // len(split)]
         return Rows.from_owner(owner, clients)
@@ -175,7 +180,7 @@ def iid(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     clients = clients_of(dataset, options)
     rng = numpy_generator(seed, "partition", "iid")
 
-    def cut(split: Images) -> Rows:
+    def cut(split: Labelled) -> Rows:
         sizes = equal_counts(np.array([len(split)]), clients, rng)[0]
         return Rows.from_sizes(rng.permutation(len(split))[: sizes.sum()], sizes)
 
@@ -194,7 +199,7 @@ def iid_balanced(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
             f"{totals.min()} training samples, fewer than one per client. Accepted: 1 to {totals.min()}"
         )
 
-    def cut(split: Images) -> Rows:
+    def cut(split: Labelled) -> Rows:
         totals = np.bincount(split.labels, minlength=dataset.classes)
         return assign(split.labels, equal_counts(totals, clients, rng), rng)
 
@@ -204,17 +209,30 @@ def iid_balanced(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
 @partitions.register("writers")
 def writers(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
     """One client per writer of the training images; `data.clients` > 0 draws that many writers (spec 10.4)."""
+    return by_writer(dataset, options, seed, "writers")
+
+
+@partitions.register("by-client")
+def by_client(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """The clients that the data name (`data.csv.client`, or the writers); `data.clients` > 0 draws that many."""
+    return by_writer(dataset, options, seed, "clients")
+
+
+def by_writer(dataset: Dataset, options: DataConfig, seed: int, word: str) -> Partition:
+    """One client per writer of the training samples, in the order of their numbers; `word` is what they are called."""
     by, test_by = dataset.train.writers, dataset.test.writers
     if by is None or test_by is None:
+        missing = "who wrote its images" if word == "writers" else "whose its samples are"
+        also = "" if word == "writers" else ", or 'csv' with data.csv.client"
         raise RequestError(
-            f"data.partition = 'writers': data.source = {options.source!r} does not say who wrote its images. "
-            "Accepted: source 'femnist', or 'npz' with train_writers and test_writers"
+            f"data.partition = {options.partition!r}: data.source = {options.source!r} does not say {missing}. "
+            f"Accepted: source 'femnist', or 'npz' with train_writers and test_writers{also}"
         )
     known = np.unique(by)
     if options.clients > len(known):
         raise RequestError(
-            f"data.clients = {options.clients} with data.partition = 'writers': there are {len(known)} writers. "
-            f"Accepted: 1 to {len(known)}, or 0 for all"
+            f"data.clients = {options.clients} with data.partition = {options.partition!r}: there are {len(known)} "
+            f"{word}. Accepted: 1 to {len(known)}, or 0 for all"
         )
     if options.clients:
         rng = numpy_generator(seed, "partition", "writers")
@@ -224,7 +242,8 @@ def writers(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
         place = np.searchsorted(known, who).clip(max=len(known) - 1)
         return Rows.from_owner(np.where(known[place] == who, place, -1), len(known))
 
-    return Partition(cut(by), cut(test_by))
+    names = tuple(dataset.names[writer] for writer in known.tolist()) if dataset.names else ()
+    return Partition(cut(by), cut(test_by), names=names)
 
 
 def equal_counts(totals: Ints, clients: int, rng: np.random.Generator) -> Ints:

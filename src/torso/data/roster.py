@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from torso.data.images import Ints
+from torso.data.inputs import Input
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +21,7 @@ class Roster:
 
     name: str
     classes: int
-    image: tuple[int, int, int]  # channels, height, width
-    mean: tuple[float, ...]  # per channel, on the 0..1 scale
-    std: tuple[float, ...]
+    input: Input  # the kind of sample
     sizes: Ints  # [N]
     newcomers: Ints  # sorted ids of clients that never train (spec 9.7)
     test_samples: int = 0  # of the server's own test set; 0: it has none
@@ -31,17 +30,12 @@ class Roster:
     superclasses: tuple[int, ...] = ()  # of each class, where the data have them
     malicious: frozenset[int] = frozenset()  # clients that attack, where attacks are simulated (spec 9.6)
     names: tuple[str, ...] = ()  # of the clients, where they have any
+    remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
     counts_are_known: bool = True  # whether clients tell how many samples of each class they have, for the report
 
     @property
     def clients(self) -> int:
         return len(self.sizes)
-
-    @property
-    def sample_bytes(self) -> int:
-        """Of one stored sample."""
-        channels, height, width = self.image
-        return channels * height * width
 
     @cached_property
     def training(self) -> Ints:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from torso.data import Federation, Roster
-from torso.data.augment import Lens, augmentations
+from torso.data.augment import augmentations
 from torso.data.batches import Deck
 from torso.learn.course import Classroom
 from torso.learn.gradients import gradients
@@ -51,9 +51,9 @@ class Desk:
         room = Classroom(
             net=skeleton(net),
             classes=federation.classes,
-            lens=Lens.of(federation.mean, federation.std, device),
+            lens=federation.input.lens(device),
             change=augmentations[federation.augment],
-            skip_single=smallest_map(net, federation.image) == 1,
+            skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
             recorder=Recorder(gradients) if recorded and device.type == "cuda" and net.body.native else None,
             lockstep=lockstep,
@@ -73,7 +73,7 @@ class Desk:
         """The training samples of G clients; the server's own where the client is SERVER."""
         split = self.federation.train
         rows = [self.federation.server_rows if k == SERVER else split.rows(k) for k in clients]
-        return Deck.of(split.images, split.labels, rows, clients)
+        return Deck.of(split.samples, split.labels, rows, clients)
 
     def visit_deck(self, clients: Sequence[int], with_meta: bool) -> Deck:
         """What G clients learn from: their own samples, and those that everybody got where the method says so."""
@@ -83,7 +83,7 @@ class Desk:
     def meta_deck(self, clients: Sequence[int]) -> Deck:
         """The samples that everybody got from the server, once for each of G clients."""
         split = self.federation.train
-        return Deck.of(split.images, split.labels, [self.federation.meta_rows] * len(clients), clients)
+        return Deck.of(split.samples, split.labels, [self.federation.meta_rows] * len(clients), clients)
 
     def models(self, model: Tensors, clients: Sequence[int], kept: bool = True) -> Tensors:
         """The models that G clients hold, stacked [G, *], with what their heads must know of them.
@@ -96,12 +96,12 @@ class Desk:
 
     def test_deck(self, clients: Sequence[int]) -> Deck:
         split = self.federation.test
-        return Deck.of(split.images, split.labels, [split.rows(k) for k in clients], clients)
+        return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
 
     def whole_test(self, start: int, stop: int) -> Deck:
         """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
         split = self.federation.test
-        return Deck.of(split.images, split.labels, [self.federation.test_order[start:stop]], [SERVER])
+        return Deck.of(split.samples, split.labels, [self.federation.test_order[start:stop]], [SERVER])
 
 
 class Work(Protocol[T_co]):

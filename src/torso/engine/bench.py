@@ -11,13 +11,14 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torso.data.augment import Lens, augmentations
+from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.fast import plain_path
 from torso.learn.gradients import gradients
@@ -164,8 +165,7 @@ def steps(
     labels = torch.randint(0, _CLASSES, (clients * each,), device=device, generator=generator)
     rows = [torch.arange(k * each, (k + 1) * each, device=device) for k in range(clients)]
     deck = Deck.of(images, labels, rows, range(clients))
-    lens = Lens.of((0.5,) * 3, (0.25,) * 3, device)
-    lens = Lens(lens.mean, lens.std, activation_type(precision))
+    lens = replace(PixelLens.of((0.5,) * 3, (0.25,) * 3, device), dtype=activation_type(precision))
     whole = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
     net, names = skeleton(whole), learnable(whole, whole.state_dict())
     set_modes(net, names)

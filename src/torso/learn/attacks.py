@@ -129,10 +129,10 @@ def _relabelled(federation: Federation, attack: Attack, seed: int) -> Federation
     both = torch.unique(servers[torch.isin(servers, hostile)])
     place = torch.arange(len(labels), device=labels.device)
     place[both] = len(labels) + torch.arange(len(both), device=labels.device)
-    images = torch.cat([split.images, split.images[both]]) if len(both) else split.images
+    samples = torch.cat([split.samples, split.samples[both]]) if len(both) else split.samples
     return replace(
         federation,
-        train=Split(images, torch.cat([labels, split.labels[both]]), split.order, split.offsets),
+        train=Split(samples, torch.cat([labels, split.labels[both]]), split.order, split.offsets),
         server_rows=place[federation.server_rows],
         meta_rows=place[federation.meta_rows],
     )

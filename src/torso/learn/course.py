@@ -30,7 +30,7 @@ class JointLearner(Protocol):
 
 @dataclass(frozen=True)
 class Classroom:
-    """What a worker needs for any client: a network without weights, the lens on the images, the augmentation."""
+    """What a worker needs for any client: a network without weights, the lens on the samples, the augmentation."""
 
     net: Network
     classes: int

@@ -1,7 +1,7 @@
 """Head-only lessons on features that are computed once.
 
 Where nothing random and nothing that learns stands before the head, every epoch gives it the same features. They take
-the place of the images: a body that passes them on, under the same head, in the same order.
+the place of the samples: a body that passes them on, under the same head, in the same order.
 """
 
 from __future__ import annotations
@@ -40,18 +40,16 @@ def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool
 
 @torch.no_grad()
 def on_features(course: Course, lesson: Lesson, tensors: Tensors) -> Course:
-    """The same course with features [G, n, d] of the body's tensors in place of images."""
+    """The same course with features [G, n, d] of the body's tensors in place of samples."""
     room, deck = course.room, course.deck
     set_modes(room.net, lesson.moving)
     batches = deck.in_order(course.habits.batch_size, room.lens)
-    features = torch.cat([apply(room.net, tensors, batch.images, batch.real).features for batch in batches], dim=1)
+    features = torch.cat([apply(room.net, tensors, batch.inputs, batch.real).features for batch in batches], dim=1)
     clients, samples, size = features.shape
     places = torch.arange(clients * samples, device=features.device).view(clients, samples)
-    pixels = features.reshape(-1, 1, 1, size)
     net = Network(Body((), size), room.net.head)
-    as_they_are = Lens(torch.zeros(1, device=features.device), torch.ones(1, device=features.device))
     return replace(
         course,
-        room=replace(room, net=net, lens=as_they_are, change=Augmentation()),
-        deck=Deck(pixels, deck.labels[deck.index].flatten(), places, deck.sizes, deck.clients),
+        room=replace(room, net=net, lens=Lens(), change=Augmentation()),
+        deck=Deck(features.reshape(-1, size), deck.labels[deck.index].flatten(), places, deck.sizes, deck.clients),
     )

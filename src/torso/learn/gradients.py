@@ -56,7 +56,7 @@ def leading_gradients(
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)
     leaves = leaves_of(tensors, names)
-    said = apply(net, {**tensors, **leaves}, batch.images, batch.real)
+    said = apply(net, {**tensors, **leaves}, batch.inputs, batch.real)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
     return dict(zip(leaves, grads, strict=True)), total

@@ -52,9 +52,9 @@ class Ask:
         return (
             (mine.habits, mine.room.precision) == (its.habits, its.room.precision)
             and (mine.plan == its.plan or _differ_in_rates(mine, its))
-            and mine.deck.images.data_ptr() == its.deck.images.data_ptr()
+            and mine.deck.samples.data_ptr() == its.deck.samples.data_ptr()
             and mine.deck.labels.data_ptr() == its.deck.labels.data_ptr()
-            and mine.room.change == its.room.change
+            and (mine.room.change, mine.room.lens) == (its.room.change, its.room.lens)
             and _lengths(mine.meta) == _lengths(its.meta)
             and _names(self.held) == _names(other.held)
             and _shapes(self.notes) == _shapes(other.notes)  # of one number for each client of the run, maybe
@@ -63,7 +63,7 @@ class Ask:
 
 
 class Lockstep:
-    """Of runs with networks made from the same options, on the same images."""
+    """Of runs with networks made from the same options, on the same samples."""
 
     def __init__(self) -> None:
         self._baton = threading.Lock()  # whoever holds it runs

@@ -99,7 +99,7 @@ class Recorder:
         if id(net) not in self._modules:
             self._modules[id(net)] = list(net.modules())
         modes = tuple(module.training for module in self._modules[id(net)])
-        switches = torch.get_float32_matmul_precision(), batch.images.dtype, is_fast(batch.images)
+        switches = torch.get_float32_matmul_precision(), batch.inputs.dtype, is_fast(batch.inputs)
         key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches
         if key not in self._recordings:
             fixed = _room_for(batch, width, masked)
@@ -158,17 +158,18 @@ def _new_pool() -> Any:
 
 
 def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
-    """Memory for batches of this width, images in the same memory format."""
-    clients, _, *image = batch.images.movedim(2, -1).shape
-    images = batch.images.new_zeros(clients, width, *image).movedim(-1, 2)
+    """Memory for batches of this width, each sample in the same memory format."""
+    clients, _, *shape = batch.inputs.shape
+    each, within = batch.inputs[0, 0].numel(), batch.inputs.stride()[2:]
+    inputs = batch.inputs.new_empty_strided((clients, width, *shape), (width * each, each, *within)).zero_()
     labels = batch.labels.new_zeros(clients, width)
-    return Batch(images, labels, torch.zeros(clients, width, device=labels.device) if masked else None)
+    return Batch(inputs, labels, torch.zeros(clients, width, device=labels.device) if masked else None)
 
 
 def _fill(fixed: Batch, batch: Batch) -> None:
     """Copy a batch in, a narrower one at the left; what stands further right is left over and masked."""
     width = batch.labels.shape[1]
-    fixed.images[:, :width].copy_(batch.images)
+    fixed.inputs[:, :width].copy_(batch.inputs)
     fixed.labels[:, :width].copy_(batch.labels)
     if fixed.real is not None:
         fixed.real.zero_()

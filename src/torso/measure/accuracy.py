@@ -70,7 +70,7 @@ def look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterato
     set_modes(room.net, frozenset())
     for batch in batches:
         with computing("fp32"):
-            said = apply(room.net, tensors, batch.images, batch.real)
+            said = apply(room.net, tensors, batch.inputs, batch.real)
         yield batch, said
 
 

@@ -26,7 +26,7 @@ def look_at_test(
     for number in every if numbers is None else numbers:
         stretch = desk.whole_test(number * batch_size, (number + 1) * batch_size)
         (batch,) = stretch.in_order(batch_size, desk.room.lens)
-        for_all = Batch(batch.images.expand(count, *batch.images.shape[1:]), batch.labels.expand(count, -1))
+        for_all = Batch(batch.inputs.expand(count, *batch.inputs.shape[1:]), batch.labels.expand(count, -1))
         yield from look(desk.room, iter([for_all]), tensors)
 
 

@@ -1,21 +1,46 @@
-"""The bodies of spec 11: functions from an image's (channels, height, width) to a Body."""
+"""The bodies of spec 11: functions from an image's (channels, height, width) to a Body; and those of other inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from itertools import pairwise
-from typing import Literal
+from math import prod
+from typing import Literal, TypeVar
 
 from torch import nn
 
+from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.errors import RequestError
 from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, he_normal
-from torso.nets.network import Body
+from torso.nets.network import Body, FlatBody
+from torso.nets.sequences import Embedding, Encoder, SequenceBody
 from torso.registry import Registry
 
-BodyMaker = Callable[[int, int, int], Body]
+BodyMaker = Callable[..., Body]
+"""A function of (channels, height, width), for images; or of an Input, under `takes`."""
+Maker = TypeVar("Maker", bound=BodyMaker)
 bodies: Registry[BodyMaker] = Registry("model.body")
+
+
+def takes(*kinds: type[Input]) -> Callable[[Maker], Maker]:
+    """Say that a body is a function of an Input, and of which kinds; goes below `@bodies.register(name)`."""
+
+    def mark(make: Maker) -> Maker:
+        make.takes = kinds  # type: ignore[attr-defined]
+        return make
+
+    return mark
+
+
+def kinds_of(make: BodyMaker) -> tuple[type[Input], ...]:
+    """The kinds of input that a body takes."""
+    return getattr(make, "takes", (Pixels,))
+
+
+def is_of_input(make: BodyMaker) -> bool:
+    """Whether it is a function of an Input; otherwise of (channels, height, width)."""
+    return hasattr(make, "takes")
 
 
 def body(name: str, least: int = 1) -> Callable[[BodyMaker], BodyMaker]:
@@ -195,7 +220,24 @@ def squeezenet(channels: int, height: int, width: int) -> Body:
     return Body([Unit(channels, 64, 3, stride=2, padding=0, pool=pool()), *fires], 512, pool=True)
 
 
-@body("mlp")
-def mlp(channels: int, height: int, width: int) -> Body:
-    """Two hidden layers of 200 on the flattened image."""
-    return Body([Dense(channels * height * width, 200), Dense(200, 200)], 200)
+@bodies.register("mlp")
+@takes(Pixels, Floats)
+def mlp(input: Input) -> Body:
+    """Two hidden layers of 200 on the flattened image, or on the row of a table."""
+    dense = [Dense(prod(input.shape), 200), Dense(200, 200)]
+    return Body(dense, 200) if isinstance(input, Pixels) else FlatBody(dense, 200)
+
+
+@bodies.register("embedding-mean")
+@takes(Tokens)
+def embedding_mean(input: Tokens) -> Body:
+    """The mean of the tokens' embeddings (64), and a hidden layer of 200."""
+    return SequenceBody(input.pad, Embedding(input.vocabulary, 64), (), (Dense(64, 200),), 200)
+
+
+@bodies.register("transformer")
+@takes(Tokens)
+def transformer(input: Tokens) -> Body:
+    """A small transformer encoder: two layers of width 64 with four heads, and the mean over its tokens."""
+    layers = [Encoder(64, heads=4) for _ in range(2)]
+    return SequenceBody(input.pad, Embedding(input.vocabulary, 64, input.length, std=0.02), layers, (), 64)

@@ -6,12 +6,12 @@ import copy
 from typing import Literal
 
 import torch
-from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso import randomness
+from torso.data.inputs import Input, Pixels, as_input
 from torso.errors import RequestError, from_outside
-from torso.nets.bodies import bodies
+from torso.nets.bodies import bodies, is_of_input, kinds_of
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
 from torso.nets.network import Body, Network
@@ -22,41 +22,50 @@ from torso.registry import is_foreign
 def build(
     body: str,
     classes: int,
-    image: tuple[int, int, int],
+    input: Input | tuple[int, int, int],
     head: Head,
     *,
     head_init: str = "default",
     head_bias: bool = True,
     norm: Literal["default", "batch", "running"] = "default",
     seed: int = 0,
+    source: str = "",
 ) -> Network:
-    """A network on the CPU for images (C, H, W); its bits depend on the arguments alone.
+    """A network on the CPU for a kind of input, or for images (C, H, W); its bits depend on the arguments alone.
 
     Body and head are drawn from keys of their own, so networks that differ in the head share the body's bits. The
-    global random state is left as it was.
+    global random state is left as it was. `source`: the name of the data, for a message.
     """
+    input = as_input(input)
     init = head_inits[head_init]
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(randomness.key(seed, "weights", "body"))
-        made = make_body(body, image)
+        made = make_body(body, input, source)
         torch.default_generator.manual_seed(randomness.key(seed, "weights", "head"))
         top = head.build(made.features, classes, head_bias)
         with torch.no_grad():
             head.start(top, init, randomness.torch_generator(seed, "weights", "head", head_init))
         if is_foreign(bodies[body]):
-            try_out(made, f"model.body = {body!r}", torch.rand(2, *image))
+            try_out(made, f"model.body = {body!r}", input)
     for module in made.modules():
         if norm != "default" and isinstance(module, _BatchNorm):
             track(module, norm == "running")
-    return Network(made, top)
+    return Network(made, top, input)
 
 
-def make_body(name: str, image: tuple[int, int, int]) -> Body:
-    """The body of a name for images (C, H, W)."""
-    channels, height, width = image
-    what = f"model.body = {name!r} for images of {height}×{width} with {channels} channel{'s' if channels > 1 else ''}"
-    with from_outside(what, "a function of (channels, height, width) that returns a Body"):
-        made = bodies[name](*image)
+def make_body(name: str, input: Input | tuple[int, int, int], source: str = "") -> Body:
+    """The body of a name for a kind of input, or for images (C, H, W)."""
+    input, make = as_input(input), bodies[name]
+    if not isinstance(input, kinds_of(make)):
+        others = [other for other in sorted(bodies) if isinstance(input, kinds_of(bodies[other]))]
+        raise RequestError(
+            f"model.body = {name!r} takes {' or '.join(kind.many for kind in kinds_of(make))}, and "
+            f"{f'data.source = {source!r} gives' if source else 'the data are'} {input.words}. "
+            f"Accepted: {', '.join(others)}"
+        )
+    wanted = f"an Input ({', '.join(k.__name__ for k in kinds_of(make))})" if is_of_input(make) else _OF_IMAGES
+    with from_outside(f"model.body = {name!r} for {input.words}", f"a function of {wanted} that returns a Body"):
+        made = make(input) if is_of_input(make) else make(*input.shape)
     if not isinstance(made, Body):
         raise RequestError(
             f"model.body = {name!r} gave {type(made).__name__}. Expected: a torso.nets.Body; "
@@ -65,14 +74,19 @@ def make_body(name: str, image: tuple[int, int, int]) -> Body:
     return made
 
 
-def try_out(body: Body, where: str, example: Tensor) -> None:
-    """Let somebody's own body look at images [B, C, H, W]: it must give as many features as it says."""
-    with from_outside(where, "a body that takes images [G, B, channels, height, width]"), torch.no_grad():
+_OF_IMAGES = "(channels, height, width)"
+
+
+def try_out(body: Body, where: str, input: Input) -> None:
+    """Let somebody's own body look at two samples: it must give as many features as it says."""
+    example = input.example(2)
+    shape = ", ".join(["channels", "height", "width"] if isinstance(input, Pixels) else map(str, input.shape))
+    with from_outside(where, f"a body that takes {input.noun} [G, B, {shape}]"), torch.no_grad():
         if isinstance(body, ForeignBody):
             body.check_split(where, example)
         found = copy.deepcopy(body).eval()(example[None])
     if found.shape != (1, len(example), body.features):
         raise RequestError(
-            f"{where} gives {list(found.shape)} for {len(example)} images of one client. "
+            f"{where} gives {list(found.shape)} for {len(example)} {input.noun} of one client. "
             f"Expected: [1, {len(example)}, {body.features}], since it says features = {body.features}"
         )

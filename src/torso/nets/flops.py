@@ -12,18 +12,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from torso.data.inputs import Input, as_input
 from torso.nets.network import Network, apply, skeleton
 
-Image = tuple[int, int, int]  # channels, height, width
-_counted: WeakKeyDictionary[Network, dict[tuple[Image, int, frozenset[str]], int]] = WeakKeyDictionary()
+_counted: WeakKeyDictionary[Network, dict[tuple[tuple[int, ...], int, frozenset[str]], int]] = WeakKeyDictionary()
 
 
-def step_flops(net: Network, image: Image, batch: int, learning: Iterable[str] = ()) -> int:
-    """Of one client's step on so many images, forward and back to the parameters that learn; none: forward alone."""
-    known = _counted.setdefault(net, {})
-    asked = (image, batch, frozenset(learning))
+def step_flops(net: Network, input: Input | tuple[int, int, int], batch: int, learning: Iterable[str] = ()) -> int:
+    """Of one client's step on so many samples, forward and back to the parameters that learn; none: forward alone."""
+    known, input = _counted.setdefault(net, {}), as_input(input)
+    asked = (input.shape, batch, frozenset(learning))
     if asked not in known:
-        known[asked] = _count(net, *asked)
+        known[asked] = _count(net, input, *asked[1:])
     return known[asked]
 
 
@@ -35,12 +35,12 @@ def _backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *res
     return 2 * prod(grad) * prod(weight[1:]) * ways
 
 
-def _count(net: Network, image: Image, batch: int, learning: frozenset[str]) -> int:
+def _count(net: Network, input: Input, batch: int, learning: frozenset[str]) -> int:
     bare = skeleton(net).to("meta").eval()
     tensors = {name: tensor.detach().unsqueeze(0) for name, tensor in bare.state_dict().items()}
     leaves = [tensors[name].requires_grad_() for name in sorted(learning)]
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward}) as counter:
-        said = apply(bare, tensors, torch.empty(1, batch, *image, device="meta"))
+        said = apply(bare, tensors, input.example(batch, torch.device("meta"))[None])
         if leaves:
             total = said.logits.sum() if said.personal is None else said.logits.sum() + said.personal.sum()
             torch.autograd.grad(total, leaves, allow_unused=True)

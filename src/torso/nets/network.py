@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torso.data.inputs import Input, as_input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
@@ -20,6 +21,7 @@ from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 
 Tensors = dict[str, Tensor]
+_IMAGE = 3  # dimensions of an image: channels, height, width
 
 
 class Output(NamedTuple):
@@ -36,7 +38,7 @@ class Output(NamedTuple):
 
 
 class Body(nn.Module):
-    """Blocks in order of depth that turn images [G, B, C, H, W] into features [G, B, features].
+    """Blocks in order of depth that turn samples, here images [G, B, C, H, W], into features [G, B, features].
 
     `native`: the layers know of the client dimension. `pool`: average over the map that the last block leaves.
     """
@@ -60,18 +62,31 @@ class Body(nn.Module):
         return x.float() if x.dtype == torch.bfloat16 else x  # heads and losses compute in float32
 
 
-class Network(nn.Module):
-    """A body and a head, which maps features [G, B, d] to logits [G, B, classes]."""
+class FlatBody(Body):
+    """The same for samples of any shape [G, B, *], which are flattened first: its blocks map flat features."""
 
-    def __init__(self, body: Body, head: nn.Module) -> None:
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        x = x.flatten(2)
+        for block in self.blocks:
+            x = block(x, real)
+        return x.float() if x.dtype == torch.bfloat16 else x
+
+
+class Network(nn.Module):
+    """A body and a head, which maps features [G, B, d] to logits [G, B, classes].
+
+    `input`: the kind of sample that it takes; None: nobody has said, and it is taken for images."""
+
+    def __init__(self, body: Body, head: nn.Module, input: Input | None = None) -> None:
         super().__init__()
         self.body = body
         self.head = head
+        self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
-        """Logits of images [B, C, H, W] or [G, B, C, H, W]; `stacked`: the whole output for any [G, B, …]."""
+        """Logits of samples [B, *] or [G, B, *]; `stacked`: the whole output for any [G, B, …]."""
         features = self.body(x, real) if stacked else self.features(x, real)
         logits = self.classify(features)
         if not stacked:
@@ -80,8 +95,9 @@ class Network(nn.Module):
         return Output(features, logits, self.head.own(features, logits) if isinstance(self.head, DualHead) else None)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """[B, d] of images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, C, H, W]."""
-        if x.ndim == 5:
+        """[B, d] of samples [B, *], such as images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, *]."""
+        rank = _IMAGE if self.input is None else len(self.input.shape)
+        if x.ndim == 2 + rank:
             return self.body(x, real)  # type: ignore[no-any-return]
         return self.body(x[None], None if real is None else real[None])[0]  # type: ignore[no-any-return]
 
@@ -125,13 +141,14 @@ class Network(nn.Module):
         told = dict(self.named_buffers()) if self.personal else {}
         return {**self.state_dict(), **{name: told[name] for name in self.told if name in told}}
 
-    def prepare(self, images: Any) -> Tensor:
-        """uint8 images [n, H, W, C] or [n, H, W] (NumPy, or a tensor) as what the network takes: [n, C, H, W].
+    def prepare(self, samples: Any) -> Tensor:
+        """Samples as a source has them (NumPy, or a tensor) as what the network takes: uint8 images [n, H, W, C] or
+        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded.
 
         For networks that came out of a run, which know how they were trained."""
         if self.card is None:
             raise RequestError("this network has no card, so nobody knows its mean and std. Take one from a Result.")
-        return self.card.prepare(images, next(self.parameters()).device)
+        return self.card.prepare(samples, next(self.parameters()).device)
 
     @property
     def made_head(self) -> str:
@@ -231,8 +248,8 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
             module.train(any(f"{name}.{tensor}" in learning for tensor in own))
 
 
-def smallest_map(net: Network, image: tuple[int, int, int]) -> int:
-    """The fewest values per sample and channel that any BatchNorm sees for images (C, H, W).
+def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
+    """The fewest values per sample and channel that any BatchNorm sees for a kind of input, or images (C, H, W).
 
     When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
     the answer is `sys.maxsize`: any batch will do.
@@ -247,5 +264,5 @@ def smallest_map(net: Network, image: tuple[int, int, int]) -> int:
         if isinstance(module, _BatchNorm):
             module.register_forward_pre_hook(record)
     with torch.no_grad():
-        bare(torch.empty(2, *image, device="meta"))
+        bare(as_input(input).example(2, torch.device("meta"))[None], stacked=True)
     return min(sizes, default=sys.maxsize)

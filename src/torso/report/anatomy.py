@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from torso.config import Config
-from torso.data import Roster
+from torso.data import Pixels, Roster
 from torso.methods import AXES, Method, Share, methods
 from torso.methods.parse import axis_to_config
 from torso.nets import Network, build, part_names
@@ -54,7 +54,7 @@ def _bytes(stage: Stage, net: Network) -> tuple[int, int]:
     model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
     held = {k: {name: model[name] for name in stage.travels} for k in range(everybody)}
     sizes = np.ones(everybody, dtype=np.int64)
-    roster = Roster("everybody", 1, (1, 1, 1), (0.0,), (1.0,), sizes, np.zeros(0, dtype=np.int64))
+    roster = Roster("everybody", 1, Pixels(1, 1, 1), sizes, np.zeros(0, dtype=np.int64))
     told = tell(stage, ServerState(model, uploads=held), roster, [0], 2, seed=0)
     return bytes_of(down(told, 0)), schema_bytes(up(stage, told, 0))
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
 from torso.methods import AXES, Method, methods
 from torso.methods.parse import axis_to_config
-from torso.nets import bodies
+from torso.nets import Body, bodies
+from torso.nets.bodies import kinds_of
 from torso.nets.build import make_body
 from torso.registry import Registry, plain, summary
 from torso.report.anatomy import anatomy
@@ -83,32 +86,29 @@ def _options(registry: Registry[Any], cls: type[Any]) -> str:
     return ", ".join(f"`{key}` = {json.dumps(value)}" for key, value in options.items())
 
 
+_TRIED: tuple[Input, ...] = (Pixels(3, 32, 32), Pixels(1, 28, 28), Pixels(1, 8, 8), Floats((100,)), Tokens(128, 10_000))
+
+
 def list_models() -> list[dict[str, Any]]:
-    """Every body, with its size for the first image size of the usual ones that it takes."""
+    """Every body, with its size for the first of the usual inputs that it takes."""
     return [_model(name) for name in sorted(bodies)]
 
 
 def _model(name: str) -> dict[str, Any]:
-    for image in ((3, 32, 32), (1, 28, 28), (1, 8, 8)):
-        try:
-            with torch.device("meta"):
-                body = make_body(name, image)
-        except RequestError:
-            continue
-        size = "×".join(map(str, (*image[1:], image[0])))
-        return {
-            "name": name,
-            "image": size,
-            "features": body.features,
-            "body_parameters": sum(p.numel() for p in body.parameters()),
-            "blocks": len(body.blocks),
-            "about": summary(bodies[name]),
-        }
+    input, body = _made(name) or (None, None)
     return {
         "name": name,
-        "image": "–",
-        "features": "–",
-        "body_parameters": "–",
-        "blocks": "–",
+        "takes": " or ".join(kind.many for kind in kinds_of(bodies[name])),
+        "for": "–" if input is None else input.words,
+        "features": "–" if body is None else body.features,
+        "body_parameters": "–" if body is None else sum(p.numel() for p in body.parameters()),
+        "blocks": "–" if body is None else len(body.blocks),
         "about": summary(bodies[name]),
     }
+
+
+def _made(name: str) -> tuple[Input, Body] | None:
+    for input in _TRIED:
+        with suppress(RequestError), torch.device("meta"):
+            return input, make_body(name, input)
+    return None

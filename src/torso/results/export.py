@@ -15,7 +15,10 @@ from torso.results.model_file import SUFFIX, save_model
 from torso.results.result import Result
 
 PAGE = "README.md"
-_NEW = "an .npz file with images (uint8 [n, height, width] or [n, height, width, channels]) and labels (integers [n])"
+_NEW = (
+    "an .npz file with images (uint8 [n, height, width] or [n, height, width, channels]), or with samples where they "
+    "are no images, and labels (integers [n])"
+)
 
 
 def export(
@@ -58,14 +61,15 @@ def chosen_clients(text: str, clients: int) -> list[int]:
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:
-    """The images and labels of somebody new; a Result checks whether they fit."""
+    """The samples and labels of somebody new; a Result checks whether they fit."""
     arrays = read_npz(path, _NEW, parts=())
-    missing = [name for name in ("images", "labels") if name not in arrays]
+    what = "samples" if "samples" in arrays else "images"
+    missing = [name for name in (what, "labels") if name not in arrays]
     if missing:
         raise RequestError(
             f"{path} has no {', '.join(missing)} (it has {', '.join(arrays) or 'nothing'}). Expected: {_NEW}"
         )
-    return arrays["images"], arrays["labels"]
+    return arrays[what], arrays["labels"]
 
 
 def _models(
@@ -91,25 +95,23 @@ client that came later.
 import torso
 
 net = torso.load_model("{first}")  # an nn.Module in evaluation mode; net.card has what the metadata say
-classes = net(net.prepare(images)).argmax(dim=1)  # images: uint8 [n, {height}, {width}, {channels}]
+classes = net(net.prepare({noun})).argmax(dim=1)  # {noun}: {argument}
 ```
 
-Input, where you prepare it yourself: float32 [n, {channels}, {height}, {width}], made from bytes as
-(x / 255 - mean) / std, per channel, with mean {mean} and std {std}. Output: logits of {classes} classes.
+Input, where you prepare it yourself: {by_hand}. Output: logits of {classes} classes.
 
 Network: body `{body}`, head `{head}`, made by torso {torso}.
 {statistics}"""
 
 _BY_BATCH = """
 BatchNorm of this network has no running statistics: it goes by the batch that it is given, so an answer depends on the
-images that are asked about together, and a single image is answered badly. Ask in batches like those that the model
-will be judged by (the run's had up to {batch} images of one client), or train with `--set model.norm=running`.
+{noun} that are asked about together, and a single one is answered badly. Ask in batches like those that the model
+will be judged by (the run's had up to {batch} {noun} of one client), or train with `--set model.norm=running`.
 """
 
 
 def page(card: Card, result: Result, names: Sequence[str]) -> str:
     """How to use the files, for somebody who has nothing else."""
-    channels, height, width = card.image
     batch = result.job.config.measure.batch_size if result.job else 0
     head = card.head["name"]
     few = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
@@ -118,14 +120,12 @@ def page(card: Card, result: Result, names: Sequence[str]) -> str:
         dataset=card.dataset,
         files=f"{len(names)} file{'' if len(names) == 1 else 's'}: {', '.join(few)}.",
         first=names[0],
-        channels=channels,
-        height=height,
-        width=width,
-        mean=list(card.mean),
-        std=list(card.std),
+        noun=card.input.noun,
+        argument=card.input.argument,
+        by_hand=card.input.by_hand,
         classes=card.classes,
         body=card.body,
         head=head,
         torso=card.torso,
-        statistics=_BY_BATCH.format(batch=batch) if card.batch_statistics else "",
+        statistics=_BY_BATCH.format(batch=batch, noun=card.input.noun) if card.batch_statistics else "",
     )

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from torso.config import Config
+from torso.config import Config, CsvConfig, NpzConfig
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -24,6 +24,14 @@ from torso.results.result import ANALYSES, Result
 _FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once", "run.ray"}
 """Keys that may change between a run and its continuation: they say how, not what."""
 
+_YOUNGER = {
+    "personalize.batch_size": 0,
+    "data.size": 0,
+    "data.csv": CsvConfig().model_dump(mode="json"),
+    "data.npz": NpzConfig().model_dump(mode="json"),
+}
+"""Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
+
 _PATIENCE = 5.0  # seconds in which another has to let go of a folder
 
 
@@ -33,8 +41,10 @@ def fingerprint(config: Config) -> str:
     for key in _FREE:
         section, _, name = key.partition(".")
         tree[section].pop(name)
-    if not config.personalize.batch_size:  # a younger key than some checkpoints, which stay valid without it
-        tree["personalize"].pop("batch_size")
+    for key, usual in _YOUNGER.items():
+        section, _, name = key.partition(".")
+        if tree[section][name] == usual:
+            tree[section].pop(name)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from torso import nets
+from torso.data.inputs import Pixels, Tokens
 from torso.errors import RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
@@ -20,8 +21,9 @@ from torso.nets.card import Card
 from torso.results.checkpoint import check_fits, replace_file
 
 _SIDE = 4096  # pixels: a small network may look at large images
+_FORM = "2"  # of the metadata for samples that are no images; those of images have no form, as all had before it
 SUFFIX = ".safetensors"
-_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso"}  # words as they are; everything else as JSON
+_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
 
 
 def save_model(net: Network, path: str | Path) -> Path:
@@ -52,7 +54,7 @@ def load_model(path: str | Path) -> Network:
     _check_sizes(path, card, tensors)
     try:
         head = method_from_config({"head": card.head}).head
-        net = nets.build(card.body, card.classes, card.image, head, head_bias=card.head_bias, norm=card.norm)
+        net = nets.build(card.body, card.classes, card.input, head, head_bias=card.head_bias, norm=card.norm)
     except TorsoError as error:
         raise RequestError(f"{str(path)!r}: {error} (A plugin's network: import the plugin first.)") from None
     personal = card.kind != "generic"
@@ -63,7 +65,13 @@ def load_model(path: str | Path) -> Network:
 
 
 def _metadata(card: Card) -> dict[str, str]:
-    return {key: value if key in _TEXTS else json.dumps(value) for key, value in asdict(card).items()}
+    tree = asdict(card)
+    if isinstance(card.input, Pixels):
+        del tree["input"]
+        tree |= {"image": card.input.shape, "mean": card.input.mean, "std": card.input.std}
+    else:
+        tree["form"] = _FORM
+    return {key: value if key in _TEXTS else json.dumps(value) for key, value in tree.items()}
 
 
 def _read(path: Path) -> tuple[Card, Tensors]:
@@ -78,7 +86,11 @@ def _read(path: Path) -> tuple[Card, Tensors]:
 
 
 def _card(path: Path, metadata: dict[str, str]) -> Card:
-    known = {field.name for field in fields(Card)}
+    form, known = metadata.get("form"), {field.name for field in fields(Card)}
+    if form is None:  # images
+        known = known - {"input"} | {"image", "mean", "std"}
+    elif form != _FORM:
+        raise RequestError(f"{str(path)!r}: form = {form} in its metadata. Expected: {_FORM}; is it of a newer torso?")
     missing = sorted(known - metadata.keys())
     if missing:
         raise RequestError(
@@ -90,21 +102,34 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
             tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
         except ValueError:
             raise RequestError(f"{str(path)!r}: {key} = {metadata[key]!r} in its metadata is no JSON.") from None
+    if form is None:
+        tree["input"] = _pixels(path, tree.pop("image"), tree.pop("mean"), tree.pop("std"))
     try:
         return TypeAdapter(Card).validate_json(json.dumps(tree), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
+        where = ".".join(str(step) for step in first["loc"] if step not in ("pixels", "floats", "tokens"))
         raise RequestError(f"{str(path)!r}: {where} = {first['input']!r} in its metadata: {first['msg']}.") from None
     except RequestError as error:
         raise RequestError(f"{str(path)!r}: {error}") from None
+
+
+def _pixels(path: Path, image: Any, mean: Any, std: Any) -> dict[str, Any]:
+    """The kind of input that metadata without a form tell of."""
+    if not isinstance(image, list) or len(image) != 3:
+        raise RequestError(f"{str(path)!r}: image = {image!r} in its metadata. Expected: [channels, height, width]")
+    channels, height, width = image
+    return {"kind": "pixels", "channels": channels, "height": height, "width": width, "mean": mean, "std": std}
 
 
 def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
     """Before anything of that size is made: no dimension of a network is larger than the number of its weights."""
     values = sum(tensor.numel() for tensor in tensors.values())
     options = {f"head.{key}": value for key, value in card.head.items() if isinstance(value, int)}
-    sizes = {"classes": card.classes, **options, **{f"image.{i}": side for i, side in enumerate(card.image)}}
+    what = "image" if isinstance(card.input, Pixels) else "input"
+    sizes = {"classes": card.classes, **options, **{f"{what}.{i}": side for i, side in enumerate(card.input.shape)}}
+    if isinstance(card.input, Tokens):
+        sizes["input.vocabulary"] = card.input.vocabulary
     for name, size in sizes.items():
         if size > max(values, _SIDE):
             raise RequestError(f"{str(path)!r}: {name} = {size} in its metadata, but the file has {values} weights.")

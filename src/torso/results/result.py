@@ -87,7 +87,7 @@ class Result:
 
     def network(self, client: int | None = None, *, personal: bool = True) -> Network:
         """The generic model, or a client's personal one: an nn.Module in evaluation mode, on the CPU, that gives logits
-        of what its `prepare` makes of images.
+        of what its `prepare` makes of samples.
 
         A client's is the very model that `personalized` (or `personal`) measures, made anew: fine-tuned, or as the
         method says; of a client that never trains (data.new_clients) that of `new_after`. `personal=False`: the model
@@ -105,9 +105,9 @@ class Result:
         chosen = range(everybody) if clients is None else [self._known(client, everybody) for client in clients]
         return models.networks(chosen, personal)
 
-    def newcomer(self, images: Any, labels: Any, *, epochs: int | None = None) -> Network:
-        """The network of a client that comes now, with these samples: uint8 images [n, H, W, C] or [n, H, W], and
-        their classes [n].
+    def newcomer(self, samples: Any, labels: Any, *, epochs: int | None = None) -> Network:
+        """The network of a client that comes now, with these samples, as the network's `prepare` takes them (uint8
+        images [n, H, W, C] or [n, H, W], numbers [n, *], token ids [n, L]), and their classes [n].
 
         It is given what a new client gets (`new_before`) and trains that for itself (`new_after`), for `epochs`, or as
         many as personalize.epochs says; the best epoch on a tenth of the samples is kept. With `epochs=0` it is given
@@ -115,7 +115,7 @@ class Result:
         models = self._ended()
         if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
             raise RequestError(f"epochs = {epochs!r} is not accepted. Expected: 0 or more, or None")
-        return models.newcomer(images, labels, epochs)
+        return models.newcomer(samples, labels, epochs)
 
     def _ended(self) -> Models:
         if self.models is not None:

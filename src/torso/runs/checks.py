@@ -13,14 +13,15 @@ from torso.measure.analyses import analyses
 from torso.runs.stages import Stage
 
 
-def remarks(config: Config) -> tuple[str, ...]:
+def remarks(config: Config, roster: Roster) -> tuple[str, ...]:
     """What a person may want to know before the first round."""
     if config.method.pretrained and not config.model.weights:
         return (
+            *roster.remarks,
             f"method.name = {config.method.name!r} is meant for a body trained elsewhere, and model.weights is empty: "
             "it begins at random weights",
         )
-    return ()
+    return roster.remarks
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:

@@ -45,10 +45,10 @@ def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, chose
     method, model = stage.method, before.model
     if method.share.frozen == "once" and stage.travels:
         bytes_down += bytes_of({name: model[name] for name in model.keys() - stage.moving}) * newly_met
-    if stage.uses_meta:  # the balanced images, once to each client (spec 5.7)
-        bytes_down += roster.meta_samples * roster.sample_bytes * newly_met
-    if method.server_data != "none" and before.round + 1 == stage.first:  # the server's images, once (spec 3.3)
-        bytes_up += roster.server_samples * roster.sample_bytes
+    if stage.uses_meta:  # the balanced samples, once to each client (spec 5.7)
+        bytes_down += roster.meta_samples * roster.input.bytes * newly_met
+    if method.server_data != "none" and before.round + 1 == stage.first:  # the server's samples, once (spec 3.3)
+        bytes_up += roster.server_samples * roster.input.bytes
     return Cost(
         bytes_up,
         bytes_down,
@@ -73,7 +73,7 @@ def body_of(stage: Stage) -> frozenset[str]:
 def _flops(stage: Stage, roster: Roster) -> SampleCost:
     """One step of a client is counted; a sample has its share of it."""
     batch = max(stage.train.batch_size, 2)  # of one sample, BatchNorm has no statistics
-    count = partial(step_flops, stage.net, roster.image, batch)
+    count = partial(step_flops, stage.net, roster.input, batch)
     return SampleCost(lambda lesson: count(lesson.rates) / batch, count() / batch)
 
 

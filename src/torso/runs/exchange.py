@@ -51,7 +51,7 @@ class ClientExchange:
         for part in self.engine.map(question, self.clients):
             add_stacked(sums, part)
         samples = self.roster.samples * passes
-        flops = samples * step_flops(self.net, self.roster.image, 2) // 2
+        flops = samples * step_flops(self.net, self.roster.input, 2) // 2
         self.cost += Cost(bytes_of(sums) * len(self.clients), 0, samples, flops)
         return sums
 

@@ -29,7 +29,8 @@ def add_to(app: typer.Typer) -> None:
             bool, typer.Option("--held", help="Of clients the models that they hold, before personalisation.")
         ] = False,
         new: Annotated[
-            Path | None, typer.Option(metavar="DATA.npz", help="A client that comes now: its images and labels.")
+            Path | None,
+            typer.Option(metavar="DATA.npz", help="A client that comes now: its images (or samples) and labels."),
         ] = None,
         epochs: Annotated[
             int | None, typer.Option(min=0, help="How long the new client trains; 0: not; default: as the run says.")

@@ -90,12 +90,13 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     net = nets.build(
         body=config.model.body,
         classes=roster.classes,
-        image=roster.image,
+        input=roster.input,
         head=config.method.head,
         head_init=config.model.head_init,
         head_bias=config.model.head_bias,
         norm=config.model.norm,
         seed=config.run.seed,
+        source=config.data.source,
     )
     plan = stages(config, net)
     check_server_data(plan, roster)
@@ -104,11 +105,10 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     for stage in plan:
         stage.method.start.check(net)
     check_measures(config, roster)
-    if config.train.batch_size == 1 and nets.smallest_map(net, roster.image) == 1:
-        _, height, width = roster.image
+    if config.train.batch_size == 1 and nets.smallest_map(net, roster.input) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
-            f"images of {height}×{width}, which has no variance. Accepted: 2 or more"
+            f"{roster.input.words}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if begins and config.model.weights:

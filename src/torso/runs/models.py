@@ -12,7 +12,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data import Federation, Split
-from torso.data.images import Images
+from torso.data.images import Labelled
+from torso.data.inputs import known
 from torso.engine import Desk, Engine, engines
 from torso.measure.base import Evaluation
 from torso.measure.evaluate import own_models
@@ -112,9 +113,7 @@ def card_of(job: Simulation, kind: Literal["generic", Made], client: int | None 
         head_bias=config.model.head_bias,
         norm=config.model.norm,
         classes=federation.classes,
-        image=federation.image,
-        mean=federation.mean,
-        std=federation.std,
+        input=known(federation.input),
         batch_statistics=by_batch,
         kind=kind,
         torso=__version__,
@@ -136,20 +135,20 @@ def _engine(job: Simulation, federation: Federation) -> Engine:
     return engines["auto" if run.engine == "ray" else run.engine](job.net, federation, run)
 
 
-def _with(federation: Federation, samples: Images, number: int) -> Federation:
+def _with(federation: Federation, samples: Labelled, number: int) -> Federation:
     """The federation in which one client, `number`, has these samples, and nobody else has any."""
     device = federation.device
-    images, labels = (torch.from_numpy(array).to(device) for array in (samples.images, samples.labels))
+    stored, labels = (torch.from_numpy(array).to(device) for array in (samples.samples, samples.labels))
     offsets = np.zeros(number + 2, dtype=np.int64)
     offsets[-1] = len(samples)
-    train = Split(images, labels, torch.arange(len(samples), device=device), offsets)
+    train = Split(stored, labels, torch.arange(len(samples), device=device), offsets)
     nothing = torch.zeros(0, dtype=torch.int64, device=device)
     return replace(
         federation,
         train=train,
         clients=number + 1,
         newcomers=np.array([number]),
-        server_rows=nothing,  # rows of images that are not here
+        server_rows=nothing,  # rows of samples that are not here
         meta_rows=nothing,
         malicious=frozenset(),
     )

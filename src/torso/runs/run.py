@@ -99,7 +99,7 @@ class _Run:
                 note,
             )
         )
-        for remark in remarks(config):
+        for remark in remarks(config, job.roster):
             self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:

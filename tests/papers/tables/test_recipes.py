@@ -69,7 +69,7 @@ def test_every_number_is_a_run_or_has_a_reason() -> None:
 @cache
 def _net(body: str, source: str, head: Any, init: str, bias: bool, norm: Any) -> Network:
     classes, image = _SHAPES[source]
-    return build(body=body, classes=classes, image=image, head=head, head_init=init, head_bias=bias, norm=norm, seed=0)
+    return build(body=body, classes=classes, input=image, head=head, head_init=init, head_bias=bias, norm=norm, seed=0)
 
 
 @pytest.mark.parametrize("paper", list(PAPERS))

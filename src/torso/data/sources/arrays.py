@@ -7,29 +7,96 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torso.data.images import Dataset, Images, as_images
+from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
+from torso.data.inputs import Array, Floats, Input, Pixels, Tokens
 from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
 from torso.errors import RequestError
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
+_SPLITS = ("train", "test")
 _KEYS = "an .npz file with train_images, train_labels, test_images and test_labels"
-_NPZ = f"{_KEYS} (and train_writers, test_writers where known)"
+_NPZ = f"{_KEYS} (and train_writers, test_writers where known); train_samples, test_samples where they are no images"
 _FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such femnist*.npz"
 
 
 @sources.register("npz")
 def npz(options: DataConfig, seed: int) -> Dataset:
-    """Your own uint8 images: an .npz with train_images, train_labels, test_images, test_labels (and *_writers)."""
+    """Your own arrays: an .npz with train_images, train_labels, test_images, test_labels (and *_writers); for other
+    samples train_samples and test_samples, floats of any shape or token ids (and *_mask)."""
     path = root_of(options, _NPZ)
-    train, test = read_splits(path, _NPZ)
+    arrays = read_npz(path, _NPZ, parts=())
+    if any(f"{split}_samples" in arrays for split in ("train", "test")):
+        train, test, kind = _any_samples(path, check_parts(path, arrays, _NPZ, ("samples", "labels")), options)
+    elif options.npz.kind not in ("auto", "pixels"):
+        raise RequestError(
+            f"data.npz.kind = {options.npz.kind!r} is of train_samples and test_samples, and {path} has "
+            f"{', '.join(arrays) or 'nothing'}. Expected: {_NPZ}"
+        )
+    else:
+        (train, test), kind = read_splits(path, _NPZ, arrays), None
     top = int(train.labels.max())
     if top >= len(train):
+        noun = "images" if kind is None else kind.noun
         raise RequestError(
-            f"{path}: train label {top} with only {len(train)} images. Expected: classes numbered from 0 up"
+            f"{path}: train label {top} with only {len(train)} {noun}. Expected: classes numbered from 0 up"
         )
-    return Dataset(path.stem, train, test, top + 1)
+    return Dataset(path.stem, train, test, top + 1, input=kind)
+
+
+def _any_samples(
+    path: Path, arrays: dict[str, np.ndarray], options: DataConfig
+) -> tuple[Labelled, Labelled, Input | None]:
+    """Both splits of train_samples and test_samples, and their kind."""
+    _check_writers(path, arrays)
+    kind = _kind(path, arrays, options)
+    whole: dict[str, Array]
+    told: Input | None = None
+    if kind == "tokens":
+        told, whole = _tokens(path, arrays, options.npz.pad)
+    else:
+        made = Pixels.array if kind == "pixels" else Floats.array
+        whole = {split: made(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
+    train, test = (
+        as_samples(f"{path} {split}", whole[split], arrays[f"{split}_labels"], arrays.get(f"{split}_writers"))
+        for split in _SPLITS
+    )
+    return train, test, told
+
+
+def _kind(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> str:
+    """What data.npz.kind says, or the dtype and the masks."""
+    if options.npz.kind != "auto":
+        return options.npz.kind
+    found = arrays["train_samples"]
+    if found.dtype == np.uint8:
+        return "pixels"
+    if found.dtype.kind == "f":
+        return "floats"
+    if found.dtype.kind in "iu" and "train_mask" in arrays:
+        return "tokens"
+    raise RequestError(
+        f"{path}: train_samples are {found.dtype} {list(found.shape)} without a train_mask, which may be numbers or "
+        "token ids. Say which: data.npz.kind = floats or tokens"
+    )
+
+
+def _tokens(path: Path, arrays: dict[str, np.ndarray], pad: int) -> tuple[Tokens, dict[str, Array]]:
+    """Both splits in one vocabulary and length."""
+    masked = [f"{split}_mask" in arrays for split in _SPLITS]
+    if any(masked) != all(masked):
+        raise RequestError(f"{path} has a mask for one split only. Expected: both train_mask and test_mask, or neither")
+    plain = {split: Tokens.array(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
+    top = max(int(ids.max()) for ids in plain.values())
+    if pad < 0:
+        pad = top + 1 if all(masked) else 0
+    if all(masked):
+        plain = {
+            split: Tokens.array(f"{path} {split}", ids, arrays[f"{split}_mask"], pad) for split, ids in plain.items()
+        }
+    kind = Tokens(max(ids.shape[1] for ids in plain.values()), max(top, pad) + 1, pad)
+    return kind, {split: kind.accept(f"{path} {split}", ids) for split, ids in plain.items()}
 
 
 @sources.register("femnist")
@@ -42,25 +109,30 @@ def femnist(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(
             f"data.root = {str(root)!r} holds {len(found)} files femnist*.npz ({names}). Expected: {_FEMNIST}"
         )
-    train, test = read_splits(found[0], _FEMNIST)
+    train, test = read_splits(found[0], _FEMNIST, read_npz(found[0], _FEMNIST))
     if train.writers is None:
         raise RequestError(f"{found[0]} has no train_writers and test_writers. Expected: {_FEMNIST}")
     mean, std = MNIST_LIKE
     return Dataset("femnist", train, test, 62, mean, std)
 
 
-def read_splits(path: Path, expected: str) -> tuple[Images, Images]:
-    arrays = read_npz(path, expected)
-    has = [f"{split}_writers" in arrays for split in ("train", "test")]
+def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tuple[Images, Images]:
+    """Both splits of train_images and test_images."""
+    check_parts(path, arrays, expected, ("images", "labels"))
+    _check_writers(path, arrays)
+    train, test = (
+        as_images(f"{path} {split}", *(arrays.get(f"{split}_{part}") for part in ("images", "labels", "writers")))
+        for split in _SPLITS
+    )
+    return train, test
+
+
+def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    has = [f"{split}_writers" in arrays for split in _SPLITS]
     if any(has) and not all(has):
         raise RequestError(
             f"{path} has writers for one split only. Expected: both train_writers and test_writers, or neither"
         )
-    train, test = (
-        as_images(f"{path} {split}", *(arrays.get(f"{split}_{part}") for part in ("images", "labels", "writers")))
-        for split in ("train", "test")
-    )
-    return train, test
 
 
 def read_npz(path: Path, expected: str, parts: tuple[str, ...] = ("images", "labels")) -> dict[str, np.ndarray]:
@@ -71,7 +143,14 @@ def read_npz(path: Path, expected: str, parts: tuple[str, ...] = ("images", "lab
             raise RequestError(f"{path} is one array, not an archive of arrays. Expected: {expected}")
         with archive:
             arrays = {name: archive[name] for name in archive.files}
-    missing = [f"{split}_{part}" for split in ("train", "test") for part in parts if f"{split}_{part}" not in arrays]
+    return check_parts(path, arrays, expected, parts)
+
+
+def check_parts(
+    path: Path, arrays: dict[str, np.ndarray], expected: str, parts: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """The arrays, refused where a part is missing in a split."""
+    missing = [f"{split}_{part}" for split in _SPLITS for part in parts if f"{split}_{part}" not in arrays]
     if missing:
         raise RequestError(
             f"{path} has no {', '.join(missing)} (it has {', '.join(arrays) or 'nothing'}). Expected: {expected}"

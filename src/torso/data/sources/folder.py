@@ -20,7 +20,8 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", 
 
 @sources.register("folder")
 def folder(options: DataConfig, seed: int) -> Dataset:
-    """Your own image files of one size: ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png (or .jpg, …)."""
+    """Your own image files: ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png (or .jpg, …), of one size
+    or resized (`data.size`)."""
     root = root_of(options, _EXPECTED)
     files = {split: _files(root / split) for split in ("train", "test")}
     names = sorted(files["train"])
@@ -29,11 +30,12 @@ def folder(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(
             f"{root / 'test' / strange[0]}: there is no such class in train. Accepted: {', '.join(names)}"
         )
-    mode = _common_mode([path for split in files.values() for paths in split.values() for path in paths])
+    every = [path for split in files.values() for paths in split.values() for path in paths]
+    mode = _common_mode(every, options.size)
 
     def read(split: str) -> Images:
         pairs = [(path, label) for label, name in enumerate(names) for path in files[split].get(name, [])]
-        images = in_threads(lambda pair: _read(pair[0], mode), pairs)
+        images = in_threads(lambda pair: _read(pair[0], mode, options.size), pairs)
         return as_images(str(root / split), np.stack(images), [label for _, label in pairs])
 
     return Dataset(root.resolve().name, read("train"), read("test"), len(names))
@@ -52,16 +54,18 @@ def _files(split: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _common_mode(paths: list[Path]) -> str:
-    """L where every file is 8-bit grey, else RGB; from the headers, which also must agree on the size."""
+def _common_mode(paths: list[Path], side: int) -> str:
+    """L where every file is 8-bit grey, else RGB; from the headers, which also must agree on the size unless a side is
+    given."""
     heads = in_threads(_head, paths)
     for path, (size, mode) in zip(paths, heads, strict=True):
         if mode[0] in "IF":
             raise RequestError(f"{path} has more than 8 bits per pixel (mode {mode}). Expected: 8-bit grey or colour")
-        if size != heads[0][0]:
+        if not side and size != heads[0][0]:
             first = "{}×{}".format(*heads[0][0])
             raise RequestError(
-                f"{path} is {size[0]}×{size[1]} but {paths[0]} is {first}. Expected: one size for all images"
+                f"{path} is {size[0]}×{size[1]} but {paths[0]} is {first}. Expected: one size for all images, or "
+                "data.size, such as 64, to which all are resized"
             )
     return "L" if all(mode == "L" for _, mode in heads) else "RGB"
 
@@ -73,8 +77,10 @@ def _head(path: Path) -> tuple[tuple[int, int], str]:
         return image.size, image.mode
 
 
-def _read(path: Path, mode: str) -> np.ndarray:
+def _read(path: Path, mode: str, side: int) -> np.ndarray:
+    """The pixels; resized to side × side unless it is 0, by Pillow's bilinear filter, which averages as it shrinks."""
     from PIL import Image
 
     with reading(path, "an image"), Image.open(path) as image:
-        return np.asarray(image.convert(mode))
+        found = image.convert(mode)
+        return np.asarray(found.resize((side, side), Image.Resampling.BILINEAR) if side else found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from torso.data.images import Dataset, Images, Ints, Pixels
+from torso.data.images import Dataset, Images, Ints
 from torso.data.rows import Rows
 from torso.data.sources.base import sources
 from torso.randomness import numpy_generator
@@ -52,8 +52,8 @@ def synthetic(options: DataConfig, seed: int) -> Dataset:
     return Dataset("synthetic", make("train", want.samples), make("test", want.test_samples), want.classes)
 
 
-def _noisy(prototypes: NDArray[np.float32], labels: Ints, noise: float, rng: np.random.Generator) -> Pixels:
+def _noisy(prototypes: NDArray[np.float32], labels: Ints, noise: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     clean: NDArray[np.float32] = prototypes[labels]
     clean += np.float32(noise) * rng.standard_normal(clean.shape, dtype=np.float32)
-    pixels: Pixels = np.rint(clean.clip(0, 1) * 255).astype(np.uint8)
+    pixels: NDArray[np.uint8] = np.rint(clean.clip(0, 1) * 255).astype(np.uint8)
     return pixels

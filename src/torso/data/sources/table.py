@@ -1,0 +1,258 @@
+"""Rows of a table: a .csv file, or a folder with train.csv and test.csv. Columns of numbers and of categories."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torso.data.images import Dataset, Ints, Samples
+from torso.data.inputs import Array, Floats, is_missing
+from torso.data.sources.base import reading, root_of, sources
+from torso.errors import RequestError, did_you_mean
+from torso.randomness import numpy_generator
+
+if TYPE_CHECKING:
+    from torso.config import CsvConfig, DataConfig
+
+_EXPECTED = "a .csv file with a line of column names, or a folder with train.csv and test.csv"
+_MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
+
+
+@sources.register("csv")
+def csv_rows(options: DataConfig, seed: int) -> Dataset:
+    """Your own table: a .csv with a label column, numbers and categories (`data.csv`), or a folder with train.csv and
+    test.csv."""
+    root, how = root_of(options, _EXPECTED), options.csv
+    paths = [root / "train.csv", root / "test.csv"] if root.is_dir() else [root]
+    tables = [Table.read(path, how) for path in paths]
+    names, classes = _features(tables, how), _classes(tables[0], how)
+    clients = _sorted({value for table in tables for value in table.column(how.client)}) if how.client else []
+    if len(tables) == 1:
+        group = tables[0].numbered(*((how.client, clients, "client") if clients else (how.label, classes, "class")))
+        tables = [tables[0].take(rows) for rows in _parted(group, how.test_share)]
+    columns = [_column(tables[0], name, name in how.categorical) for name in names]
+    train, test = (
+        Samples(
+            np.concatenate([column.encode(table) for column in columns], axis=1),
+            table.numbered(how.label, classes, "class"),
+            table.numbered(how.client, clients, "client") if clients else None,
+        )
+        for table in tables
+    )
+    features = tuple(feature for column in columns for feature in column.features)
+    return Dataset(
+        root.stem,
+        train,
+        test,
+        classes=len(classes),
+        input=Floats((len(features),), names=features),
+        names=tuple(clients),
+        remarks=_remarks(columns, tables),
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a file, without blanks around them; `lines` says where each row stands."""
+
+    path: Path
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]
+
+    @classmethod
+    def read(cls, path: Path, how: CsvConfig) -> Table:
+        with reading(path, _EXPECTED), path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=how.delimiter, strict=True)
+            found = [(reader.line_num, tuple(cell.strip() for cell in cells)) for cells in reader if cells]
+        if len(found) < 2:
+            raise RequestError(f"{path} has no rows. Expected: {_EXPECTED}")
+        (_, names), *rest = found
+        twice = [name for place, name in enumerate(names) if name in names[:place]]
+        if twice:
+            raise RequestError(f"{path} has two columns {twice[0]!r}. Expected: a name of its own for each column")
+        for line, cells in rest:
+            if len(cells) != len(names):
+                raise RequestError(
+                    f"{path}, line {line} has {len(cells)} fields and line 1 names {len(names)} columns. "
+                    f"Expected: as many; fields with {how.delimiter!r} in them stand in quotes (data.csv.delimiter)"
+                )
+        return cls(path, names, tuple(cells for _, cells in rest), tuple(line for line, _ in rest))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Ints) -> Table:
+        """The table with only these rows, in this order."""
+        chosen = rows.tolist()
+        return Table(self.path, self.names, tuple(self.rows[i] for i in chosen), tuple(self.lines[i] for i in chosen))
+
+    def column(self, name: str) -> list[str]:
+        place = self.names.index(name)
+        return [cells[place] for cells in self.rows]
+
+    def numbered(self, name: str, known: Sequence[str], what: str) -> Ints:
+        """A column as places in a list of known values."""
+        place = {value: number for number, value in enumerate(known)}
+        for value, line in zip(self.column(name), self.lines, strict=True):
+            if is_missing(value):
+                raise RequestError(f"{self.path}, line {line}: {name!r} is empty. Expected: a {what} in every row")
+            if value not in place:
+                some = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+                raise RequestError(
+                    f"{self.path}, line {line}: {name} = {value!r} is not a {what} of the training rows. "
+                    f"Expected: {some}"
+                )
+        return np.array([place[value] for value in self.column(name)], dtype=np.int64)
+
+
+def number(cell: str) -> float | None:
+    """A finite number, or None."""
+    try:
+        found = float(cell)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers; a missing one is filled with the mean of the training rows."""
+
+    name: str
+    mean: float
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def encode(self, table: Table) -> Array:
+        """[n, 1]."""
+        return np.array([self._of(cell, table, row) for row, cell in enumerate(table.column(self.name))]).reshape(-1, 1)
+
+    def _of(self, cell: str, table: Table, row: int) -> float:
+        found = self.mean if is_missing(cell) else number(cell)
+        if found is None:
+            raise RequestError(
+                f"{table.path}, line {table.lines[row]}: {self.name} = {cell!r} is no number, and the column has only "
+                f"numbers in the training rows. Expected: a number; or name it in data.csv.categorical"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Categories:
+    """A column of categories, as many features of 0 and 1; a value that no training row has is 0 in all of them. What
+    is missing is a category of its own, with the name ""."""
+
+    name: str
+    values: tuple[str, ...]  # of the training rows, sorted
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}={value}" for value in self.values)
+
+    def encode(self, table: Table) -> Array:
+        """[n, values]."""
+        place = {value: number for number, value in enumerate(self.values)}
+        found = np.zeros((len(table), len(self.values)))
+        for row, cell in enumerate(_plain(table.column(self.name))):
+            if cell in place:
+                found[row, place[cell]] = 1
+        return found
+
+
+def _plain(cells: Iterable[str]) -> list[str]:
+    """The cells with "" for whatever stands for a missing value."""
+    return ["" if is_missing(cell) else cell for cell in cells]
+
+
+def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
+    """How a column is encoded, from the training rows: numbers where all that is there are numbers."""
+    cells = train.column(name)
+    there = [cell for cell in cells if not is_missing(cell)]
+    if not there:
+        raise RequestError(
+            f"{train.path}: column {name!r} has no value in the training rows. "
+            "Expected: at least one, or its name in data.csv.drop"
+        )
+    numbers = [found for found in map(number, there) if found is not None]
+    if len(numbers) == len(there) and not categorical:
+        return Numbers(name, math.fsum(numbers) / len(numbers))
+    values = tuple(sorted(set(_plain(cells))))
+    if len(values) > _MOST:
+        raise RequestError(
+            f"{train.path}: column {name!r} has {len(values)} different values, such as {there[0]!r}. "
+            f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.drop if it is no feature"
+        )
+    return Categories(name, values)
+
+
+def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
+    """The columns that features are made of, in the order of the training file; the others must be there, too."""
+    train = tables[0]
+    named = [("label", how.label), *([("client", how.client)] if how.client else [])]
+    named += [("drop", name) for name in how.drop] + [("categorical", name) for name in how.categorical]
+    for key, name in named:
+        if name not in train.names:
+            hint = did_you_mean(name, train.names)
+            raise RequestError(
+                f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}"
+            )
+    aside = {how.label, how.client, *how.drop}
+    names = [name for name in train.names if name not in aside]
+    if not names:
+        raise RequestError(f"{train.path} has no column beside {', '.join(sorted(aside - {''}))}. Expected: features")
+    for table in tables[1:]:
+        missing = [name for name in train.names if name not in table.names and name not in how.drop]
+        if missing:
+            raise RequestError(f"{table.path} has no column {missing[0]!r}. Expected: the columns of {train.path}")
+    return names
+
+
+def _classes(train: Table, how: CsvConfig) -> list[str]:
+    """The values of the label column, in their order as numbers or as words."""
+    found = _sorted({value for value in train.column(how.label) if not is_missing(value)})
+    if len(found) == len(train) > 1:
+        raise RequestError(
+            f"data.csv.label = {how.label!r}: each of the {len(train)} rows of {train.path} has a class of its own. "
+            "Expected: classes of several rows; a number to be predicted has none"
+        )
+    return found
+
+
+def _sorted(values: Iterable[str]) -> list[str]:
+    """As numbers where all are, otherwise as words."""
+    every = list(values)
+    by_number = {value: found for value in every if (found := number(value)) is not None}
+    return sorted(every, key=lambda value: (by_number[value], value)) if len(by_number) == len(every) else sorted(every)
+
+
+def _parted(group: Ints, share: float) -> tuple[Ints, Ints]:
+    """Rows to train on and rows held out, both sorted: a share of every group, the same for every seed.
+
+    A group of two or more has at least one row in each."""
+    key = numpy_generator(0, "csv", "test").random(len(group))
+    order = np.lexsort((key, group))
+    sizes = np.bincount(group)
+    place = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its group
+    held = np.clip(np.rint(share * sizes), np.minimum(sizes - 1, 1), np.maximum(sizes - 1, 0))
+    out = place < held[group[order]]
+    return np.sort(order[~out]), np.sort(order[out])
+
+
+def _remarks(columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
+    """What was missing and how it was filled."""
+    said = []
+    for column in columns:
+        count = sum(map(is_missing, (cell for table in tables for cell in table.column(column.name))))
+        if count:
+            how = f"mean {column.mean:.6g}" if isinstance(column, Numbers) else "a category of their own"
+            said.append(f"{column.name} ({count}, {how})")
+    return (f"data.source = 'csv': missing values were filled: {', '.join(said)}",) if said else ()

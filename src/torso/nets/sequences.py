@@ -1,0 +1,111 @@
+"""Layers and bodies for token sequences, for one client or for G at once (shapes: see layers.py).
+
+G clients, B samples, L tokens, V ids, d the width
+ids [G, B, L]   mask [G, B, L], true for a token   tokens [G, B, L, d]   flat [G, B, d]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torso.nets.blocks import Chain
+from torso.nets.layers import Linear
+from torso.nets.network import Body
+
+
+class Embedding(nn.Module):
+    """A vector for each id and, where there is a `length`, one for each place; all are drawn from N(0, std²)."""
+
+    def __init__(self, vocabulary: int, width: int, length: int = 0, std: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        self.places = nn.Parameter(torch.empty(length, width)) if length else None
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=std)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[G, B, L] -> [G, B, L, d]."""
+        if self.weight.ndim == 2:
+            tokens = F.embedding(ids, self.weight)
+        else:  # one table of all clients' vectors, client after client
+            clients, vocabulary, _ = self.weight.shape
+            first = torch.arange(clients, device=ids.device).view(-1, 1, 1) * vocabulary
+            tokens = F.embedding(ids + first, self.weight.flatten(0, 1))
+        if self.places is None:
+            return tokens
+        return tokens + (self.places if self.places.ndim == 2 else self.places.unsqueeze(1))
+
+
+class LayerNorm(nn.LayerNorm):
+    """Of tokens [G, B, L, d], each by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = (p if p.ndim == 1 else p[:, None, None] for p in (self.weight, self.bias))
+        return F.layer_norm(x, self.normalized_shape, None, None, self.eps) * weight + bias
+
+
+class Encoder(nn.Module):
+    """One layer of a transformer: attention over the tokens, then two linear layers, each after a LayerNorm and added
+    to what came in."""
+
+    def __init__(self, width: int, heads: int, wider: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = LayerNorm(width), LayerNorm(width)
+        self.mixes, self.joins = Linear(width, 3 * width), Linear(width, width)
+        self.widens, self.narrows = Linear(width, wider * width), Linear(wider * width, width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + self._attention(self.before_attention(x), mask)
+        return x + _each(self.narrows, F.gelu(_each(self.widens, self.before_mlp(x))))
+
+    def _attention(self, x: Tensor, mask: Tensor) -> Tensor:
+        """By hand, and not by a fused kernel: some methods differentiate a step twice."""
+        shape = (*x.shape[:3], 3, self.heads, -1)
+        query, key, value = _each(self.mixes, x).view(shape).permute(3, 0, 1, 4, 2, 5)  # [G, B, heads, L, d / heads]
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        scores = scores.masked_fill(~mask[:, :, None, None], torch.finfo(scores.dtype).min)
+        seen = scores.softmax(dim=-1) @ value
+        return _each(self.joins, seen.transpose(2, 3).flatten(3))
+
+
+def _each(layer: Linear, x: Tensor) -> Tensor:
+    """A linear layer on each token [G, B, L, d]."""
+    out: Tensor = layer(x.flatten(1, 2))
+    return out.view(*x.shape[:3], -1)
+
+
+class SequenceBody(Body):
+    """An embedding, layers on tokens and their mask, the mean over the tokens, blocks on what is flat then.
+
+    A sequence without a token has the mean 0."""
+
+    def __init__(
+        self,
+        pad: int,
+        embedding: nn.Module,
+        layers: Sequence[nn.Module],
+        after: Sequence[nn.Module],
+        features: int,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.features, self.pad = features, pad
+        self.blocks = Chain([embedding, *layers, *after])
+        self.layers = len(layers)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        embedding, *others = self.blocks
+        mask = x != self.pad
+        tokens: Tensor = embedding(x)
+        for layer in others[: self.layers]:
+            tokens = layer(tokens, mask)
+        weights = mask.unsqueeze(-1).to(tokens.dtype)
+        flat = (tokens * weights).sum(dim=2) / weights.sum(dim=2).clamp(min=1)
+        for block in others[self.layers :]:
+            flat = block(flat, real)
+        return flat
