@@ -18,10 +18,6 @@ ROOMS = (
     *("report", "papers"),
 )
 OUTSIDE = {"config", "cli", ""}  # config.py names what is in all rooms: rooms look at it for types only
-    "config",
-    "cli",
-    "",
-}  # config.py names what is in all rooms, so rooms look at it for types only; torso itself
 
 
 def files() -> list[Path]:

@@ -20,7 +20,7 @@ import torso as library
 from torso import Config, RequestError, Result
 from torso.data.inputs import Floats, Pixels, Tokens
 from torso.runs.events import Listener
-from torso.runs.folder import fingerprint
+from torso.results.folder import fingerprint
 
 WHERE = ("east", "west", "north")
 SHORT = {"rounds": 6, "fraction": 0.5, "local_epochs": 2, "lr": 0.1, "batch_size": 10}
@@ -142,7 +142,7 @@ def test_other_methods_take_them_too(tmp_path: Path) -> None:
 
 def test_side_by_side_each_run_has_its_own_statistics(tmp_path: Path) -> None:
     """Other seeds deal other clients, and where newcomers have no say, the statistics are others, too."""
-    from torso.runs.together import run_together
+    from torso.parallel.together import run_together
 
     config = npz(tmp_path, arrays(), "mlp", "run.engine=batched", "data.new_clients=1", "data.clients=5")
     asked = [config.but(f"run.seed={seed}") for seed in (0, 1)]
