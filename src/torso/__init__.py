@@ -11,22 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torso.config import Config
+    from torso.data.clients import Clients
     from torso.errors import RequestError, RunFailed, TorsoError
+    from torso.methods.method import Method
     from torso.nets.split import split as split
+    from torso.parallel.compare import compare
     from torso.report.plots import plot
     from torso.results.model_file import load_model, save_model
     from torso.results.result import Result
+    from torso.runs.events import Listener
     from torso.runs.load import load
     from torso.runs.run import run
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Clients": "torso.data.clients",
     "Config": "torso.config",
+    "Listener": "torso.runs.events",
+    "Method": "torso.methods",
     "RequestError": "torso.errors",
     "Result": "torso.results.result",
     "RunFailed": "torso.errors",
     "TorsoError": "torso.errors",
+    "compare": "torso.parallel.compare",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
     "plot": "torso.report.plots",
@@ -35,11 +43,15 @@ _WHERE = {
     "split": "torso.nets",
 }
 __all__ = [
+    "Clients",
     "Config",
+    "Listener",
+    "Method",
     "RequestError",
     "Result",
     "RunFailed",
     "TorsoError",
+    "compare",
     "load",
     "load_model",
     "plot",

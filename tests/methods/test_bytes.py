@@ -14,7 +14,6 @@ import torch
 from torso import Config, Result, run
 from torso.config import DataConfig, RunConfig
 from torso.data import Federation, Pixels, Split, build
-from torso.data.batches import Shuffle
 from torso.engine import SERVER, Desk, Engine, OneByOne, engines
 from torso.engine.base import T, Work
 from torso.methods import methods

@@ -26,8 +26,8 @@ from torso.methods import methods
 from torso.parallel.compare import compare
 from torso.parallel.hire import crew
 from torso.parallel.packs import PlannedRun
-from torso.parallel.together import run_together
 from torso.parallel.ray_crew import OnRay, spread
+from torso.parallel.together import run_together
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
 from torso.runs.events import Begin

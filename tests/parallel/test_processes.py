@@ -29,8 +29,8 @@ from torso.measure import Accuracy
 from torso.methods import Method, methods
 from torso.parallel.crew import Lost
 from torso.parallel.hire import crew, filling
-from torso.parallel.together import run_together
 from torso.parallel.processes import Processes
+from torso.parallel.together import run_together
 from torso.personal import Personal, personals
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped

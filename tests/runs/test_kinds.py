@@ -19,8 +19,8 @@ from tests.near import assert_states_near
 import torso as library
 from torso import Config, RequestError, Result
 from torso.data.inputs import Floats, Pixels, Tokens
-from torso.runs.events import Listener
 from torso.results.folder import fingerprint
+from torso.runs.events import Listener
 
 WHERE = ("east", "west", "north")
 SHORT = {"rounds": 6, "fraction": 0.5, "local_epochs": 2, "lr": 0.1, "batch_size": 10}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
@@ -15,14 +16,18 @@ from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
+from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.run import Stopped, run
 
 
 def compare(
     methods: Sequence[str],
-    config: str | Path | None = None,
+    config: Config | Mapping[str, Any] | str | Path | None = None,
     sets: Sequence[str] = (),
     *,
+    clients: Any = None,
+    model: Any = None,
+    on_round: OnRoundCall | None = None,
     seeds: int = 1,
     out: str | Path | None = None,
     resume: bool = False,
@@ -32,17 +37,21 @@ def compare(
     """Run every method at every seed, each in a folder of its own below `out`; one failed run does not end the others.
 
     Every request is checked before the first run begins. With `resume`, finished runs are read and others continued.
+    `config`: a file, or what `torso.run` takes. `clients`, `model` and `on_round` are as in `torso.run`.
     """
     methods = list(dict.fromkeys(methods))  # named twice, run once
     if any(assignment.partition("=")[0].strip() == "method.name" for assignment in sets):
         raise RequestError("compare takes its methods as arguments, not from --set method.name.")
     if out is not None and (Path(out) / "config.toml").exists():
         raise RequestError(f"--out {str(out)!r} holds a run. Give a folder of its own for the comparison.")
-    first = Config.load(config, [f"method.name={methods[0]}", *sets]).run.seed
+    handed = [hand_over(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods]
+    first = handed[0].config.run.seed
+    if on_round is not None:
+        listener = OnRound(listener or Listener(), on_round)
     plans = [
-        (Config.load(config, [f"method.name={method}", *sets, f"run.seed={seed}"]), method, seed)
+        (given.config.but(f"run.seed={seed}"), method, seed)
         for seed in range(first, first + seeds)
-        for method in methods
+        for given, method in zip(handed, methods, strict=True)
     ]
     folders = [None if out is None else Path(out) / f"{method}-seed{seed}" for _, method, seed in plans]
     again = [resume and folder is not None and (folder / "config.toml").exists() for folder in folders]
@@ -75,12 +84,21 @@ def compare(
                     raise end
                 results[number] = end
     except Stopped as stopped:
-        if not stopped.whose:
-            raise Stopped(
-                f"{stopped}{'' if out is None else f'. Continue with the same command and {_same(out)}'}"
-            ) from None
-        raise Stopped(f"{stopped.whose}: {stopped}{_again(out)}") from None
+        raise _told(stopped, out) from None
     return [results[number] for number in range(len(plans))]
+
+
+def _chosen(config: Config | Mapping[str, Any] | str | Path | None, sets: Sequence[str]) -> Config:
+    if config is None or isinstance(config, str | Path):
+        return Config.load(config, sets)
+    return Config.of(config).but(*sets)
+
+
+def _told(stopped: Stopped, out: str | Path | None) -> Stopped:
+    """Which run it was, and how to go on with the comparison."""
+    if stopped.whose:
+        return Stopped(f"{stopped.whose}: {stopped}{_again(out)}")
+    return Stopped(str(stopped) if out is None else f"{stopped}. Continue with the same command and {_same(out)}")
 
 
 def _again(out: str | Path | None) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.results.result import Result
-from torso.runs.events import Begin, Listener
+from torso.runs.events import Begin, Listener, Through
 from torso.runs.rounds import Round
 
 
-class TensorBoard(Listener):
+class TensorBoard(Through):
     """Writes events and passes everything on to another listener. A run without a folder writes none."""
 
     def __init__(self, then: Listener) -> None:
@@ -25,35 +25,29 @@ class TensorBoard(Listener):
             ) from None
         self._make: Any = SummaryWriter
         self._writer: Any = None
-        self._then = then
+        super().__init__(then)
 
     def begin(self, begin: Begin) -> None:
         if begin.folder is not None:  # a resumed run drops what it wrote after its checkpoint
             self._writer = self._make(str(begin.folder / "events"), purge_step=begin.done + 1)
-        self._then.begin(begin)
+        super().begin(begin)
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         values = {"loss": round.loss, "lr": round.lr, "seconds": seconds, "participants": len(round.participants)}
         moved = (round.cost.bytes_up + round.cost.bytes_down) / 1e6
         self._write(round.round, {f"train/{name}": value for name, value in values.items()} | {"cost/megabytes": moved})
         self._accuracy(round.round, accuracy)
-        self._then.round(round, seconds, accuracy)
-
-    def note(self, text: str) -> None:
-        self._then.note(text)
+        super().round(round, seconds, accuracy)
 
     def beside(self) -> Listener:
-        return TensorBoard(self._then.beside())
-
-    def measuring(self, clients: int) -> None:
-        self._then.measuring(clients)
+        return TensorBoard(self.listener.beside())
 
     def end(self, result: Result) -> None:
         self._accuracy(result.rounds, result.accuracy)
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self._then.end(result)
+        super().end(result)
 
     def _accuracy(self, round: int, accuracy: Mapping[str, Accuracy]) -> None:
         self._write(round, {f"accuracy/{name}": found.mean for name, found in accuracy.items()})

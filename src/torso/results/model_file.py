@@ -18,6 +18,7 @@ from torso.errors import RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
+from torso.nets.given import register_model
 from torso.results.checkpoint import check_fits, replace_file
 
 _SIDE = 4096  # pixels: a small network may look at large images
@@ -45,12 +46,15 @@ def save_model(net: Network, path: str | Path) -> Path:
     return path
 
 
-def load_model(path: str | Path) -> Network:
+def load_model(path: str | Path, model: Any = None) -> Network:
     """The network that `save_model` or `torso export` wrote: an nn.Module in evaluation mode, on the CPU.
 
-    A body or head that a plugin registers needs the plugin imported first."""
+    A body or head that a plugin registers needs the plugin imported first; `model` is a module like the one that was
+    handed to `torso.run`, where one was."""
     path = Path(path)
     card, tensors = _read(path)
+    if model is not None:
+        register_model(model, card.body)
     _check_sizes(path, card, tensors)
     try:
         head = method_from_config({"head": card.head}).head

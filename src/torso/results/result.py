@@ -53,6 +53,7 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory_bytes: int | None = field(default=None, compare=False)  # of the device; on CPU of the whole process
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
+    names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
@@ -85,7 +86,7 @@ class Result:
         """The tensors of the generic model."""
         return self._ended().generic()
 
-    def network(self, client: int | None = None, *, personal: bool = True) -> Network:
+    def network(self, client: int | str | None = None, *, personal: bool = True) -> Network:
         """The generic model, or a client's personal one: an nn.Module in evaluation mode, on the CPU, that gives logits
         of what its `prepare` makes of samples.
 
@@ -97,7 +98,9 @@ class Result:
         ((_, net),) = self.networks([client], personal=personal)
         return net
 
-    def networks(self, clients: Iterable[int] | None = None, *, personal: bool = True) -> Iterator[tuple[int, Network]]:
+    def networks(
+        self, clients: Iterable[int | str] | None = None, *, personal: bool = True
+    ) -> Iterator[tuple[int, Network]]:
         """The clients (None: all of them) with the networks that `network` gives, made as they are asked for, several
         side by side; those that never train come last."""
         models = self._ended()
@@ -128,6 +131,14 @@ class Result:
         )
 
     def _known(self, client: Any, clients: int) -> int:
+        """A client's number, from that or from its name."""
+        if isinstance(client, str):
+            if client in self.names:
+                return self.names.index(client)
+            known = (
+                f"{', '.join(self.names[:5])}{' …' if len(self.names) > 5 else ''}" if self.names else "none has a name"
+            )
+            raise RequestError(f"client = {client!r} does not exist. Accepted: {known}; or 0 to {clients - 1}")
         try:
             number = operator.index(client)
         except TypeError:
@@ -137,7 +148,11 @@ class Result:
         return number
 
     def as_json(self) -> dict[str, Any]:
-        known = {"peak_memory_bytes": self.peak_memory_bytes, "malicious": list(self.malicious)}
+        known = {
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "malicious": list(self.malicious),
+            "names": list(self.names),
+        }
         return {
             "method": self.method,
             "dataset": self.dataset,
@@ -165,6 +180,7 @@ class Result:
                 "accuracy": {name: Accuracy.from_json(found) for name, found in tree["accuracy"].items()},
                 "cost": Cost(**tree["cost"]),
                 "malicious": tuple(tree.get("malicious", ())),
+                "names": tuple(tree.get("names", ())),
                 "analyses": json.loads(analysed.read_text(encoding="utf-8")) if analysed.exists() else {},
             }
             return cls(**found, folder=folder)

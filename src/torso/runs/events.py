@@ -43,6 +43,28 @@ class Listener:
         return self
 
 
+class Through(Listener):
+    """Passes everything on to another listener; the base of those that do something beside."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def begin(self, begin: Begin) -> None:
+        self.listener.begin(begin)
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.listener.round(round, seconds, accuracy)
+
+    def note(self, text: str) -> None:
+        self.listener.note(text)
+
+    def measuring(self, clients: int) -> None:
+        self.listener.measuring(clients)
+
+    def end(self, result: Result) -> None:
+        self.listener.end(result)
+
+
 class Stop:
     """Set by whoever wants the run to end after the current round, with a checkpoint.
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
+from torso.data.clients import SOURCE
 from torso.errors import RequestError
 from torso.results.checkpoint import load_newest
 from torso.results.folder import fingerprint
 from torso.results.result import Result
 from torso.runs.job import simulate
 from torso.runs.models import TrainedModels
+from torso.runs.objects import hand_over
 
 
 def load(
@@ -20,12 +23,15 @@ def load(
     *,
     data_root: str | Path | None = None,
     device: str = "",
+    clients: Any = None,
+    model: Any = None,
     federation: Federation | None = None,
 ) -> Result:
     """What `torso.run` returned when it ended, from the run's folder.
 
     The clients' data are read and dealt again as config.toml says: `data_root` stands in for its data.root where they
-    have moved, `device` for its run.device, and `federation` for all of it where the data are loaded already."""
+    have moved, `device` for its run.device, and `federation` for all of it where the data are loaded already. `clients`
+    and `model` are those that were handed to `torso.run`, where some were."""
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
         below = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
@@ -40,7 +46,9 @@ def load(
     result = Result.read(folder)
     if not result.ok:
         raise RequestError(f"the run in {str(folder)!r} {result.status}. Only a run that ended well has models.")
-    here = _elsewhere(config, data_root, device)
+    handed = hand_over(_elsewhere(config, data_root, device), clients, model)
+    _check_same(config, handed.config)
+    here = handed.config
     job = simulate(here, federation, begins=False)
     uploads = config.method.server.keeps_uploads
     found = load_newest(folder / "checkpoints", job.model, fingerprint(config), uploads=uploads)
@@ -61,3 +69,13 @@ def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Con
     if device:
         tree["run"]["device"] = device
     return Config(**tree)
+
+
+def _check_same(config: Config, handed: Config) -> None:
+    """Refuse other clients or another model than those of the run."""
+    for key, was, now in (
+        ("clients", config.data.root, handed.data.root if handed.data.source == SOURCE else config.data.root),
+        ("model", config.model.body, handed.model.body),
+    ):
+        if config.data.source == SOURCE and was != now:
+            raise RequestError(f"{key} are not those of the run: it has {was!r}, and these are {now!r}.")

@@ -27,6 +27,7 @@ from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.job import Job, Simulation, simulate
 from torso.runs.models import TrainedModels
+from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.rounds import Round, play_round
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
@@ -46,16 +47,27 @@ def run(
     resume: bool = False,
     listener: Listener | None = None,
     stop: Stop | None = None,
+    clients: Any = None,
+    model: Any = None,
+    on_round: OnRoundCall | None = None,
     federation: Federation | None = None,
     engine: EngineFactory | None = None,
 ) -> Result:
     """Train, measure and record one experiment; `config` may be a mapping with the words of a `Config`.
 
-    With `out` the run has a folder and can be resumed from it; without, it lives in memory. `federation` shares data
-    that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in for what `run.engine`
-    names.
+    With `out` the run has a folder and can be resumed from it; without, it lives in memory.
+
+    `clients`: your own, in place of `data.source`: a list or a dict by name of `(samples, labels)` or of Datasets, or
+    `torso.Clients`. `model`: your own nn.Module, in place of `model.body`; its last linear layer is the head. To resume
+    such a run, hand both over again. `on_round(round, accuracy)` is called after every round.
+
+    `federation` shares data that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in
+    for what `run.engine` names.
     """
-    config = Config.of(config)
+    handed = hand_over(Config.of(config), clients, model)
+    config = handed.config
+    if on_round is not None:
+        listener = OnRound(listener or Listener(), on_round)
     folder = RunFolder.check(Path(out), config, resume) if out is not None else None
     if resume and folder is None:
         raise RequestError("resume needs the folder of the run: out is None.")
@@ -244,6 +256,7 @@ class _Run:
             versions=versions(),
             peak_memory_bytes=self.peak_memory,
             malicious=tuple(sorted(self.job.roster.malicious)),
+            names=self.job.roster.names,
             analyses={**self.counts, **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(self.job, self.state) if isinstance(self.job, Simulation) else None,

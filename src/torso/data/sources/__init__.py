@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
-from torso.data.sources import arrays, cifar, folder, idx, made, table  # registers every source
+from torso.data.sources import arrays, cifar, folder, given, idx, made, table  # registers every source
 from torso.data.sources.base import Source, sources
 from torso.errors import RequestError, from_outside
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-__all__ = ["SEEDLESS", "Source", "arrays", "cifar", "folder", "idx", "load", "made", "sources", "table"]
+__all__ = ["SEEDLESS", "Source", "arrays", "cifar", "folder", "given", "idx", "load", "made", "sources", "table"]
 
 
-SEEDLESS = frozenset({"cifar10", "cifar100", "csv", "digits", "fashion-mnist", "femnist", "folder", "npz"})
+SEEDLESS = frozenset({"cifar10", "cifar100", "csv", "digits", "given", "fashion-mnist", "femnist", "folder", "npz"})
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
 
 

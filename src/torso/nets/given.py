@@ -1,0 +1,73 @@
+"""A module that a program hands over (`torso.run(config, model=…)`), as a body and the start of a head."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from torso.data.inputs import Floats, Input, Pixels, Tokens
+from torso.errors import RequestError
+from torso.nets.bodies import bodies
+from torso.nets.heads import head_inits
+from torso.nets.network import Body, Network
+from torso.nets.split import body_of
+
+
+def register_model(model: Any, name: str = "") -> str:
+    """Let `model.body` and `model.head_init` find a module, and say under which name: where none is given, its class and
+    a checksum of its structure and weights."""
+    if not isinstance(model, nn.Module):
+        raise RequestError(
+            f"model is {type(model).__name__}. Expected: an nn.Module whose last layer is an nn.Linear, or what "
+            "torso.split makes of one"
+        )
+    digest = hashlib.blake2b(repr(model).encode(), digest_size=4)
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(key.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    name = name or f"given:{type(model).__name__}:{digest.hexdigest()}"
+    bodies[name] = GivenBody(copy.deepcopy(model))
+    head_inits[name] = GivenHead(*_last_linear(model))
+    return name
+
+
+@dataclass(frozen=True, eq=False)
+class GivenBody:
+    """The body of a module that a program has handed over, with the weights that it came with."""
+
+    module: nn.Module
+    takes: ClassVar[tuple[type[Input], ...]] = (Pixels, Floats, Tokens)
+
+    def __call__(self, input: Input) -> Body:
+        if isinstance(self.module, Network):
+            return copy.deepcopy(self.module.body)
+        return body_of(self.module)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenHead:
+    """The head begins as the module's own last layer where the sizes fit, and is drawn as usual elsewhere."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, generator: Generator) -> None:
+        if weight.shape != self.weight.shape:
+            head_inits["default"](weight, bias, generator)
+            return
+        with torch.no_grad():
+            weight.copy_(self.weight)
+            if bias is not None:
+                bias.copy_(torch.zeros_like(bias) if self.bias is None else self.bias)
+
+
+def _last_linear(model: nn.Module) -> tuple[Tensor, Tensor | None]:
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    if not layers:
+        raise RequestError(f"{type(model).__name__} has no nn.Linear, so it has no head. Make one its last layer")
+    bias = layers[-1].bias
+    return layers[-1].weight.detach().clone(), None if bias is None else bias.detach().clone()

@@ -1,0 +1,72 @@
+"""Objects of a program, clients and a model, become what a config can name: both meet in the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torso.config import Config
+from torso.data.clients import SOURCE, Clients
+from torso.errors import RequestError
+from torso.measure import Accuracy
+from torso.nets.given import register_model
+from torso.runs.events import Listener, Through
+from torso.runs.rounds import Round
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A config that names the objects; they stay known as long as this is held."""
+
+    config: Config
+    clients: Clients | None = None
+
+
+def hand_over(config: Config, clients: Any = None, model: Any = None) -> Handed:
+    """The config with the objects in the place of what it names."""
+    given = None if clients is None else Clients.of(clients)
+    updates: dict[str, Any] = {}
+    if given is not None:
+        _check_dealing(config)
+        dealt = {"source": SOURCE, "root": given.hand_over(), "partition": "by-client", "clients": 0}
+        updates["data"] = config.data.model_copy(update=dealt)
+    if model is not None:
+        name = register_model(model)
+        init = name if config.model.head_init == "default" else config.model.head_init
+        updates["model"] = config.model.model_copy(update={"body": name, "head_init": init})
+    return Handed(Config.of(config.model_copy(update=updates)) if updates else config, given)
+
+
+def _check_dealing(config: Config) -> None:
+    """Clients that are handed over do not come from elsewhere, and are not dealt again."""
+    if config.data.source == SOURCE:  # of a run that is resumed
+        return
+    usual = Config().data
+    for key in ("source", "root", "partition"):
+        found = getattr(config.data, key)
+        if found != getattr(usual, key):
+            raise RequestError(
+                f"data.{key} = {found!r} says where clients come from, and clients were handed over. Leave out one of them"
+            )
+
+
+OnRoundCall = Callable[[Round, Mapping[str, Accuracy]], object]
+"""(what happened in a round, the accuracies that were measured after it, if any) → whatever."""
+
+
+class OnRound(Through):
+    """Calls a function after every round, beside whoever listens."""
+
+    def __init__(self, listener: Listener, call: OnRoundCall) -> None:
+        super().__init__(listener)
+        if not callable(call):
+            raise RequestError(f"on_round is {type(call).__name__}. Expected: a function of (round, accuracy)")
+        self.call = call
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        super().round(round, seconds, accuracy)
+        self.call(round, accuracy)
+
+    def beside(self) -> Listener:
+        return OnRound(self.listener.beside(), self.call)
