@@ -19,8 +19,8 @@ from torso.nets.split import body_of
 
 
 def register_model(model: Any, name: str = "") -> str:
-    """Let `model.body` and `model.head_init` find a module, and say under which name: where none is given, its class and
-    a checksum of its structure and weights."""
+    """Let `model.body` and `model.head_init` find a module, and say under which name: the given one, or its class and a
+    checksum of its structure and weights."""
     if not isinstance(model, nn.Module):
         raise RequestError(
             f"model is {type(model).__name__}. Expected: an nn.Module whose last layer is an nn.Linear, or what "

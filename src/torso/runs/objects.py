@@ -47,7 +47,8 @@ def _check_dealing(config: Config) -> None:
         found = getattr(config.data, key)
         if found != getattr(usual, key):
             raise RequestError(
-                f"data.{key} = {found!r} says where clients come from, and clients were handed over. Leave out one of them"
+                f"data.{key} = {found!r} says where clients come from, and clients were handed over. "
+                "Leave one of them out"
             )
 
 
