@@ -2,8 +2,8 @@
 
     python bench/checkpoints.py [--body resnet18] [--clients 100] [--fraction 0.1] [--rounds 5] [--out FILE]
 
-Every client keeps a whole network. Each round changes the states of some; a checkpoint follows. `all` writes every state
-each time, as versions before 0.2 did.
+Every client keeps a whole network. Each round changes the states of some; a checkpoint follows. `all` writes all states
+each time, as the first version did.
 """
 
 from __future__ import annotations
