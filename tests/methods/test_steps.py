@@ -183,7 +183,7 @@ def test_pfedme_goes_on_with_theta_from_batch_to_batch(at_once: int, epochs: int
 def test_pfedme_has_no_momentum() -> None:
     plain, usual = (play(job(pfedme(), head="eye", batch_size=1, momentum=m)) for m in (0.0, 0.9))
     assert torch.equal(head(plain), head(usual))
-    assert torch.equal(plain.clients[1].own[HEAD], usual.own[1][HEAD])
+    assert torch.equal(plain.clients[1].own[HEAD], usual.clients[1].own[HEAD])
 
 
 def test_pfedme_server_mixes_by_beta() -> None:
@@ -247,7 +247,7 @@ def test_centralised_is_sgd_over_the_servers_rows() -> None:
     same(told[2][0].model, sgd(EYE, both, 0.5, steps=3))
     assert all(played.participants == () for _, played in told)
     assert [(s.cost.bytes_up, s.cost.bytes_down) for s, _ in told] == [(4, 0)] * 3
-    assert not told[2][0].met
+    assert not told[2][0].server.met
     assert told[0][1].loss == pytest.approx(float(torch.log1p(torch.exp(torch.tensor(-1.0)))), abs=1e-6)
 
 
