@@ -199,8 +199,8 @@ def test_pfedme_server_mixes_by_beta() -> None:
 
 def own_models(task: Simulation, state: State) -> tuple[Model, Model]:
     """What evaluation begins with, for both clients."""
-    desk = Desk.at(task.net, task.federation)
-    held = desk.holding(state.clients).models(state.model, (0, 1))
+    desk = Desk.at(task.net, task.federation).holding(state.clients)
+    held = desk.models(state.model, (0, 1))
     begun = evaluation_of(task, task.stage(state.round), state).own(desk, (0, 1), held)
     first, second = ({name: tensor[k] for name, tensor in begun.items()} for k in (0, 1))
     return read(first), read(second)
