@@ -208,11 +208,8 @@ def test_the_best_epoch_on_test_data_is_one_of_the_run_of_everybody_alone() -> N
 def test_epochs_of_a_client_alone_are_all_there_and_end_where_it_ends() -> None:
     """Three rounds of two epochs; a method without rounds has none, and so nothing to choose from."""
     job = simulate(Config(method="local-only", **SMALL))
-    how, desk, clients = (
-        evaluation_of(job, job.plan[0], State.begin(job.model)),
-        Desk.at(job.net, job.federation),
-        [0, 3],
-    )
+    how = evaluation_of(job, job.plan[0], State.begin(job.model))
+    desk, clients = Desk.at(job.net, job.federation), [0, 3]
     epochs = [{n: t.clone() for n, t in models.items()} for models in how.alone_by_epoch(desk, clients)]
     assert len(epochs) == 6
     end = how.alone(desk, clients)

@@ -36,7 +36,7 @@ def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) 
     job = simulate(config, federation)
     state = State.begin(job.model)
     with OneByOne(job.net, federation, workers=2, at_once=at_once) as engine:
-        return evaluate(engine, federation, names, state, evaluation_of(job, job.plan[0], state), job.measured_clients)
+        return evaluate(engine, job.roster, names, state, evaluation_of(job, job.plan[0], state), job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -145,10 +145,8 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
     )
     assert result.state is not None
     assert result.initial is not None
-    (visited, *_), (absent, *_) = (
-        sorted(result.state.clients.of_kind("own")),
-        sorted(set(range(4)) - set(result.state.clients.of_kind("own"))),
-    )
+    came = set(result.state.clients.of_kind("own"))
+    (visited, *_), (absent, *_) = sorted(came), sorted(set(range(4)) - came)
     own = result.network(visited).state_dict()
     assert all(torch.equal(own[name], tensor) for name, tensor in result.state.clients[visited].own.items())
     start = result.initial.state_dict()

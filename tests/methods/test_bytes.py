@@ -213,6 +213,20 @@ def assert_same_sent(one: Sent, other: Sent) -> None:
     assert one.scores is None or other.scores is None or torch.equal(one.scores, other.scores)
 
 
+def test_clients_are_told_of_no_models_but_those_that_they_are_offered() -> None:
+    """Whoever carries the message of some clients has what those get, and no more."""
+    uploads = {k: {"w": torch.full((2,), float(k))} for k in range(4)}
+    told = Told(2, {"w": torch.zeros(2)}, (), 3, offers={0: (1, 3), 1: (3,), 2: ()}, uploads=uploads)
+    part = told.for_clients([0, 2])
+    assert part.offers == {0: (1, 3), 2: ()}
+    assert list(part.uploads) == [1, 3]
+    assert set(told.message(0).tensors) == {"model 1/w", "model 3/w"} == set(part.message(0).tensors)
+    assert told.message(1).numbers.offers == (3,)
+    assert told.message(2).tensors == {}
+    plain = Told(2, {"w": torch.zeros(2)}, ("w",), 3)
+    assert plain.for_clients([1]) is plain
+
+
 # Messages from outside
 
 NUMBERS = Numbers(kind="sent", round=3, client=1, samples=40, loss=0.5)
