@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import torch
 from tests.methods import tiny
+from tests.methods.test_pairs import assert_same
 from tests.methods.tiny import tiny_parts  # noqa: F401  a fixture
 from tests.runs import samples
 from torch import Tensor
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
-from torso import Config, RequestError, Result, run
+from torso import Config, RequestError, Result, load, run
 from torso.cli import app
 from torso.data import build, partitions, sources
 from torso.data.batches import Batch
@@ -33,6 +34,7 @@ from torso.measure import measures
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors, bodies
 from torso.personal.state import State
+from torso.personal.store import ClientState
 from torso.registry import Registry
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
@@ -161,8 +163,8 @@ def second_round(notes: dict[int, Tensors] | None = None, **options: Any) -> Sta
     from fedala import FedALA
 
     task = tiny.job(replace(methods["fedala"], personal=FedALA(**options)), lr=1e-30)
-    own = {k: {"head.weight": w} for k, w in OLD.items()}
-    start = State.begin({**task.model, "head.weight": MEAN}, round=1, own=own, notes=notes or {})
+    held = {k: ClientState(own={"head.weight": w}, notes=(notes or {}).get(k, {})) for k, w in OLD.items()}
+    start = State.begin({**task.model, "head.weight": MEAN}, held, round=1)
     with OneByOne(task.net, task.federation, workers=1) as engine:
         return play_round(task.stage(2), start, task.roster, engine, seed=0)[0]
 
@@ -237,9 +239,9 @@ def test_the_lower_part_is_taken_as_received() -> None:
 
     for lower, expected in (("body", [1.0, 1.0]), ("none", [3.0, 1.0])):
         task = tiny.job(replace(methods["fedala"], personal=FedALA(lower=lower, lr=1e6)), lr=1e-30)
-        own = {0: {"head.weight": OLD[0], "body.blocks.0.weight": torch.full((2,), 3.0)}}
+        held = {0: ClientState(own={"head.weight": OLD[0], "body.blocks.0.weight": torch.full((2,), 3.0)})}
         with OneByOne(task.net, task.federation, workers=1) as engine:
-            start = State.begin({**task.model, "head.weight": MEAN}, round=1, own=own)
+            start = State.begin({**task.model, "head.weight": MEAN}, held, round=1)
             state, _ = play_round(task.stage(2), start, task.roster, engine, seed=0)
         assert state.clients[0].own["body.blocks.0.weight"].tolist() == expected
 
@@ -295,7 +297,7 @@ def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
 
 
 def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small) -> None:
-    assert mixed.state.clients.of_kind("own").keys() == mixed.state.met
+    assert mixed.state.clients.of_kind("own").keys() == mixed.state.server.met
     assert not mixed.state.clients.of_kind("kept")
     plain = small("fedavg").result.cost
     assert (mixed.result.cost.bytes_up, mixed.result.cost.bytes_down) == (plain.bytes_up, plain.bytes_down)
@@ -307,9 +309,11 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) ->
     with pytest.raises(Stopped):
         run(samples.tiny("fedala"), tmp_path / "half", listener=listener, stop=listener.stop)
     assert run(samples.tiny("fedala"), tmp_path / "half", resume=True).ok
-    whole, half = (samples.last_tensors(tmp_path / name) for name in ("whole", "half"))
-    assert any(name.startswith("own/") for name in whole)
-    assert samples.same_tensors(whole, half)
+    whole, half = (load(tmp_path / name).state for name in ("whole", "half"))
+    assert whole is not None
+    assert half is not None
+    assert whole.clients.of_kind("own")
+    assert_same(whole, half)
     assert samples.result_of(tmp_path / "whole") == samples.result_of(tmp_path / "half")
 
 

@@ -97,10 +97,10 @@ def test_the_server_keeps_the_mean_over_all_clients(method: str, workers: int) -
     state = result.state
     assert state is not None
     assert 3 < len(state.clients.of_kind("memory")) < 10
-    for name, mean in state.drift.items():
+    for name, mean in state.server.drift.items():
         total = torch.stack([own[name] for own in state.clients.of_kind("memory").values()]).sum(dim=0)
         assert_close(mean, total / 10, rtol=1e-4, atol=1e-6)
-    head = {name for name in state.drift if name.startswith("head.")}
+    head = {name for name in state.server.drift if name.startswith("head.")}
     assert bool(head) == ("babu" not in method)  # +BABU: every piece of state is restricted to the body (3.11)
 
 
@@ -110,7 +110,7 @@ def test_scaffold_round_by_hand() -> None:
     first, second = (state.clients[k].memory["head.weight"] for k in (0, 1))
     assert_close(first, torch.tensor([[-0.5, 0.0], [0.5, 0.0]]))
     assert_close(second, torch.tensor([[0.0, 0.5], [0.0, -0.5]]))
-    assert_close(state.drift["head.weight"], (first + second) / 2)
+    assert_close(state.server.drift["head.weight"], (first + second) / 2)
     assert_close(tiny.head(state), -(0.25 * first + 0.75 * second))
 
 
@@ -121,13 +121,13 @@ def test_feddyn_round_by_hand() -> None:
     mean = 0.25 * w0 + 0.75 * w1
     assert_close(state.clients[0].memory["head.weight"], -0.01 * w0)
     assert_close(tiny.head(state), mean + 0.5 * (w0 + w1))
-    assert_close(state.shown["head.weight"], mean)
-    assert not tiny.play(tiny.job({"name": "feddyn", "drift": {"report": "cloud"}})).shown
+    assert_close(state.server.shown["head.weight"], mean)
+    assert not tiny.play(tiny.job({"name": "feddyn", "drift": {"report": "cloud"}})).server.shown
 
 
 def test_feddyn_with_a_large_alpha_stays_where_it_was() -> None:
     state = tiny.play(tiny.job({"name": "feddyn", "drift": {"alpha": 1e4}}, lr=1e-4, local_epochs=50))
-    assert float(state.shown["head.weight"].abs().max()) < 1e-3
+    assert float(state.server.shown["head.weight"].abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize(("method", "factor"), [("scaffold", 2), ("feddyn", 1), ("fedexp", 1), ("fedadam", 1)])

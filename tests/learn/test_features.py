@@ -36,7 +36,7 @@ def course_of(
     desk = Desk.at(job.net, job.federation)
     how = Habits(20, 0.9, 0.001, **habits)
     course = Course(desk.room, desk.train_deck(clients), lessons(job.net, plan, 3, 0.05), how, Shuffle(0, "t", 1))
-    return course, desk.models(job.model, {}, clients)
+    return course, desk.models(job.model, clients)
 
 
 def walked(course: Course, start: Tensors, anchor: Local | None = None) -> list[Learned]:

@@ -27,6 +27,7 @@ from torso.measure.analyses.models import class_sums, factors
 from torso.measure.analyses.similarity import mean_cosine
 from torso.measure.evaluate import own_models
 from torso.personal.state import State
+from torso.personal.store import ClientState
 from torso.runs.analyses import scene_of, watch_round
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
@@ -188,7 +189,7 @@ def test_the_cross_client_matrix_by_hand(at_once: int) -> None:
     """Client 0's own model is right once, of class 1, which is two thirds of client 1; the others hold the first model,
     whose P-FL is ⅔, ⅖ and 1 by the mixes of clients 0, 1 and 2 (test_mixes.py)."""
     job = job_of(["cross_client"], "ditto")
-    state = State.begin(job.model, own={0: {"head.weight": SWAPPED}})
+    state = State.begin(job.model, {0: ClientState(own={"head.weight": SWAPPED})})
     make = Batched if at_once > 1 else OneByOne
     with make(job.net, job.federation, at_once=at_once) as engine:
         found = at_end(["cross_client"], scene_of(job, state, engine))["cross_client"]
@@ -219,7 +220,7 @@ def test_layer_similarity_is_that_of_clients_fine_tuned_one_by_one() -> None:
             for epochs, model in own_models(desk, [k], held, how, [1, 20])
         }
         for k in range(5)
-        for held in [desk.models(result.generic, {}, [k])]
+        for held in [desk.models(result.generic, [k])]
     ]
     for epochs, (place, layer) in itertools.product((1, 20), enumerate(found["layers"])):
         flat = [model[epochs][layer].flatten() for model in tuned]
@@ -268,7 +269,12 @@ def test_every_run_counts_its_classes_and_nothing_else_unasked(tmp_path: Path) -
 
 def test_too_many_clients_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "MOST_CLIENTS", 9)
-    assert class_counts(samples.digits()) == {}
+    job = simulate(samples.tiny(), samples.digits())
+    with OneByOne(job.net, job.federation) as engine:
+        assert class_counts(engine, job.roster) == {}
+        monkeypatch.setattr(walk, "MOST_CLIENTS", 10)
+        assert np.array(class_counts(engine, job.roster)["class_counts"]).shape == (10, 10)
+        assert class_counts(engine, replace(job.roster, counts_are_known=False)) == {}
 
 
 EVERY = ("measure.analyses=" + ",".join(OF_ROUNDS), "measure.analyses_every=3", "measure.names=[]")

@@ -23,6 +23,7 @@ from torso.engine import Batched, Desk, OneByOne
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.measure.mixes import right_by_side, weigh
 from torso.personal.state import State
+from torso.personal.store import ClientState
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Listener
 from torso.runs.job import Simulation, simulate
@@ -42,7 +43,7 @@ def job_of(method: str = "fedavg", federation: Federation | None = None, **secti
 def measured(
     job: Simulation, names: list[str], at_once: int = 1, own: Mapping[int, dict[str, Tensor]] | None = None
 ) -> dict[str, Accuracy]:
-    state = State.begin(job.model, own=own or {})
+    state = State.begin(job.model, {k: ClientState(own=mine) for k, mine in (own or {}).items()})
     how = evaluation_of(job, job.plan[0], state)
     make = partial(OneByOne, workers=2) if at_once == 1 else Batched
     with make(job.net, job.federation, at_once=at_once) as engine:
@@ -94,7 +95,7 @@ def test_inside_and_outside_recombine_to_the_whole() -> None:
     job = simulate(Config(data={"clients": 10, "shards": 5, "test_shards": 10}))
     clients = list(job.measured_clients)
     desk = Desk.at(job.net, job.federation)
-    _, there = right_by_side(desk, clients, desk.models(job.model, {}, clients), 128)
+    _, there = right_by_side(desk, clients, desk.models(job.model, clients), 128)
     whole = measured(job, ["initial", "id_before", "ood_before"])
     assert (there > 0).all()  # both kinds of samples for everybody, or the test would say little
     share = there / there.sum(dim=1, keepdim=True)
@@ -171,7 +172,7 @@ def test_the_best_epoch_on_test_data_is_each_clients_own(at_once: int) -> None:
     second, third = ({**first, "head.weight": torch.eye(4)[:, [k]].expand(4, 2)} for k in (1, 3))
 
     def by_epoch(desk: Desk, clients: Sequence[int]) -> Iterator[dict[str, Tensor]]:
-        return (desk.models(model, {}, clients) for model in (first, second, third))
+        return (desk.models(model, clients) for model in (first, second, third))
 
     how = replace(evaluation_of(job, job.plan[0], State.begin(first)), alone_by_epoch=by_epoch)
     with Batched(job.net, job.federation, at_once=at_once) as engine:
@@ -207,11 +208,8 @@ def test_the_best_epoch_on_test_data_is_one_of_the_run_of_everybody_alone() -> N
 def test_epochs_of_a_client_alone_are_all_there_and_end_where_it_ends() -> None:
     """Three rounds of two epochs; a method without rounds has none, and so nothing to choose from."""
     job = simulate(Config(method="local-only", **SMALL))
-    how, desk, clients = (
-        evaluation_of(job, job.plan[0], State.begin(job.model)),
-        Desk.at(job.net, job.federation),
-        [0, 3],
-    )
+    how = evaluation_of(job, job.plan[0], State.begin(job.model))
+    desk, clients = Desk.at(job.net, job.federation), [0, 3]
     epochs = [{n: t.clone() for n, t in models.items()} for models in how.alone_by_epoch(desk, clients)]
     assert len(epochs) == 6
     end = how.alone(desk, clients)

@@ -36,7 +36,7 @@ def measured(names: list[str], at_once: int = 1, **sections: dict[str, object]) 
     job = simulate(config, federation)
     state = State.begin(job.model)
     with OneByOne(job.net, federation, workers=2, at_once=at_once) as engine:
-        return evaluate(engine, federation, names, state, evaluation_of(job, job.plan[0], state), job.measured_clients)
+        return evaluate(engine, job.roster, names, state, evaluation_of(job, job.plan[0], state), job.measured_clients)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -76,7 +76,7 @@ def test_equal_shares_of_every_class_are_the_plain_accuracy() -> None:
     config = Config(data={"clients": 1, "partition": "iid", "source": "synthetic"})
     job = simulate(config)
     desk = Desk.at(job.net, job.federation)
-    tensors = desk.models(job.model, {}, [0])
+    tensors = desk.models(job.model, [0])
     right, there = right_by_class(desk, [0], tensors, 128)
     counts = job.federation.class_counts[0]
     assert len(set(counts.tolist())) == 1  # the synthetic source deals equal classes
@@ -100,7 +100,7 @@ def test_a_newcomer_gets_a_head_made_from_its_class_proportions_alone(rod: Resul
     assert rod.federation is not None
     assert rod.state is not None
     newcomer = int(rod.federation.newcomers[0])
-    assert newcomer not in rod.state.met
+    assert newcomer not in rod.state.server.met
     net = rod.network(newcomer, personal=False)
     model, counts = rod.state.model, rod.federation.class_counts[newcomer].double()
     mix = counts / counts.sum()
@@ -145,10 +145,8 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
     )
     assert result.state is not None
     assert result.initial is not None
-    (visited, *_), (absent, *_) = (
-        sorted(result.state.clients.of_kind("own")),
-        sorted(set(range(4)) - set(result.state.clients.of_kind("own"))),
-    )
+    came = set(result.state.clients.of_kind("own"))
+    (visited, *_), (absent, *_) = sorted(came), sorted(set(range(4)) - came)
     own = result.network(visited).state_dict()
     assert all(torch.equal(own[name], tensor) for name, tensor in result.state.clients[visited].own.items())
     start = result.initial.state_dict()
@@ -177,7 +175,7 @@ def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
     sections = {"data": {"clients": 10, "new_clients": 2}, "model": {"head_bias": False}, "personalize": {"epochs": 2}}
     hyper, linear = (simulate(Config(method=name, **sections)) for name in ("fedrod-hyper", "fedrod-linear"))
     clients = hyper.federation.newcomers.tolist()
-    held = Desk.at(hyper.net, hyper.federation).models(hyper.model, {}, clients)
+    held = Desk.at(hyper.net, hyper.federation).models(hyper.model, clients)
     hidden = torch.relu(held["head.personal.first.weight"] @ held["head.personal.mix"][..., None])
     made = (held["head.personal.second.weight"] @ hidden).view_as(held["head.generic.weight"])
     shared = {n: t for n, t in held.items() if "personal" not in n}

@@ -107,6 +107,10 @@ def same(found: Mapping[str, Tensor], expected: Model, head: str = HEAD, tol: fl
     assert_close(found[head].double(), torch.from_numpy(expected.w), atol=tol, rtol=tol)
 
 
+def equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def read(found: Mapping[str, Tensor], head: str = HEAD) -> Model:
     return Model(found[BODY].double().numpy(), found[head].double().numpy())
 

@@ -1,9 +1,14 @@
-"""Bytes (spec 14.1 and 18.11): messages of real runs as they would be sent, and the table worked out for MobileNet."""
+"""Bytes (spec 14.1 and 18.11): messages of real runs, messages from outside, and the table worked out for MobileNet."""
 
 from __future__ import annotations
 
+import json
+import math
+import pickle
+import re
+import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self, cast
 
@@ -16,18 +21,23 @@ from torso.config import DataConfig, RunConfig
 from torso.data import Federation, Pixels, Split, build
 from torso.engine import SERVER, Desk, Engine, OneByOne, engines
 from torso.engine.base import T, Work
+from torso.errors import RequestError
 from torso.methods import methods
 from torso.nets import Network, Tensors
 from torso.nets import build as build_net
 from torso.personal import Fomo
 from torso.personal.state import State
-from torso.runs.cost import down, up
+from torso.personal.store import KINDS, NOTHING, ClientState, Store
+from torso.runs.cost import down, schema_bytes, up
 from torso.runs.exchange import ClassSums, opened
 from torso.runs.job import simulate
-from torso.runs.rounds import play_round
+from torso.runs.messages import Message, Numbers, Schema, Sent, Told, schema_of
+from torso.runs.rounds import play_round, visit_of
 from torso.runs.stages import Stage, stages
-from torso.runs.visit import Sent, Visit
+from torso.runs.visit import Visit
 from torso.server.state import Cost
+
+from .by_hand import equal
 
 DATA: dict[str, Any] = {
     "source": "synthetic",
@@ -40,12 +50,32 @@ DATA: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class Visited:
+    """The visits of one round, as an engine sees them."""
+
+    visit: Visit
+    clients: tuple[int, ...]
+    store: Store  # what the clients held before
+    came: tuple[Sent, ...]
+
+    @property
+    def told(self) -> Told:
+        return self.visit.told
+
+    def messages(self) -> Iterator[tuple[Message, Message]]:
+        """What each client was sent, and what it sent back."""
+        places = ((sent, place) for sent in self.came for place in range(len(sent.clients)))
+        for client, (sent, place) in zip(self.clients, places, strict=True):
+            yield self.told.message(client), sent.message(place)
+
+
 class Spy:
     """An engine that keeps what it is asked to do: visits, and what came back; class sums of FedNCM."""
 
     def __init__(self, net: Network, federation: Federation, workers: int, at_once: int) -> None:
         self.inner, self.desk = OneByOne(net, federation, workers, at_once), Desk.at(net, federation)
-        self.visits: list[tuple[Visit, tuple[int, ...], list[Sent]]] = []
+        self.visits: list[Visited] = []
         self.sums: list[Tensors] = []
 
     def __enter__(self) -> Self:
@@ -55,10 +85,10 @@ class Spy:
     def __exit__(self, *exc: object) -> None:
         self.inner.__exit__(*exc)
 
-    def map(self, work: Work[T], clients: Sequence[int]) -> Iterator[T]:
-        came, what = list(self.inner.map(work, clients)), cast(object, work)
+    def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
+        came, what = list(self.inner.map(work, clients, store)), cast(object, work)
         if isinstance(what, Visit) and list(clients) != [SERVER]:
-            self.visits.append((what, tuple(clients), cast(list[Sent], came)))
+            self.visits.append(Visited(what, tuple(clients), store or Store(), tuple(cast(list[Sent], came))))
         if isinstance(what, ClassSums):
             self.sums += cast(list[Tensors], came)
         return iter(came)
@@ -95,7 +125,7 @@ def watched(
     )
     result = run(config, federation=data())
     job = simulate(config, data())
-    return result, made[0], [job.stage(visit.state.round + 1) for visit, _, _ in made[0].visits]
+    return result, made[0], [job.stage(visited.told.round) for visited in made[0].visits]
 
 
 def once(result: Result) -> Cost:
@@ -103,19 +133,23 @@ def once(result: Result) -> Cost:
     assert result.state is not None
     method, images = methods[result.method], data().train.samples
     meta = method.meta_data or method.step.uses_meta
-    given = len(images[data().meta_rows].numpy().tobytes()) * len(result.state.met) if meta else 0
+    given = len(images[data().meta_rows].numpy().tobytes()) * len(result.state.server.met) if meta else 0
     taken = len(images[data().server_rows].numpy().tobytes()) if method.server_data != "none" else 0
     return Cost(bytes_up=taken, bytes_down=given)
 
 
 @pytest.mark.parametrize("name", sorted(methods))
 def test_the_messages_of_a_run_are_as_long_as_its_cost_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted is what is sent: the tensors of each message, which are those that `cost` has said before."""
     result, spy, plan = watched(monkeypatch, name)
     assert result.ok
     sent, got = 0, sum(map(wire, spy.sums))  # class sums are FedNCM's only message
-    for (visit, clients, _), stage in zip(spy.visits, plan, strict=True):
-        for client in clients:
-            sent, got = sent + wire(down(stage, visit, client)), got + wire(up(stage, visit, client))
+    for visited, stage in zip(spy.visits, plan, strict=True):
+        for client, (down_there, back) in zip(visited.clients, visited.messages(), strict=True):
+            sent, got = sent + wire(down_there.tensors), got + wire(back.tensors)
+            assert down_there.schema == schema_of(down(visited.told, client))
+            assert back.schema == up(stage, visited.told, client)
+            assert wire(back.tensors) == schema_bytes(up(stage, visited.told, client))
     extra = once(result)
     assert (result.cost.bytes_down, result.cost.bytes_up) == (sent + extra.bytes_down, got + extra.bytes_up)
     assert (sent + got == 0) == (name in {"local-only", "centralized", "centralized-body"})
@@ -126,66 +160,207 @@ def test_running_statistics_are_in_the_messages(name: str, monkeypatch: pytest.M
     """ResNet-8's statistics travel with the model, two floats a channel and a counter of 8 bytes a layer (spec 1.6)."""
     result, spy, plan = watched(monkeypatch, name, "resnet8")
     sent = got = 0
-    for (visit, clients, _), stage in zip(spy.visits, plan, strict=True):
-        for client in clients:
-            sent, got = sent + wire(down(stage, visit, client)), got + wire(up(stage, visit, client))
-            assert any(key.endswith("running_mean") for key in up(stage, visit, client))
-            assert any(tensor.dtype == torch.int64 for tensor in up(stage, visit, client).values())
+    for visited, stage in zip(spy.visits, plan, strict=True):
+        for client, (down_there, back) in zip(visited.clients, visited.messages(), strict=True):
+            sent, got = sent + wire(down_there.tensors), got + wire(back.tensors)
+            assert back.schema == up(stage, visited.told, client)
+            assert any(key.endswith("running_mean") for key in back.tensors)
+            assert any(tensor.dtype == torch.int64 for tensor in back.tensors.values())
     assert (result.cost.bytes_down, result.cost.bytes_up) == (sent, got)
 
 
-def told(visit: Visit, stage: Stage, client: int, start: Tensors) -> Visit:
-    """The visit of a client that knows the model of the start, its own store, and the message: nothing else."""
-    state, message = visit.state, down(stage, visit, client)
-
-    def part(kind: str) -> Tensors:
-        return {key.partition("/")[2]: t for key, t in message.items() if key.partition("/")[0] == kind}
-
-    def own(held: Any) -> dict[int, Tensors]:
-        return {client: held[client]} if client in held else {}
-
-    others = {other: part(f"model {other}") for other in visit.offers.get(client, ()) if other != client}
-    alone = State(
-        model={**start, **part("model")},
-        round=state.round,
-        drift=part("drift"),
-        private={**others, **own(state.private)},
-        memory=own(state.memory),
-        own=own(state.own),
-        notes=own(state.notes),
-        origin=start if state.origin else {},
-    )
-    return replace(visit, state=alone, gathered=part("mean"))
+def posted(message: Message, schema: Schema) -> Message:
+    """The message after its way as bytes, which are the tensors and a header."""
+    data = message.encode()
+    came = Message.decode(data, schema)
+    assert came.numbers == message.numbers
+    assert equal(came.tensors, message.tensors)
+    assert len(data) == 8 + int.from_bytes(data[:8], "little") + wire(message.tensors)
+    return came
 
 
 @pytest.mark.parametrize("name", sorted(methods))
 def test_a_message_is_all_that_a_participant_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same visit from the message alone: the same bits come back, and the server uses nothing that is not in `up`.
+    """The same visit from the bytes of the message alone, by a client that knows the model of the start and its own
+    store: the same bits come back. The server has them from the bytes of the answer alone, and its schema.
 
     FedDyn's memory is worked out by both sides from the model that travels, so it is not sent (spec 3.8)."""
     _, spy, plan = watched(monkeypatch, name, rounds=3)
     starts: dict[int, Tensors] = {}
-    for (visit, clients, came), stage in zip(spy.visits, plan, strict=True):
-        start = starts.setdefault(stage.first, visit.state.model)
-        for client, sent in zip(clients, came, strict=True):
-            again = told(visit, stage, client, start)(spy.desk, [client])
-            assert torch.equal(again.loss, sent.loss)
-            for found, expected in [
-                (again.total, sent.total),
-                (again.change, sent.change),
-                *[
-                    (getattr(again, held).get(client, {}), getattr(sent, held).get(client, {}))
-                    for held in ("kept", "memory", "own", "notes")
-                ],
-            ]:
-                assert found.keys() == expected.keys()
-                assert all(torch.equal(found[key], expected[key]) for key in found)
-            message = up(stage, visit, client)
-            returned = {f"model/{key}" for key in (sent.total if visit.averaged else sent.kept[client])}
-            returned |= {f"drift/{key}" for key in sent.change} if stage.method.drift.sends else set()
-            assert returned == message.keys() - {"scores"}
-            if "scores" in message:
-                assert len(message["scores"]) == len(visit.offers[client])
+    for visited, stage in zip(spy.visits, plan, strict=True):
+        told = visited.told
+        start = starts.setdefault(stage.first, told.model)
+        for client, sent, (down_there, back) in zip(visited.clients, visited.came, visited.messages(), strict=True):
+            heard = Told.heard(posted(down_there, down_there.schema), start, stage.method.personal.from_start)
+            desk = spy.desk.holding(visited.store.of([client]))
+            again = visit_of(stage, heard, seed=0)(desk, [client])
+            assert_same_sent(again, sent)
+            for kind in KINDS:
+                assert equal(*(getattr(each.left.get(client, NOTHING), kind) for each in (again, sent)))
+            assert back.numbers.samples == data().roster.sizes[client]
+            assert_same_sent(Sent.received(posted(back, up(stage, told, client))), sent)
+
+
+def assert_same_sent(one: Sent, other: Sent) -> None:
+    """All that the server is told."""
+    assert (one.round, one.clients, one.samples) == (other.round, other.clients, other.samples)
+    assert torch.equal(one.loss, other.loss)
+    assert bool(one.finite) == bool(other.finite)
+    assert equal(one.model, other.model)
+    assert equal(one.drift, other.drift)
+    assert (one.scores is None) == (other.scores is None)
+    assert one.scores is None or other.scores is None or torch.equal(one.scores, other.scores)
+
+
+def test_clients_are_told_of_no_models_but_those_that_they_are_offered() -> None:
+    """Whoever carries the message of some clients has what those get, and no more."""
+    uploads = {k: {"w": torch.full((2,), float(k))} for k in range(4)}
+    told = Told(2, {"w": torch.zeros(2)}, (), 3, offers={0: (1, 3), 1: (3,), 2: ()}, uploads=uploads)
+    part = told.for_clients([0, 2])
+    assert part.offers == {0: (1, 3), 2: ()}
+    assert list(part.uploads) == [1, 3]
+    assert set(told.message(0).tensors) == {"model 1/w", "model 3/w"} == set(part.message(0).tensors)
+    assert told.message(1).numbers.offers == (3,)
+    assert told.message(2).tensors == {}
+    plain = Told(2, {"w": torch.zeros(2)}, ("w",), 3)
+    assert plain.for_clients([1]) is plain
+
+
+# Messages from outside
+
+NUMBERS = Numbers(kind="sent", round=3, client=1, samples=40, loss=0.5)
+SENT = Message(
+    NUMBERS,
+    {"model/w": torch.arange(6.0).view(2, 3), "model/count": torch.tensor(7), "scores": torch.tensor([1.0, -2.0])},
+)
+
+
+@pytest.mark.parametrize("loss", [0.1, math.inf, math.nan])
+def test_numbers_come_back_as_they_were(loss: float) -> None:
+    """A float has all its bits, and a loss that burst stays one: the server says so (spec 3.7)."""
+    sent = Message(NUMBERS.model_copy(update={"loss": loss}), SENT.tensors)
+    came = Message.decode(sent.encode(), SENT.schema).numbers
+    assert struct.pack("d", came.loss) == struct.pack("d", loss)
+    assert bool(Sent.received(sent).finite) == math.isfinite(loss)
+    assert came.model_copy(update={"loss": 0.5}) == NUMBERS
+
+
+def test_a_tensor_of_a_stack_is_sent_alone() -> None:
+    """Rows of [G, *], columns, and a tensor that is repeated without memory of its own."""
+    stack = torch.arange(12.0).view(3, 2, 2)
+    tensors = {"row": stack[1], "turned": stack[0].T, "wide": torch.ones(1).expand(4, 1), "none": torch.zeros(0, 3)}
+    came = Message.decode(Message(NUMBERS, tensors).encode(), schema_of(tensors))
+    assert equal(came.tensors, tensors)
+
+
+def header_of(message: Message, without: str = "", **changes: Any) -> bytes:
+    """The bytes of a message with another header."""
+    data = message.encode()
+    size = int.from_bytes(data[:8], "little")
+    header = {k: v for k, v in {**json.loads(data[8 : 8 + size]), **changes}.items() if k != without}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def numbers(**changes: Any) -> dict[str, str]:
+    return {"torso": json.dumps({**json.loads(NUMBERS.model_dump_json()), **changes})}
+
+
+def scores(dtype: str, shape: Sequence[int], begin: int = 0) -> bytes:
+    one = Message(NUMBERS, {"scores": SENT.tensors["scores"]})
+    return header_of(one, scores={"dtype": dtype, "shape": shape, "data_offsets": [begin, begin + 8]})
+
+
+WRONG: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "header too small"),
+    "noise": (bytes(range(256)), "header too large"),
+    "cut": (SENT.encode()[:-1], "file not fully covered"),
+    "longer": (SENT.encode() + b"!", "file not fully covered"),
+    "a pickle": (pickle.dumps({"model/w": 1}), "header too large"),
+    "no numbers": (header_of(SENT, without="__metadata__"), "its header has no numbers"),
+    "no metadata": (header_of(SENT, __metadata__=None), "its header has no numbers"),
+    "others' metadata": (header_of(SENT, __metadata__={"format": "pt"}), "Expected: an entry 'torso'"),
+    "a list of numbers": (header_of(SENT, __metadata__={"torso": "[1, 2]"}), "numbers: Input should be an object"),
+    "no JSON": (header_of(SENT, __metadata__={"torso": "{"}), "numbers: Invalid JSON"),
+    "deep": (header_of(SENT, __metadata__={"torso": "[" * 100_000}), "numbers: Invalid JSON"),
+    "another kind": (
+        header_of(SENT, __metadata__=numbers(kind="asked")),
+        "numbers.kind: Input should be 'told' or 'sent'",
+    ),
+    "a word": (header_of(SENT, __metadata__=numbers(samples="40")), "numbers.samples: Input should be a valid integer"),
+    "one too many": (header_of(SENT, __metadata__=numbers(price=3)), "numbers.price: Extra inputs are not permitted"),
+    "half a client": (
+        header_of(SENT, __metadata__=numbers(client=1.5)),
+        "numbers.client: Input should be a valid integer",
+    ),
+    "a tensor of no type": (scores("F7", [2]), "unknown variant `F7`"),
+    "a tensor of a strange type": (scores("F4", [16]), "F4"),
+    "a tensor of another length": (scores("F32", [3]), "invalid shape, data type, or offset"),
+    "a tensor of negative length": (scores("F32", [-2]), "-2"),
+    "a tensor without end": (scores("F32", [2**62, 4]), "overflow"),
+    "a tensor from elsewhere": (scores("F32", [2], 10**6), "tensor `scores`"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_message_is_refused(what: str) -> None:
+    data, said = WRONG[what]
+    with pytest.raises(RequestError, match=rf"^a message of {len(data)} bytes cannot be read: .*{re.escape(said)}"):
+        Message.decode(data)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_message_of_mutated_bytes_is_read_or_refused(checked: bool) -> None:
+    """Bytes changed, cut out, repeated or put in, most of them in the header: a message, or RequestError; what is read
+    fits the schema."""
+    rng, whole = np.random.default_rng(0), SENT.encode()
+    header, schema, read = 8 + int.from_bytes(whole[:8], "little"), SENT.schema if checked else None, 0
+    for _ in range(4000):
+        bent = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(header if rng.random() < 0.9 else len(bent)))
+            piece = bytes(rng.integers(32, 127, rng.integers(1, 4), dtype=np.uint8))
+            change = rng.integers(4)
+            if change == 0:
+                bent[at] = int(rng.integers(256))
+            elif change == 1:
+                bent[at : at + 1] = piece
+            elif change == 2:
+                del bent[at : at + int(rng.integers(1, 9))]
+            else:
+                bent[at:at] = bent[at : at + int(rng.integers(1, 9))]
+        try:
+            came = Message.decode(bytes(bent), schema)
+        except RequestError:
+            continue
+        read += 1
+        assert schema is None or came.schema == schema
+        if came.numbers.kind == "sent":
+            assert Sent.received(came).clients == (came.numbers.client,)
+    assert 0 < read < 2000
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model/w": torch.zeros(2, 4)}, r"model/w is torch\.float32 \[2, 4\]\. Expected: torch\.float32 \[2, 3\]"),
+        ({"model/w": torch.zeros(2, 3).double()}, r"model/w is torch\.float64 \[2, 3\]\. Expected: torch\.float32"),
+        ({"model/w": None}, r"model/w is not there\. Expected: torch\.float32 \[2, 3\]"),
+        ({"head": torch.zeros(1)}, r"head is torch\.float32 \[1\]\. Expected: not there"),
+    ],
+)
+def test_a_message_that_does_not_fit_the_schema_is_refused_by_client_and_tensor(change: Any, said: str) -> None:
+    tensors = {name: tensor for name, tensor in {**SENT.tensors, **change}.items() if tensor is not None}
+    with pytest.raises(RequestError, match=f"^the sent message of client 1: {said}"):
+        Message.decode(Message(NUMBERS, tensors).encode(), SENT.schema)
+
+
+def test_a_message_for_somebody_else_is_refused() -> None:
+    told = Message(Numbers(kind="told", round=1, client=0), {})
+    with pytest.raises(RequestError, match=r"the server was sent a 'told' message\. Expected: 'sent'"):
+        Sent.received(told)
+    with pytest.raises(RequestError, match=r"a client was sent a 'sent' message\. Expected: 'told'"):
+        Told.heard(SENT, {})
 
 
 # The table of spec 14.1, for MobileNet and 100 classes
@@ -234,25 +409,25 @@ class Idle:
     def __exit__(self, *exc: object) -> None:
         return None
 
-    def map(self, work: Any, clients: Sequence[int]) -> Iterator[Any]:
+    def map(self, work: Any, clients: Sequence[int], store: Store | None = None) -> Iterator[Any]:
         if isinstance(work, ClassSums):
-            return iter([{"total": torch.zeros(CLASSES, FEATURES), "count": torch.zeros(CLASSES)}] * len(clients))
-        return (self._sent(work, client) for client in clients)
+            return iter([{"total": torch.zeros(1, CLASSES, FEATURES), "count": torch.zeros(1, CLASSES)}] * len(clients))
+        return (self._sent(work.told, client) for client in clients)
 
-    def _sent(self, visit: Visit, client: int) -> Sent:
-        model, nothing = visit.state.model, torch.zeros(())
-        corrected = self.stage.corrected if self.stage.method.drift.remembers else ()
+    def _sent(self, told: Told, client: int) -> Sent:
+        model, offered = told.model, len(told.offers.get(client, ()))
         return Sent(
+            round=told.round,
             clients=(client,),
-            total={n: model[n] * visit.weights[client] for n in self.stage.travels} if visit.averaged else {},
-            squares=nothing,
-            change={name: torch.zeros_like(model[name]) for name in corrected},
-            kept={client: {name: model[name] for name in self.stage.keeps}},
-            memory={},
-            own={},
-            notes={},
+            samples=(1,),
+            model={name: model[name][None] for name in self.stage.travels},
             loss=torch.zeros(1),
             finite=torch.tensor(True),
+            drift={name: torch.zeros_like(model[name])[None] for name in self.stage.corrected}
+            if self.stage.method.drift.sends
+            else {},
+            scores=torch.zeros(1, offered) if offered else None,
+            left={client: ClientState(kept={name: model[name] for name in self.stage.keeps})},
         )
 
 
@@ -280,8 +455,8 @@ def each_way(before: Cost, after: Cost, clients: int) -> tuple[float, float]:
 def test_bytes_per_participant_are_those_of_the_table(method: str, expected: tuple[int, int]) -> None:
     """The second round of six participants: what travels once has travelled, and FedFomo's models are available."""
     stage, start = mobilenet(method)
-    first, _ = play_round(stage, start, six_clients(), cast(Engine, Idle(stage)), seed=0)
-    second, played = play_round(stage, first, six_clients(), cast(Engine, Idle(stage)), seed=0)
+    first, _ = play_round(stage, start, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
+    second, played = play_round(stage, first, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
     assert len(played.participants) == 6
     assert each_way(first.cost, second.cost, 6) == expected
 
@@ -297,16 +472,16 @@ def test_the_tables_numbers_are_mobilenets() -> None:
 def test_fedfomo_sends_as_many_models_as_there_are() -> None:
     """Nobody has uploaded before the first round: nothing goes down, and no scores come up. With M = 2 of six: 2."""
     stage, start = mobilenet("fedfomo")
-    first, _ = play_round(stage, start, six_clients(), cast(Engine, Idle(stage)), seed=0)
+    first, _ = play_round(stage, start, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
     assert each_way(Cost(), first.cost, 6) == (0, 4 * P)
     few = replace(stage, method=stage.method.but(personal=Fomo(models=2)))
-    second, _ = play_round(few, first, six_clients(), cast(Engine, Idle(few)), seed=0)
+    second, _ = play_round(few, first, six_clients().roster, cast(Engine, Idle(few)), seed=0)
     assert each_way(first.cost, second.cost, 6) == (4 * P * 2, 4 * P + 4 * 2)
 
 
 def test_fedncm_sends_class_sums_and_counts_once() -> None:
     stage, start = mobilenet("fedncm")
-    begun = opened(stage, start, six_clients(), cast(Engine, Idle(stage)), batch_size=1, seed=0)
+    begun = opened(stage, start.server, six_clients().roster, cast(Engine, Idle(stage)), batch_size=1, seed=0)
     assert each_way(Cost(), begun.cost, 6) == (0, 4 * ROW)
     assert stage.rounds == 0
 
@@ -314,14 +489,14 @@ def test_fedncm_sends_class_sums_and_counts_once() -> None:
 @pytest.mark.parametrize("method", ["fedavg-meta", "fedrod-meta-bsm"])
 def test_balanced_images_are_three_bytes_a_pixel_once(method: str) -> None:
     stage, start = mobilenet(method)
-    first, _ = play_round(stage, start, six_clients(), cast(Engine, Idle(stage)), seed=0)
+    first, _ = play_round(stage, start, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
     assert each_way(Cost(), first.cost, 6) == (TABLE[method][0] + 2 * 32 * 32 * 3, TABLE[method][1])
 
 
 def test_a_frozen_head_that_is_sent_once_goes_to_each_client_when_it_is_first_met() -> None:
     stage, start = mobilenet("fedbabu")
     stage = replace(stage, method=stage.method.but(share=replace(stage.method.share, frozen="once")))
-    first, _ = play_round(stage, start, six_clients(), cast(Engine, Idle(stage)), seed=0)
-    second, _ = play_round(stage, first, six_clients(), cast(Engine, Idle(stage)), seed=0)
+    first, _ = play_round(stage, start, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
+    second, _ = play_round(stage, first, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
     assert each_way(Cost(), first.cost, 6) == (4 * P, 4 * P_B)
     assert each_way(first.cost, second.cost, 6) == (4 * P_B, 4 * P_B)

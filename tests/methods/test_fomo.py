@@ -13,22 +13,22 @@ from torch.testing import assert_close
 
 from torso.engine import Desk
 from torso.learn.course import Course
-from torso.nets import LinearHead, Tensors, build
+from torso.nets import Tensors
 from torso.personal import Fomo, Opening
-from torso.personal.fomo import AFFINITY
+from torso.personal.fomo import AFFINITY, SCORES
 from torso.personal.models import generic_model
 
-from .by_hand import EYE, Data, Model, federated, last, losses, mean, on, same, sgd, story
+from .by_hand import EYE, Data, Model, equal, federated, last, losses, mean, on, same, sgd, story
 from .tiny import job
 
 
-def opening(own: Tensor, offers: list[Tensor], senders: list[list[int]], affinity: Tensor) -> Opening:
+def opening(own: Tensor, offers: list[Tensor], senders: list[list[int]]) -> Opening:
     """G clients with models [G, 2] of one tensor w; L(w) = ‖w‖² / 2 on what they hold out."""
     return Opening(
         course=cast(Course, None),  # of no interest before training
         received={"w": own, "counter": torch.zeros(len(own), dtype=torch.int64)},
         own={},
-        notes={AFFINITY: affinity},
+        notes={},
         offered=[lambda w=w: {"w": w, "counter": torch.full((len(own),), 7)} for w in offers],  # type: ignore[misc]
         senders=torch.tensor(senders),
         loss=lambda tensors: tensors["w"].square().sum(dim=1) / 2,
@@ -41,33 +41,39 @@ def test_fomo_weights_by_gain_over_distance() -> None:
     θ₃ = (3, 6): gain −10, distance 2 → −5, clipped. Own model: 0. Weights 2/3.5 = 4/7 and 3/7:
     θ_k + 4/7·(0, −4) + 3/7·(−3, 0) = (12/7, 12/7)."""
     offers = [torch.tensor([offer]) for offer in ([3.0, 0.0], [0.0, 4.0], [3.0, 6.0], [3.0, 4.0])]
-    at = opening(torch.tensor([[3.0, 4.0]]), offers, [[1, 2, 3, 0]], torch.tensor([[1.0, 0.25, 0.0, 0.0, 9.0]]))
+    at = opening(torch.tensor([[3.0, 4.0]]), offers, [[1, 2, 3, 0]])
     start, notes = Fomo().before(at)
     assert_close(start["w"], torch.tensor([[12 / 7, 12 / 7]]), atol=1e-4, rtol=1e-4)  # 1e-5 is added to distances
-    # the raw scores are added, the negative one too; whoever was not sent keeps what it had
-    assert_close(notes[AFFINITY], torch.tensor([[1.0, 2.25, 1.5, -5.0, 9.0]]), atol=1e-4, rtol=1e-4)
+    assert_close(
+        notes[SCORES], torch.tensor([[2.0, 1.5, -5.0, 0.0]]), atol=1e-4, rtol=1e-4
+    )  # raw, in the offers' order
+    # the server adds the raw scores, the negative one too; whoever was not sent keeps what it had
+    before = torch.tensor([1.0, 0.25, 0.0, 0.0, 9.0])
+    known = Fomo().heard({AFFINITY: before}, at.senders[0], notes[SCORES][0])
+    assert_close(known[AFFINITY], torch.tensor([1.0, 2.25, 1.5, -5.0, 9.0]), atol=1e-4, rtol=1e-4)
+    assert before.tolist() == [1.0, 0.25, 0.0, 0.0, 9.0]  # a new tensor
     assert start["counter"].tolist() == [0]  # counters are not mixed
 
 
 def test_fomo_distance_gets_a_small_number_added() -> None:
     """Own weights (1, 0), loss ½; an offer at distance 1e-5: gain ≈ 1e-5, score 1e-5 / 2e-5 = ½, not 1."""
     own, near = torch.tensor([[[1.0, 0.0]], [[1 - 1e-5, 0.0]]], dtype=torch.float64)
-    at = opening(own, [near], [[1]], torch.zeros(1, 2, dtype=torch.float64))
-    assert_close(Fomo().before(at)[1][AFFINITY][0, 1].item(), 0.5, atol=1e-4, rtol=0)
+    at = opening(own, [near], [[1]])
+    assert_close(Fomo().before(at)[1][SCORES][0, 0].item(), 0.5, atol=1e-4, rtol=0)
 
 
 def test_fomo_keeps_its_own_model_where_nobody_helps() -> None:
     """Two clients at once: offers that are worse, or equal, for the first; a better one for the second."""
     own = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     offers = [torch.tensor([[2.0, 0.0], [0.0, 1.0]]), own.clone()]
-    start, notes = Fomo().before(opening(own, offers, [[1, 0], [0, 1]], torch.eye(2)))
+    start, notes = Fomo().before(opening(own, offers, [[1, 0], [0, 1]]))
     assert torch.equal(start["w"][0], own[0])
     assert_close(start["w"][1], torch.tensor([0.0, 1.0]))
-    assert_close(notes[AFFINITY], torch.tensor([[1.0, -1.5], [1.5, 1.0]]), atol=1e-4, rtol=1e-4)
+    assert_close(notes[SCORES], torch.tensor([[-1.5, 0.0], [1.5, 0.0]]), atol=1e-4, rtol=1e-4)
 
 
 def test_fomo_without_offers_goes_on_with_what_it_has() -> None:
-    at = opening(torch.ones(1, 2), [], [[]], torch.eye(1))
+    at = opening(torch.ones(1, 2), [], [[]])
     assert Fomo().before(at) == (at.received, at.notes)
 
 
@@ -84,9 +90,9 @@ def test_fomo_offers_the_greatest_affinities_among_those_available() -> None:
 
 
 def test_fomo_begins_with_an_affinity_to_itself_alone_and_draws_equals_at_random() -> None:
-    notes = Fomo().notes(2, 6, build("mlp", 2, (1, 8, 8), LinearHead()))
-    assert notes[AFFINITY].tolist() == [0, 0, 1, 0, 0, 0]
-    drawn = [Fomo(models=2, explore=0.0).offer(notes, range(6), 1, np.random.default_rng(seed)) for seed in range(500)]
+    known = Fomo().known(2, 6)
+    assert known[AFFINITY].tolist() == [0, 0, 1, 0, 0, 0]
+    drawn = [Fomo(models=2, explore=0.0).offer(known, range(6), 1, np.random.default_rng(seed)) for seed in range(500)]
     assert all(2 in offer for offer in drawn)
     others = Counter(k for offer in drawn for k in offer if k != 2)
     assert set(others) == {0, 1, 3, 4, 5}
@@ -146,7 +152,10 @@ def test_fomo_rounds_against_numpy(at_once: int, fraction: float) -> None:
         assert set(state.clients.of_kind("kept")) == uploaded
         for k in uploaded:
             same(state.clients[k].kept, models[k], tol=1e-4)
-            assert_close(state.clients[k].notes[AFFINITY].double(), torch.from_numpy(affinity[k]), atol=1e-3, rtol=1e-3)
+            assert equal(state.server.uploads[k], state.clients[k].kept)  # the server has what the client has
+            assert not state.clients[k].notes  # scores are told, not kept
+            known = state.server.scores.get(k) or Fomo().known(k, 3)
+            assert_close(known[AFFINITY].double(), torch.from_numpy(affinity[k]), atol=1e-3, rtol=1e-3)
         assert torch.equal(state.model["head.weight"], torch.eye(2))  # nothing is averaged
         generic = generic_model(state.model, state.clients, task.roster)
         same(generic, mean(models, [5 / 16, 6 / 16, 5 / 16]), tol=1e-4)  # by samples; who never came counts as I

@@ -82,7 +82,7 @@ def test_weightings_agree_when_sizes_are_equal() -> None:
 
 def test_every_method_sees_the_same_participants_and_start() -> None:
     results = [go(name) for name in ("fedavg", "fedbabu", "fedper")]
-    assert len({frozenset(result.state.met) for result in results if result.state}) == 1
+    assert len({frozenset(result.state.server.met) for result in results if result.state}) == 1
     starts = [result.initial.state_dict() for result in results if result.initial]
     assert all(torch.equal(starts[0][name], other[name]) for other in starts for name in other)
 
@@ -92,7 +92,7 @@ def test_every_method_runs_and_measures_clients_that_never_took_part(name: str) 
     result = go(name, rounds=2, fraction=0.1)
     assert result.ok
     assert result.state is not None
-    absent = set(range(10)) - result.state.met
+    absent = set(range(10)) - result.state.server.met
     assert absent or name == "local-only"
     for measured in ("initial", "personalized", "without_head"):
         assert result.accuracy[measured].n == 10
@@ -106,7 +106,7 @@ def test_frozen_head_can_be_sent_once() -> None:
     once = go({"name": "fedbabu", "share": {"frozen": "once"}}, rounds=5)
     assert seed.state is not None
     head_bytes = sum(tensor.numel() * 4 for tensor in head_start(seed).values())
-    assert once.cost.bytes_down - seed.cost.bytes_down == head_bytes * len(seed.state.met)
+    assert once.cost.bytes_down - seed.cost.bytes_down == head_bytes * len(seed.state.server.met)
     assert once.cost.bytes_up == seed.cost.bytes_up
 
 

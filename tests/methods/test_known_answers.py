@@ -161,5 +161,5 @@ def test_head_learning_rate_is_a_factor_on_the_bodys() -> None:
 
 
 def test_weights_sum_to_one() -> None:
-    assert weights_of(federation(), (0, 1), "samples") == {0: 0.25, 1: 0.75}
-    assert weights_of(federation(), (0, 1), "uniform") == {0: 0.5, 1: 0.5}
+    assert weights_of(federation().roster, (0, 1), "samples") == {0: 0.25, 1: 0.75}
+    assert weights_of(federation().roster, (0, 1), "uniform") == {0: 0.5, 1: 0.5}

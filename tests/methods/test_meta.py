@@ -315,9 +315,9 @@ def test_fedavg_meta_images_travel_once_to_each_client() -> None:
     assert [spent(state) for state, _ in told] == [(48 * r, 48 * r + 2 * 4) for r in (1, 2, 3)]
     few = story(job("fedavg-meta", fraction=0.5), 6)
     for r, (state, _) in enumerate(few, start=1):
-        assert spent(state) == (24 * r, 24 * r + 4 * len(state.met))
-    assert len(few[0][0].met) == 1
-    assert len(few[-1][0].met) == 2
+        assert spent(state) == (24 * r, 24 * r + 4 * len(state.server.met))
+    assert len(few[0][0].server.met) == 1
+    assert len(few[-1][0].server.met) == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"learn_gamma": False}])

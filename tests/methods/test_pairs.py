@@ -109,18 +109,14 @@ def test_a_pair_of_choices_plays_two_rounds(pair: dict[str, str], part: str, tmp
 
 
 def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
-    desk, everybody = Desk.at(job.net, job.federation), list(range(job.federation.clients))
-    return desk, everybody, desk.holding(state.clients).models(state.model, everybody)
+    desk, everybody = Desk.at(job.net, job.federation).holding(state.clients), list(range(job.roster.clients))
+    return desk, everybody, desk.models(state.model, everybody)
 
 
 def assert_sound(job: Simulation, stage: Stage, state: State) -> None:
-    kept = (
-        state.clients.of_kind("kept"),
-        state.clients.of_kind("memory"),
-        state.clients.of_kind("own"),
-        state.clients.of_kind("notes"),
-    )
-    every = [state.model, state.rule, state.drift, *(own for kind in kept for own in kind.values())]
+    kept = [state.clients.of_kind(kind) for kind in ("kept", "memory", "own", "notes")]
+    kept += [state.server.uploads, state.server.scores]
+    every = [state.model, state.server.rule, state.server.drift, *(own for kind in kept for own in kind.values())]
     assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
     frozen = set(job.model) - stage.moving
     assert frozen >= (set(part_names(job.net, "head")) if stage.method.train[0].part == "body" else set())
@@ -137,13 +133,16 @@ def assert_sound(job: Simulation, stage: Stage, state: State) -> None:
 
 def assert_same(one: State, other: State) -> None:
     for kind in ("model", "shown", "rule", "drift", "origin"):
-        mine, theirs = getattr(one, kind), getattr(other, kind)
+        mine, theirs = getattr(one.server, kind), getattr(other.server, kind)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    for kind in ("private", "memory", "own", "notes"):
-        mine, theirs = getattr(one, kind), getattr(other, kind)
+    of_clients = [
+        (one.clients.of_kind(kind), other.clients.of_kind(kind)) for kind in ("kept", "memory", "own", "notes")
+    ]
+    of_clients += [(getattr(one.server, kind), getattr(other.server, kind)) for kind in ("uploads", "scores")]
+    for mine, theirs in of_clients:
         assert mine.keys() == theirs.keys()
         for client in mine:
             assert mine[client].keys() == theirs[client].keys()
             assert all(torch.equal(mine[client][name], theirs[client][name]) for name in mine[client])
-    assert (one.round, one.met, one.cost) == (other.round, other.met, other.cost)
+    assert (one.round, one.server.met, one.cost) == (other.round, other.server.met, other.cost)

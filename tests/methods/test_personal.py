@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from torso.measure.evaluate import evaluate, own_models
 from torso.nets import apply
 from torso.personal.models import generic_model
 from torso.personal.state import State
+from torso.personal.store import ClientState
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import participants, play_round
@@ -32,6 +32,7 @@ from .by_hand import (
     SECOND,
     Data,
     Model,
+    equal,
     federated,
     gradient,
     last,
@@ -49,23 +50,19 @@ DATA = (FIRST, SECOND)
 
 def begun(task: Simulation, state: State, client: int) -> dict[str, Tensor]:
     """The model that a client's fine-tuning begins with."""
-    desk = Desk.at(task.net, task.federation)
-    held = desk.holding(state.clients).models(state.model, [client])
+    desk = Desk.at(task.net, task.federation).holding(state.clients)
+    held = desk.models(state.model, [client])
     how = evaluation_of(task, task.stage(state.round), state)
     return {name: tensor[0] for name, tensor in how.own(desk, [client], held).items()}
 
 
 def tuned(task: Simulation, state: State, client: int, epochs: int) -> dict[str, Tensor]:
     """The model that is measured as the client's own."""
-    desk = Desk.at(task.net, task.federation)
-    held = desk.holding(state.clients).models(state.model, [client])
+    desk = Desk.at(task.net, task.federation).holding(state.clients)
+    held = desk.models(state.model, [client])
     how = evaluation_of(task, task.stage(state.round), state)
     ((_, found),) = own_models(desk, [client], how.own(desk, [client], held), how, [epochs])
     return {name: tensor[0] for name, tensor in found.items()}
-
-
-def equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 # Ditto (spec 5.3)
@@ -118,16 +115,18 @@ def test_ditto_without_a_pull_is_local_only() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_mtl_pulls_to_the_participants_mean_before_the_round(at_once: int) -> None:
-    """∇ℓ_k(w_k) + 2λ₁(w_k − w̄) + 2λ₂w_k, w̄ the plain mean of both models as the round finds them; two steps a round."""
+def test_mtl_pulls_to_the_participants_mean_that_moves_with_the_clients_own_model(at_once: int) -> None:
+    """∇ℓ_k(w_k) + 2λ₁(w_k − w̄) + 2λ₂w_k with w̄ = (w_k + w_j)/2: w_j as the round finds it, w_k as it is now; two steps
+    a round, so that the second one has another w̄."""
     drift = {"lam1": 0.2, "lam2": 0.05}
     task = job({"name": "mtl", "drift": drift}, head="eye", local_epochs=2, lr=0.3)
     models = [EYE, EYE]
     for state, _ in story(task, 3, at_once):
-        centre = mean(models, [0.5, 0.5])
+        before = list(models)
         for client, data in enumerate(DATA):
             for _ in range(2):
                 w = models[client]
+                centre = mean([w, before[1 - client]], [0.5, 0.5])
                 grad = gradient(w, data).moved(w.minus(centre), 2 * 0.2).moved(w, 2 * 0.05)
                 models[client] = w.moved(grad, -0.3)
             same(state.clients[client].kept, models[client])
@@ -158,7 +157,8 @@ def test_mtl_penalty_is_the_centring_projector_not_a_matrix_of_ones() -> None:
     still = {"w": torch.zeros_like(w)}
 
     def pulls(models: Tensor) -> Tensor:
-        at = Local(start={"w": models[0]}, params={"w": models}, shared={"w": models.mean(dim=0)})
+        others = models.mean(dim=0) - models / 2  # what the other one adds to the mean, for each of the two
+        at = Local(start={"w": models[0]}, params={"w": models}, shared={"w": others}, participants=2)
         return MultiTask(lam1=1.0, lam2=0.0).gradient(still, at)["w"]
 
     omega = (np.eye(2) - np.full((2, 2), 0.5)) @ (np.eye(2) - np.full((2, 2), 0.5))
@@ -173,7 +173,8 @@ def test_mtl_keeps_the_sum_of_the_models_where_the_loss_is_flat() -> None:
     task = job({"name": "mtl", "drift": {"lam1": 0.4, "lam2": 0.0}}, lr=0.3)
     wide = {HEAD: torch.tensor([[60.0, -60.0], [-60.0, 60.0]])}
     apart = {0: wide, 1: {HEAD: wide[HEAD] + 10}}
-    state = State.begin(task.model, private={k: {BODY: task.model[BODY], **own} for k, own in apart.items()})
+    mine = {k: {BODY: task.model[BODY], **own} for k, own in apart.items()}  # as the clients have uploaded it
+    state = State.begin(task.model, {k: ClientState(kept=own) for k, own in mine.items()}, uploads=mine)
     with OneByOne(task.net, task.federation, workers=1) as engine:
         state, _ = play_round(task.plan[0], state, task.roster, engine, seed=0)
     after = [state.clients[k].kept[HEAD] for k in (0, 1)]
@@ -183,10 +184,26 @@ def test_mtl_keeps_the_sum_of_the_models_where_the_loss_is_flat() -> None:
 
 @pytest.mark.parametrize(("shape", "usual"), [((3,), 1e-2), ((10,), 1e-3), ((33, 3), 1e-3), ((100,), 1e-4)])
 def test_mtl_strength_follows_the_digits_of_the_parameter_count(shape: tuple[int, ...], usual: float) -> None:
-    """10^−(digits + 1): 3 has one digit, 10 and 99 two, 100 three."""
+    """10^−(digits + 1): 3 has one digit, 10 and 99 two, 100 three. The other participant has −w, so that w̄ = 0."""
     params = torch.ones(1, *shape)
-    at = Local(start={"w": params[0]}, params={"w": params}, shared={"w": torch.zeros(shape)})
+    at = Local(start={"w": params[0]}, params={"w": params}, shared={"w": -params / 2}, participants=2)
     assert_close(MultiTask().gradient({"w": torch.zeros_like(params)}, at)["w"], params * 4 * usual)
+
+
+@pytest.mark.parametrize("gathered", ["alone in the federation", "alone in the round"])
+def test_mtl_with_one_participant_has_no_penalty(gathered: str) -> None:
+    """Then w̄ = w_k all the time: λ₁ changes nothing, also in the steps after the first and with a model of its own."""
+    task = job({"name": "mtl", "drift": {"lam1": 0.4, "lam2": 0.0}}, head="eye", local_epochs=3, lr=0.3, fraction=0.5)
+    data = DATA
+    if gathered == "alone in the federation":
+        data = (SECOND,)
+        task = on(task, federated(data))
+    models = [EYE] * len(data)
+    for state, played in story(task, 4):
+        (k,) = played.participants
+        models[k] = sgd(models[k], data[k], 0.3, 3)
+        for client in range(len(data)):
+            same(begun(task, state, client), models[client])
 
 
 # The local model (spec 9.4 and 6.6), fine-tuning (8.4)
@@ -327,7 +344,7 @@ def test_hyper_head_of_a_newcomer_is_made_from_its_class_proportions() -> None:
     newcomers = replace(federated(data), newcomers=np.array([2]))
     task = on(job({"name": "fedrod-hyper", "objective": "cross-entropy"}, head="eye"), newcomers)
     state = last(task, 2)
-    assert state.met == {0, 1}
+    assert state.server.met == {0, 1}
     desk = Desk.at(task.net, newcomers)
     models = desk.holding(state.clients).models(state.model, [2, 0])
     batch = next(desk.train_deck([2]).shuffled(50, desk.room.lens, Shuffle(0, "train", 1), 0, None))

@@ -78,7 +78,7 @@ def reference(job: Simulation, recipe: Recipe) -> tuple[dict[str, torch.Tensor],
     server = {n: t.clone() for n, t in job.model.items()}
     private: dict[int, dict[str, torch.Tensor]] = {}
     for number in range(1, ROUNDS + 1):
-        chosen = sample(federation, 1.0 if recipe.everybody else 0.5, 0, number)
+        chosen = sample(job.roster, 1.0 if recipe.everybody else 0.5, 0, number)
         sent = []
         for client in chosen:
             net = copy.deepcopy(job.net)

@@ -108,6 +108,7 @@ def test_every_method_resumes_bit_for_bit_with_running_statistics(name: str, tmp
     assert resumed.cost == whole.cost
     assert resumed.state is not None
     assert whole.state is not None
-    for mine, theirs in ((resumed.state.model, whole.state.model), (resumed.state.shown, whole.state.shown)):
+    for kind in ("model", "shown"):
+        mine, theirs = (getattr(result.state.server, kind) for result in (resumed, whole))
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(tensor, theirs[key]) for key, tensor in mine.items())

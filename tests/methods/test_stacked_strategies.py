@@ -33,7 +33,7 @@ def test_meta_batches_do_not_depend_on_company() -> None:
     alone, together = last(task, 1), last(task, 1, at_once=2)
     for k in (0, 1):
         for name in alone.clients[k].notes:
-            assert_close(alone.clients[k].notes[name], together.notes[k][name])
+            assert_close(alone.clients[k].notes[name], together.clients[k].notes[name])
 
 
 def test_gamma_of_the_objective_in_weighted_meta_loss() -> None:

@@ -185,7 +185,7 @@ def test_pfedme_goes_on_with_theta_from_batch_to_batch(at_once: int, epochs: int
 def test_pfedme_has_no_momentum() -> None:
     plain, usual = (play(job(pfedme(), head="eye", batch_size=1, momentum=m)) for m in (0.0, 0.9))
     assert torch.equal(head(plain), head(usual))
-    assert torch.equal(plain.clients[1].own[HEAD], usual.own[1][HEAD])
+    assert torch.equal(plain.clients[1].own[HEAD], usual.clients[1].own[HEAD])
 
 
 def test_pfedme_weight_decay_acts_on_theta_and_not_on_w() -> None:
@@ -219,8 +219,8 @@ def test_pfedme_server_mixes_by_beta() -> None:
 
 def own_models(task: Simulation, state: State) -> tuple[Model, Model]:
     """What evaluation begins with, for both clients."""
-    desk = Desk.at(task.net, task.federation)
-    held = desk.holding(state.clients).models(state.model, (0, 1))
+    desk = Desk.at(task.net, task.federation).holding(state.clients)
+    held = desk.models(state.model, (0, 1))
     begun = evaluation_of(task, task.stage(state.round), state).own(desk, (0, 1), held)
     first, second = ({name: tensor[k] for name, tensor in begun.items()} for k in (0, 1))
     return read(first), read(second)
@@ -267,7 +267,7 @@ def test_centralised_is_sgd_over_the_servers_rows() -> None:
     same(told[2][0].model, sgd(EYE, both, 0.5, steps=3))
     assert all(played.participants == () for _, played in told)
     assert [(s.cost.bytes_up, s.cost.bytes_down) for s, _ in told] == [(4, 0)] * 3
-    assert not told[2][0].met
+    assert not told[2][0].server.met
     assert told[0][1].loss == pytest.approx(float(torch.log1p(torch.exp(torch.tensor(-1.0)))), abs=1e-6)
 
 

@@ -63,11 +63,10 @@ class Message:
     def decode(cls, data: bytes, schema: Schema | None = None) -> Message:
         """A message from outside, checked; `schema` says which tensors it must have, no more and no less."""
         try:
-            tensors, header = load(data), _header(data)
-            numbers = Numbers.model_validate_json(header)
-        except (SafetensorError, ValidationError, ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RequestError(f"a message of {len(data)} bytes cannot be read: {reason}") from None
+            tensors = load(data)
+            numbers = Numbers.model_validate_json(_header(data))
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
         if schema is not None:
             check_schema(f"the {numbers.kind} message of client {numbers.client}", tensors, schema)
         # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
@@ -91,10 +90,19 @@ def _words(entry: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
     return "not there" if entry is None else f"{entry[0]} {list(entry[1])}"
 
 
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):  # in the first line of its own words it only counts
+        first = error.errors()[0]
+        return f"{'.'.join(['numbers', *map(str, first['loc'])])}: {first['msg']}"
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 def _header(data: bytes) -> str:
     """The numbers, from the header that safetensors has checked by now."""
     size = int.from_bytes(data[:8], "little")
-    found: str = json.loads(data[8 : 8 + size])["__metadata__"]["torso"]
+    found: str | None = (json.loads(data[8 : 8 + size]).get("__metadata__") or {}).get("torso")
+    if found is None:
+        raise ValueError("its header has no numbers. Expected: an entry 'torso' in '__metadata__'")
     return found
 
 

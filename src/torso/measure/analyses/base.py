@@ -20,6 +20,7 @@ from torso.nets import Network, Tensors
 from torso.nets.heads import CosineLinear, NormalizedLinear
 from torso.personal.models import own_models_of
 from torso.personal.state import State
+from torso.personal.store import Store
 from torso.registry import Registry
 
 R = TypeVar("R")
@@ -42,9 +43,10 @@ class Scene:
     def generic(self) -> Tensors:
         return generic_of(self.engine, self.state.model, self.state.clients, self.roster, self.how.weighting)
 
-    def map(self, work: Work[R], clients: Sequence[int]) -> Iterator[R]:
-        """Do a piece of work for clients, with what they hold."""
-        return self.engine.map(work, clients, self.state.clients)
+    def map(self, work: Work[R], clients: Sequence[int], store: Store | None = None) -> Iterator[R]:
+        """Do a piece of work for clients, with what they hold now, or with another store."""
+        _ = self.generic  # made before: a worker that asked its own engine for it would wait for itself
+        return self.engine.map(work, clients, self.state.clients if store is None else store)
 
     def own_models(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         """The tensors of models of their own that visits have left G clients by now [G, *]; asked where they work."""

@@ -72,7 +72,7 @@ def watch(
         return {}
     values: dict[str, dict[str, list[torch.Tensor]]] = {name: {} for name in looks}
     sums: dict[str, Tensors] = {name: {} for name in looks}
-    for found in scene.engine.map(Watch(looks, visit, scene), participants, both):
+    for found in scene.map(Watch(looks, visit, scene), participants, both):
         for name, part in found.items():
             add(sums[name], part.sums)
             for key, value in part.values.items():
