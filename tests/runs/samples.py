@@ -17,6 +17,7 @@ from torso.measure import Accuracy
 from torso.parallel.crew import Crew
 from torso.parallel.packs import After, run_together
 from torso.personal.state import State
+from torso.personal.store import KINDS
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 
@@ -45,19 +46,26 @@ def digits() -> Federation:
 
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
-    by_name = {"model": state.model, "shown": state.shown, "rule": state.rule, "drift": state.drift}
-    by_client = {"private": state.clients.of_kind("kept"), "memory": state.clients.of_kind("memory")}
+    server = state.server
+    by_name = {kind: getattr(server, kind) for kind in ("model", "shown", "rule", "drift", "origin")}
+    by_client = {kind: getattr(server, kind) for kind in ("uploads", "scores")}
+    by_client |= {kind: state.clients.of_kind(kind) for kind in KINDS}
     tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
     tensors |= {
         f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()
     }
     named = {name: (t.dtype, tuple(t.shape), t.numpy().tobytes()) for name, t in tensors.items()}
-    return {**named, "round": state.round, "met": state.met, "cost": state.cost}
+    return {**named, "round": state.round, "met": server.met, "cost": state.cost}
 
 
 def last_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of the newest checkpoint, as they lie on disk."""
-    return load_file(max((folder / "checkpoints").glob("*.safetensors")))
+    """The tensors of the newest checkpoint as they lie on disk: the server's, and the clients' newest."""
+    newest = max((folder / "checkpoints").glob("round-*.json"))
+    tensors = load_file(newest.with_suffix(".safetensors"))
+    for name, entry in json.loads(newest.read_text())["clients"].items():
+        of = {f"client {client}" for client in entry["of"]}
+        tensors |= {n: t for n, t in load_file(newest.with_name(name)).items() if n.partition("/")[0] in of}
+    return tensors
 
 
 def same_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
