@@ -80,8 +80,8 @@ class TrainedModels:
                     yield client, _network(job, tensors, kind, client)
 
     def newcomer(self, samples: Any, labels: Any, epochs: int | None, number: int | None = None) -> Network:
-        """The network of a client that the run has never heard of; its randomness is keyed by `number`, or the next that
-        is free.
+        """The network of a client that the run has never heard of; its randomness is keyed by `number`, or by the next
+        that is free.
 
         `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
         job, number = self.job, self.job.roster.clients if number is None else number
