@@ -197,13 +197,16 @@ class Heard(Listener):
         self.notes.append(text)
 
 
+@pytest.mark.parametrize("share", ["body", "head"])
 def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(
-    borrowed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    share: str, borrowed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
+    """Private heads, which Ray keeps with the driver since they are small, and private bodies, which lie in the object
+    store: what the dead worker had left its clients outlives it."""
     monkeypatch.setitem(personals, "mortal", Mortal)
     (tmp_path / "lives").mkdir()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(2)))
+    mortal = Mortal(folder=str(tmp_path / "lives"), client=last_of_first(2))
+    method = methods["fedper"].but(share=share, personal=mortal)
     whole = run(config(method))
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
