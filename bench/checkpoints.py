@@ -1,79 +1,74 @@
-"""What a checkpoint writes: only clients that have changed since the last one, against all of them.
+"""What a checkpoint costs where clients keep models: what has changed since the last one, against all of it.
 
-    python bench/checkpoints.py [--body resnet18] [--clients 100] [--fraction 0.1] [--rounds 5] [--out FILE]
+    python bench/checkpoints.py [--body conv4] [--clients 100] [--fraction 0.1] [--rounds 40]
 
-Every client keeps a whole network. Each round changes the states of some; a checkpoint follows. `all` writes all states
-each time, as the first version did.
+Clients keep a body each (as in LG-FedAvg); a round changes those of its participants, and a checkpoint follows every
+round. No training takes place. Bytes are of tensors, with those that are written once more when files are mostly out of
+date; seconds are medians of both ways in turn in this process.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
-from torso.nets import LinearHead, build
+from torso import Config
+from torso.nets import part_names
 from torso.personal.state import State
-from torso.personal.store import ClientState, Store
+from torso.personal.store import ClientState
 from torso.results.checkpoint import Checkpoints
-from torso.server.state import ServerState
-
-
-def measure(body: str, clients: int, fraction: float, rounds: int, everything: bool) -> dict[str, Any]:
-    net = build(body, 10, (3, 32, 32), LinearHead())
-    model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
-
-    def trained(round: int) -> ClientState:
-        return ClientState(kept={n: t + round if t.is_floating_point() else t.clone() for n, t in model.items()})
-
-    store, each = Store({k: trained(0) for k in range(clients)}), max(round(clients * fraction), 1)
-    seconds, written = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        place = Checkpoints(Path(folder) / "checkpoints", "bench")
-        place.save(State(ServerState(model, round=0), store))
-        for number in range(1, rounds + 1):
-            chosen = [(number * each + place_) % clients for place_ in range(each)]
-            store = store.updated({k: trained(number) for k in chosen})
-            state = State(ServerState(model, round=number), store)
-            if everything:
-                place = Checkpoints(Path(folder) / "checkpoints", "bench")
-            before, began = place.written, time.perf_counter()
-            place.save(state)
-            seconds.append(time.perf_counter() - began)
-            written.append(place.written - before)
-    return {"MB": round(median(written) / 1e6, 1), "s": round(median(seconds), 2), "n": rounds}
+from torso.runs.job import simulate
+from torso.runs.rounds import sample
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--body", default="resnet18")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--body", default="conv4")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--fraction", type=float, default=0.1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args()
-    asked = options.body, options.clients, options.fraction, options.rounds
-    found: dict[str, Any] = {
-        "body": options.body,
-        "clients": options.clients,
-        "fraction": options.fraction,
-        "changed": measure(*asked, everything=False),
-        "all": measure(*asked, everything=True),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-    }
-    for unit in ("MB", "s"):
-        found[f"{unit} all / changed"] = round(found["all"][unit] / max(found["changed"][unit], 1e-9), 1)
-    print(json.dumps(found, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    shape = {"samples": options.clients, "test_samples": 10, "size": 32, "channels": 3}
+    data = {"source": "synthetic", "clients": options.clients, "partition": "iid", "synthetic": shape}
+    job = simulate(Config(data=data, model={"body": options.body}, run={"device": "cpu"}))
+    body = part_names(job.net, "body")
+
+    def trained() -> ClientState:
+        return ClientState(kept={name: job.model[name].clone() for name in body})
+
+    state = State.begin(job.model, {k: trained() for k in range(options.clients)})
+    took: dict[str, list[float]] = {"changes": [], "everything": []}
+    with tempfile.TemporaryDirectory() as folder:
+        changes, first, written = Checkpoints(Path(folder) / "changes", ""), 0, 0
+        largest = 0
+        for number in range(1, options.rounds + 1):
+            met = {k: trained() for k in sample(job.roster, options.fraction, 0, number)}
+            state = State(replace(state.server, round=number), state.clients.updated(met))
+            everything = Checkpoints(Path(folder) / "everything", "")
+            for name, checkpoints in (("changes", changes), ("everything", everything)):
+                began = time.perf_counter()
+                checkpoints.save(state)
+                if number > 1:  # the first checkpoint is everything both ways
+                    took[name].append(time.perf_counter() - began)
+            written, first = written + everything.written, first or changes.written
+            largest = max(largest, sum(path.stat().st_size for path in changes.folder.iterdir()))
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}; {options.body}, {options.clients} clients")
+    each, whole = (changes.written - first) / (options.rounds - 1), written / options.rounds
+    sizes = f"{each / 1e6:.1f} MB against {whole / 1e6:.1f} MB, ratio {each / whole:.3f}"
+    print(f"a checkpoint: {sizes}, n={options.rounds - 1}")
+    fast, slow = took["changes"], took["everything"]
+    ratio = f"{median(fast) / median(slow):.2f} ({min(fast) / max(slow):.2f} to {max(fast) / min(slow):.2f})"
+    print(f"seconds: {median(fast):.3f} against {median(slow):.3f}, ratio {ratio}")
+    print(f"on disk, at most: {largest / 1e6:.1f} MB, {largest / whole:.2f} times one whole checkpoint")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from torso.engine.cluster import Cluster
 from torso.learn.steps import Pupil, Step, steps
 from torso.methods import methods
 from torso.personal.state import State
+from torso.personal.store import KINDS
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.server.state import bytes_of
@@ -133,16 +134,8 @@ def of_the_driver(method: str, body: str, clients: int, repeats: int, size: int 
             alone, _ = play_round(job.plan[0], alone, job.roster, here, 0)
             if repeat:
                 found.append((took, own, *moved, time.perf_counter() - began))
-    kept = sum(
-        bytes_of(t)
-        for held in (
-            state.clients.of_kind("kept"),
-            state.clients.of_kind("memory"),
-            state.clients.of_kind("own"),
-            state.clients.of_kind("notes"),
-        )
-        for t in held.values()
-    )
+    held = state.clients.here()  # the driver has had handles so far
+    kept = sum(bytes_of(getattr(held[client], kind)) for client in held for kind in KINDS)
     whole, own, out, back, one = (median(column) for column in zip(*found, strict=True))
     return {
         "method": method,

@@ -45,7 +45,7 @@ class Tuning:
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> None:
         course = Course(desk.room, desk.train_deck(clients), self.plan, self.habits, Shuffle(0, "bench", 0))
-        learn(course, desk.models(self.job.model, {}, clients))
+        learn(course, desk.models(self.job.model, clients, kept=False))
 
 
 def job_of(body: str, clients: int, samples: int, norm: str) -> Simulation:

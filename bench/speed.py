@@ -27,10 +27,10 @@ from plain import NETWORKS
 from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
-from torso.personal.state import State
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import sample, visit_of, weights_of
+from torso.runs.rounds import sample, tell, visit_of
 from torso.runs.run import run
+from torso.server.state import ServerState
 
 Figures = dict[str, Any]
 
@@ -76,7 +76,8 @@ def bare_loop(job: Simulation, clients: tuple[int, ...]) -> float:
 
 def torso_loop(job: Simulation, clients: tuple[int, ...]) -> float:
     """Images per second of a round's visits: the same steps, batches and augmentation made on the way."""
-    visit = visit_of(job.plan[0], State.begin(job.model), 1, weights_of(job.federation, clients, "samples"), seed=0)
+    stage = job.plan[0]
+    visit = visit_of(stage, tell(stage, ServerState(job.model), job.roster, clients, 1, seed=0), seed=0)
     with OneByOne(job.net, job.federation) as engine:
         began = time.perf_counter()
         for _ in engine.map(visit, clients):
@@ -99,7 +100,7 @@ SIDES = {"bare": bare_loop, "local training": torso_loop, "whole run": whole_run
 def one_side(side: str, body: str, samples: int) -> float:
     """What a process of its own prints: the rate after a pass to warm up."""
     job = simulate(settings(body, samples))
-    clients = sample(job.federation, 0.1, 0, 1)
+    clients = sample(job.roster, 0.1, 0, 1)
     if side != "whole run":
         SIDES[side](job, clients)
     return SIDES[side](job, clients)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torso import Result
 from torso.nets import Tensors
+from torso.personal.store import KINDS
 
 
 def far(one: Tensors, other: Tensors) -> float:
@@ -15,13 +16,16 @@ def far(one: Tensors, other: Tensors) -> float:
 
 
 def assert_states_near(one: Result, other: Result, model: float, kept: float) -> None:
-    """The model, what clients keep, and what was spent; `model` and `kept` bound the differences."""
+    """The model, what clients keep, what the server knows of each, and what was spent.
+
+    `model` and `kept` bound the differences."""
     assert one.status == other.status
     assert one.state is not None
     assert other.state is not None
     assert far(one.state.model, other.state.model) < model
-    for kind in ("private", "memory", "own", "notes"):
-        mine, theirs = getattr(one.state, kind), getattr(other.state, kind)
+    kinds = [(one.state.clients.of_kind(kind), other.state.clients.of_kind(kind)) for kind in KINDS]
+    kinds += [(getattr(one.state.server, kind), getattr(other.state.server, kind)) for kind in ("uploads", "scores")]
+    for mine, theirs in kinds:
         assert mine.keys() == theirs.keys()
         assert all(far(mine[client], theirs[client]) < kept for client in mine)
     assert one.cost == other.cost

@@ -7,11 +7,11 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from torso.data import Roster, build
+from torso.data import Pixels, Roster, build
 
 from .samples import options
 
-FOUR = Roster("four", 3, (3, 5, 7), (0.5,) * 3, (0.2,) * 3, np.array([4, 9, 1, 6]), np.array([1, 3]))
+FOUR = Roster("four", 3, Pixels(3, 5, 7), np.array([4, 9, 1, 6]), np.array([1, 3]))
 
 
 def test_those_who_train_and_what_they_have() -> None:

@@ -8,8 +8,9 @@ import torch
 from torso import Config
 from torso.engine import Batched
 from torso.personal.state import State
+from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import participants, play_round, visit_of, weights_of
+from torso.runs.rounds import participants, play_round, tell, visit_of, weights_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -31,7 +32,7 @@ def job(
     )
 
 
-@pytest.mark.parametrize("method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper"])
+@pytest.mark.parametrize("method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp"])
 def test_nobody_waits_for_the_device_during_a_visit(method: str) -> None:
     task = job("conv4", method)
     stage, state = task.plan[0], State.begin(task.model)
@@ -39,12 +40,18 @@ def test_nobody_waits_for_the_device_during_a_visit(method: str) -> None:
         for _ in range(2):  # kernels are compiled and recorded
             state, _ = play_round(stage, state, task.roster, engine, seed=0)
         chosen = participants(stage, task.roster, 0, 2)
-        weights = weights_of(task.federation, chosen, "samples")
-        visit = visit_of(stage, state, task.federation.clients, 2, weights, seed=0)
-        list(engine.map(visit, chosen))
+        told = tell(stage, state.server, task.roster, chosen, 2, seed=0)
+        visit, weights = visit_of(stage, told, seed=0), weights_of(task.roster, chosen, "samples")
+
+        def meet() -> None:
+            came = Aggregate(stage, told, weights)
+            for sent in engine.map(visit, chosen, state.clients):
+                came.take(sent)
+
+        meet()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            list(engine.map(visit, chosen))
+            meet()
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

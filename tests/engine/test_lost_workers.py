@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +13,26 @@ from typing import Any
 import pytest
 import ray
 import torch
+from ray.exceptions import ObjectLostError
 from tests.engine.clusters import assert_near, config, last_of_first
 from tests.engine.mortal import Mortal, number
+from tests.runs.samples import bits, history_of
 from torch import Tensor
 
 from torso import RequestError, run
 from torso.engine import Desk, engines
 from torso.engine.cluster import Cluster
+from torso.engine.keeping import KeptOnRay
 from torso.errors import PlaceLost
 from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.measure.base import Measurement
 from torso.methods import methods
 from torso.personal import personals
+from torso.personal.store import Store
 from torso.runs.events import Listener
 from torso.runs.job import simulate
+from torso.runs.visit import Visit
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
@@ -92,11 +99,15 @@ class Hog:
 @pytest.mark.usefixtures("mortal")
 @pytest.mark.parametrize("workers", [3, 1])
 def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another worker does the share; where none is left the run ends, with a checkpoint and a command to go on with."""
+    """Others do the share, in the rounds to come too, and no bit changes; where none is left the run ends, with a
+    checkpoint and a command to go on with."""
     (tmp_path / "lives").mkdir()
+    train = {"fraction": 1.0}
+    client = last_of_first(workers, train=train)
+    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=client))
+    chosen = config(method, train=train, run={"ray": {"workers": workers}})
+    whole = run(config(method, "one-by-one", train=train))
     (tmp_path / "lives" / "one").touch()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(workers)))
-    chosen = config(method, run={"ray": {"workers": workers}})
     hogs, places, make = list[Any](), list[Cluster](), engines["ray"]
     monkeypatch.setitem(engines, "ray", lambda *given: places.append(made := make(*given)) or made)
 
@@ -112,7 +123,10 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
         if workers == 3:
             (tmp_path / "lives" / "two").touch()  # who does the share of the first dies of it, too
             found = run(chosen, tmp_path / "out", listener=Crowd())
-            assert_near(run(config(method, "one-by-one")), found)
+            assert whole.state is not None
+            assert found.state is not None
+            assert bits(found.state) == bits(whole.state)
+            assert found.accuracy == whole.accuracy
             lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
             replaced = lines[1]["replaced"]
             assert [note.partition(" (")[0] for note in replaced] == ["worker 1", "worker 2"]
@@ -125,6 +139,45 @@ def test_a_cluster_that_shrinks(workers: int, tmp_path: Path, monkeypatch: pytes
     finally:
         for hog in hogs:
             ray.kill(hog)
+
+
+@ray.remote(num_cpus=0)
+class Machine:
+    """Holds something that is lost with it."""
+
+    def keep(self) -> list[Any]:
+        return [ray.put("what a client held")]
+
+
+class WithoutAMachine(Cluster):
+    """In round 3 it turns out that a machine is gone, with what all clients held."""
+
+    def map(self, work: Any, clients: Sequence[int], store: Store | None = None) -> Iterator[Any]:
+        if isinstance(work, Visit) and work.told.round == 3 and store is not None:
+            machine = Machine.remote()
+            (lost,) = ray.get(machine.keep.remote())
+            ray.kill(machine)
+            with suppress(ObjectLostError):
+                while ray.get(lost):  # until Ray has noticed
+                    time.sleep(0.1)
+            store.entries |= {client: KeptOnRay(client, lost) for client in store}
+        return super().map(work, clients, store)
+
+
+def test_a_machine_that_is_lost_with_what_clients_held_ends_the_run_at_its_last_checkpoint(tmp_path: Path) -> None:
+    whole = run(config("fedper", "one-by-one"))
+    words = r"was lost with the machine .* stopped after round 2 of 3; what came after the last checkpoint is lost\."
+    with pytest.raises(PlaceLost, match=words):
+        run(
+            config("fedper"),
+            tmp_path / "out",
+            engine=lambda net, federation, chosen: WithoutAMachine(net, federation, chosen, started=False),
+        )
+    found = run(config("fedper", "one-by-one"), tmp_path / "out", resume=True)
+    assert [line["round"] for line in history_of(tmp_path / "out")] == [1, 2, 3]
+    assert whole.state is not None
+    assert found.state is not None
+    assert bits(found.state) == bits(whole.state)
 
 
 # errors

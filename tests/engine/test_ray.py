@@ -1,4 +1,4 @@
-"""Two workers with one thread each are one process to rounding, and tensors travel once."""
+"""Any number of workers gives the bits of one process; tensors travel once, and what clients keep stays away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from tests.runs.samples import bits
 from torso import run
 from torso.config import RunConfig
 from torso.data import Federation
-from torso.engine import Desk, engines
+from torso.engine import Desk, Engine, OneByOne, engines
 from torso.engine.cluster import Cluster
+from torso.engine.keeping import KeptOnRay
 from torso.methods import methods
 from torso.nets import Network
 from torso.personal import personals
 from torso.personal.state import State
+from torso.personal.store import ClientState
 from torso.runs.events import Listener, Stop
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
@@ -37,24 +39,34 @@ pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")
 
 @pytest.fixture(scope="module")
 def lent(cluster: None) -> Iterator[Cluster]:
-    """Two workers for all runs of this network and these data: to start some takes longer than such a run."""
-    job = simulate(config("fedavg"))
+    """Three workers for all runs of this network and these data: to start some takes longer than such a run."""
+    job = simulate(config("fedavg", run={"ray": {"workers": 3}}))
     place = engines["ray"](job.net, job.federation, job.config.run)
     assert isinstance(place, Cluster)
     with place as engine:
         yield engine
 
 
+@contextmanager
+def some_of(lent: Cluster, workers: int) -> Iterator[Cluster]:
+    """The cluster with the first so many of its workers."""
+    every = lent.places
+    lent.places = every[:workers]
+    yield lent
+    lent.places = every
+
+
 @pytest.fixture
-def borrowed(lent: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Runs of the engine `ray` go to the workers that are there."""
+def borrowed(lent: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Runs of the engine `ray` go to two of the workers that are there."""
 
     def borrow(net: Network, federation: Federation, run: RunConfig) -> Any:
         lent.held |= {"net": net, "federation": federation}
         return nullcontext(lent)
 
     monkeypatch.setitem(engines, "ray", borrow)
-    return lent
+    with some_of(lent, 2):
+        yield lent
 
 
 # equality
@@ -67,20 +79,43 @@ def test_two_workers_are_one_process_to_rounding(method: str) -> None:
     assert_near(run(config(method, "one-by-one")), run(config(method)))
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "scaffold", "feddyn", "fedexp", "ditto", "fedfomo", "mtl"])
+def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str, lent: Cluster) -> None:
+    """All that the server and the clients hold after three rounds."""
+    job = simulate(config(method))
+    lent.held |= {"net": job.net, "federation": job.federation}
+
+    def after_three_rounds(engine: Engine) -> dict[str, Any]:
+        state = State.begin(job.model)
+        for _ in range(3):
+            state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
+        return bits(state)
+
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        alone = after_three_rounds(engine)
+    with OneByOne(job.net, job.federation, workers=2) as engine:
+        assert after_three_rounds(engine) == alone
+    for workers in (1, 2, 3):
+        with some_of(lent, workers) as engine:
+            assert after_three_rounds(engine) == alone, workers
+
+
 @pytest.mark.usefixtures("borrowed")
-def test_one_number_of_workers_gives_one_sequence_of_bits() -> None:
-    one, other = run(config("fedper")), run(config("fedper"))
+def test_a_run_on_a_cluster_is_the_run_of_one_process_to_the_bit() -> None:
+    """Its measures too, and what clients hold is here when it has ended."""
+    one, other = run(config("fedper", "one-by-one")), run(config("fedper"))
     assert one.state is not None
     assert other.state is not None
     assert bits(one.state) == bits(other.state)
     assert one.accuracy == other.accuracy
+    assert {type(entry) for entry in other.state.clients.entries.values()} == {ClientState}
 
 
 # what travels
 
 
 def test_what_a_worker_holds_does_not_travel_again(borrowed: Cluster) -> None:
-    """All clients take part in Ditto, and come back to the workers that made their own models: those stay there."""
+    """All clients take part in Ditto: what they keep goes neither out nor in, and no worker piles it up."""
     job = simulate(config("ditto", train={"fraction": 1.0}))
     with engines["ray"](job.net, job.federation, job.config.run) as engine:
         state, _ = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
@@ -89,10 +124,45 @@ def test_what_a_worker_holds_does_not_travel_again(borrowed: Cluster) -> None:
         sent = borrowed.bytes_out
         state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
         assert model <= borrowed.bytes_out - sent < 1.5 * model
-        held = 12 + 2  # own models; the shared one, and what the workers have sent last
-        assert 12 * len(state.model) <= _on_the_shelves(borrowed) <= 2 * held * len(state.model)
+        assert _on_the_shelves(borrowed) <= 4 * len(job.model)  # the shared one and the first, of two workers
         del state
-        assert _on_the_shelves(borrowed) <= 4 * len(job.model)  # what the driver has forgotten, they forget
+        assert _on_the_shelves(borrowed) <= 2 * len(job.model)  # what the driver has forgotten, they forget
+
+
+def test_what_clients_keep_does_not_come_to_the_driver(borrowed: Cluster) -> None:
+    """Twelve heads of FedPer stay away; of each client its body comes, and a few words."""
+    job = simulate(config("fedper", train={"fraction": 1.0}))
+    (stage,) = job.plan
+    head = bytes_of({name: job.model[name] for name in stage.keeps})
+    body = bytes_of({name: job.model[name] for name in stage.travels})
+    with engines["ray"](job.net, job.federation, job.config.run) as engine:
+        state = State.begin(job.model)
+        for _ in range(2):
+            before = borrowed.bytes_in
+            state, _ = play_round(stage, state, job.roster, engine, 0)
+            assert 12 * body < borrowed.bytes_in - before < 12 * body + head
+        assert {type(entry) for entry in state.clients.entries.values()} == {KeptOnRay}
+        assert bytes_of(state.clients[3].kept) == head  # fetched for who asks …
+        assert isinstance(state.clients.entries[3], KeptOnRay)  # … and not kept here
+        assert {type(entry) for entry in state.clients.here().entries.values()} == {ClientState}
+
+
+def test_large_states_lie_apart(borrowed: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one that has become old does not keep the memory of others; sizes are known after the first round."""
+    monkeypatch.setattr("torso.engine.cluster.LARGE", 8000)  # a head has 8040 bytes
+    job = simulate(config("fedper", train={"fraction": 1.0}))
+    places, states = [], []
+    with engines["ray"](job.net, job.federation, job.config.run) as engine:
+        monkeypatch.setattr(borrowed, "_state_bytes", 0)
+        state = State.begin(job.model)
+        for _ in range(2):
+            state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
+            places.append(len({entry.where for entry in state.clients.entries.values()}))
+            states.append(state)
+        assert places == [2, 12]
+        with OneByOne(job.net, job.federation, workers=1) as here:
+            alone, _ = play_round(job.plan[0], states[0], job.roster, here, 0)
+        assert bits(states[1]) == bits(alone)
 
 
 def _on_the_shelves(engine: Cluster) -> int:
@@ -127,13 +197,16 @@ class Heard(Listener):
         self.notes.append(text)
 
 
+@pytest.mark.parametrize("share", ["body", "head"])
 def test_a_worker_killed_in_mid_round_is_replaced_and_changes_no_bit(
-    borrowed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    share: str, borrowed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Private heads and the shared body: what the dead worker held comes from the driver's copy."""
+    """Private heads, which Ray keeps with the driver since they are small, and private bodies, which lie in the object
+    store: what the dead worker had left its clients outlives it."""
     monkeypatch.setitem(personals, "mortal", Mortal)
     (tmp_path / "lives").mkdir()
-    method = methods["fedper"].but(personal=Mortal(folder=str(tmp_path / "lives"), client=last_of_first(2)))
+    mortal = Mortal(folder=str(tmp_path / "lives"), client=last_of_first(2))
+    method = methods["fedper"].but(share=share, personal=mortal)
     whole = run(config(method))
     (tmp_path / "lives" / "one").touch()
     heard = Heard()

@@ -11,7 +11,7 @@ from tests.methods.by_hand import equal
 from tests.runs import samples
 
 from torso import run
-from torso.data import Roster
+from torso.data import Pixels, Roster
 from torso.engine import Batched, OneByOne
 from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.generic import generic_of

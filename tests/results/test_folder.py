@@ -45,6 +45,7 @@ def test_the_folder_holds_the_files_of_the_design_and_no_others(finished: Result
         "checkpoints/round-000003.safetensors",
         "checkpoints/round-000004.json",
         "checkpoints/round-000004.safetensors",
+        *(f"checkpoints/clients-{r:06d}.safetensors" for r in (1, 2, 3, 4)),  # each holds somebody's newest head
     }
 
 

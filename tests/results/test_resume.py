@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
 from tests.runs.samples import (
     TINY,
     StopAfter,
@@ -127,6 +126,14 @@ class Mortal:
         self.left -= 1
 
 
+def assert_two_are_kept(checkpoints: Path, *rounds: int) -> None:
+    """The checkpoints of these rounds, the files of clients that they name, and nothing else."""
+    notes = [checkpoints / f"round-{r:06d}.json" for r in rounds]
+    clients = {name for note in notes for name in json.loads(note.read_text())["clients"]}
+    expected = {note.with_suffix(kind).name for note in notes for kind in (".json", ".safetensors")}
+    assert {p.name for p in checkpoints.iterdir()} == expected | clients
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_dead_at_any_change_on_disk_and_resumed_it_is_the_same_run(
     every: int, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,9 +153,7 @@ def test_dead_at_any_change_on_disk_and_resumed_it_is_the_same_run(
         assert result_of(folder) == result_of(whole["fedper"]), moment
         assert history_of(folder) == history_of(whole["fedper"]), moment
         assert same_tensors(last_tensors(folder), last_tensors(whole["fedper"])), moment
-        checkpoints = sorted(p.name for p in (folder / "checkpoints").iterdir())
-        before = 4 - every
-        assert checkpoints == [f"round-{r:06d}.{kind}" for r in (before, 4) for kind in ("json", "safetensors")], moment
+        assert_two_are_kept(folder / "checkpoints", 4 - every, 4)
     assert deaths > 10
 
 
@@ -243,18 +248,19 @@ def garbage(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "kind"),
+    ("damage", "name"),
     [
-        *((damage, kind) for damage in (flip, truncate, garbage) for kind in ("safetensors", "json")),
-        (Path.unlink, "safetensors"),
+        *((damage, "round-000003.json") for damage in (flip, truncate, garbage)),
+        *((damage, "round-000003.safetensors") for damage in (flip, truncate, garbage, Path.unlink)),
+        *((damage, "clients-000003.safetensors") for damage in (flip, truncate, garbage, Path.unlink)),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_aloud(
-    damage: Callable[[Path], None], kind: str, stopped: Path, whole: dict[str, Path], tmp_path: Path
+    damage: Callable[[Path], None], name: str, stopped: Path, whole: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
-    damage(folder / "checkpoints" / f"round-000003.{kind}")
+    damage(folder / "checkpoints" / name)
     seen = StopAfter(99)
     run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
     assert "continuing after round 2, from " in seen.note
@@ -337,13 +343,10 @@ def test_how_a_run_is_carried_out_may_change_on_the_way(stopped: Path, whole: di
 
 def test_the_last_two_checkpoints_are_kept_and_tensors_are_not_pickled(whole: dict[str, Path]) -> None:
     folder = whole["fedper"] / "checkpoints"
-    assert sorted(p.name for p in folder.iterdir()) == [
-        f"round-00000{r}.{kind}" for r in (3, 4) for kind in ("json", "safetensors")
-    ]
-    with safe_open(folder / "round-000004.safetensors", "pt") as tensors:
-        names = set(tensors.keys())
+    assert_two_are_kept(folder, 3, 4)
+    names = set(last_tensors(whole["fedper"]))  # read by safetensors
     assert any(name.startswith("model/body.") for name in names)
-    clients = {int(name.split("/")[1]) for name in names if name.startswith("private/")}
+    clients = {int(name.split("/")[0].removeprefix("client ")) for name in names if "/kept/" in name}
     met = json.loads((folder / "round-000004.json").read_text())["met"]
     assert clients == set(met)  # a client that never trained has no state
 

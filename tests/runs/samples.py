@@ -18,6 +18,7 @@ from torso.parallel.crew import Crew
 from torso.parallel.packs import After
 from torso.parallel.together import run_together
 from torso.personal.state import State
+from torso.personal.store import KINDS
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 
@@ -47,8 +48,9 @@ def digits() -> Federation:
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
     server = state.server
-    by_name = {"model": server.model, "shown": server.shown, "rule": server.rule, "drift": server.drift}
-    by_client = {"private": state.clients.of_kind("kept"), "memory": state.clients.of_kind("memory")}
+    by_name = {kind: getattr(server, kind) for kind in ("model", "shown", "rule", "drift", "origin")}
+    by_client = {kind: getattr(server, kind) for kind in ("uploads", "scores")}
+    by_client |= {kind: state.clients.of_kind(kind) for kind in KINDS}
     tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
     tensors |= {
         f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()
@@ -58,8 +60,13 @@ def bits(state: State) -> dict[str, Any]:
 
 
 def last_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of the newest checkpoint, as they lie on disk."""
-    return load_file(max((folder / "checkpoints").glob("*.safetensors")))
+    """The tensors of the newest checkpoint as they lie on disk: the server's, and the clients' newest."""
+    newest = max((folder / "checkpoints").glob("round-*.json"))
+    tensors = load_file(newest.with_suffix(".safetensors"))
+    for name, entry in json.loads(newest.read_text())["clients"].items():
+        of = {f"client {client}" for client in entry["of"]}
+        tensors |= {n: t for n, t in load_file(newest.with_name(name)).items() if n.partition("/")[0] in of}
+    return tensors
 
 
 def same_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:

@@ -122,8 +122,9 @@ def test_in_the_second_stage_only_the_head_of_the_server_moves(tmp_path: Path) -
     assert all(torch.equal(before[n], after[n]) for n in before if n.startswith("body."))
     assert not any(torch.equal(before[n], after[n]) for n in before if n.startswith("head."))
     assert result.state is not None
-    assert set(result.state.clients.of_kind("kept")) == set(sample(digits(), 0.3, 0, 5))  # those of round 5 keep a body
-    assert all(n.startswith("body.") for own in result.state.clients.of_kind("kept").values() for n in own)
+    kept = result.state.clients.of_kind("kept")
+    assert set(kept) == set(sample(digits().roster, 0.3, 0, 5))  # those of round 5 keep a body
+    assert all(n.startswith("body.") for own in kept.values() for n in own)
 
 
 def test_lg_fedavg_begins_at_the_model_of_a_finished_run(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_lg_fedavg_begins_at_the_model_of_a_finished_run(tmp_path: Path) -> None
     result = run(config, federation=digits())
     assert result.rounds == 1
     assert result.state is not None
-    assert result.state.met == frozenset(sample(digits(), 0.3, 0, 1))
+    assert result.state.server.met == frozenset(sample(digits().roster, 0.3, 0, 1))
 
 
 def test_where_no_chance_is_left_both_ways_to_lg_fedavg_agree(tmp_path: Path) -> None:

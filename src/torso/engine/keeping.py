@@ -1,7 +1,8 @@
 """What clients hold, on a cluster: it lies in Ray's object store, and the driver has handles that it does not open.
 
 A worker leaves the states of its share in one object or, where they are large, in several, so that one that a client no
-longer needs does not keep the others' memory. The driver owns the objects, so they outlive the worker.
+longer needs does not keep the others' memory. The driver owns the objects, so they outlive the worker; those that lie
+on a machine that is lost are lost with it, and the run ends at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import ray
 import torch
+from ray.exceptions import ObjectLostError
 
 from torso.engine.parcels import Parcel, read
+from torso.errors import PlaceLost
 from torso.personal.store import ClientState, Store
 
 LARGE = 1 << 20  # bytes of one client's state from which on it has an object of its own
@@ -35,7 +38,8 @@ class KeptOnRay:
 
     def fetch(self) -> ClientState:
         """Here: for a checkpoint, or at the end of a run."""
-        return open_states(ray.get(self.where), torch.device("cpu"))[self.client]
+        (parcel,) = fetched([self.where])
+        return open_states(parcel, torch.device("cpu"))[self.client]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,15 @@ class Lies:
     """Where a client's state lies, among the handles that travel beside a piece of work."""
 
     place: int
+
+
+def fetched(refs: Sequence[Any]) -> list[Parcel]:
+    """The parcels that handles stand for."""
+    try:
+        parcels: list[Parcel] = ray.get(list(refs))
+    except ObjectLostError:
+        raise PlaceLost("what some clients held was lost with the machine that it lay on") from None
+    return parcels
 
 
 def open_states(parcel: Parcel, device: torch.device) -> dict[int, ClientState]:

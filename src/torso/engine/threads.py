@@ -44,7 +44,9 @@ class OneByOne:
         keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="torso")
+        # a new thread takes the setting over at torch's first parallel loop in it; a product of MKL or oneDNN before
+        # that would use all cores, and round otherwise for the client that happens to come first
+        self._pool = ThreadPoolExecutor(self.workers, "torso", initializer=torch.set_num_threads, initargs=(1,))
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import ray
 import torch
 from ray import cloudpickle
 
 from torso.data import Federation
 from torso.engine.base import engines
-from torso.engine.keeping import Lies, open_states, pieces_of
+from torso.engine.keeping import Lies, fetched, open_states, pieces_of
 from torso.engine.parcels import Cargo, Label, Numbered, Parcel, read, whole, write
 from torso.personal.store import Store
 from torso.registry import guests, welcome
@@ -86,7 +85,7 @@ class Worker:
         """The store with what its handles stand for."""
         if store is None:
             return None
-        opened = [open_states(parcel, self.device) for parcel in ray.get(list(held))]
+        opened = [open_states(parcel, self.device) for parcel in fetched(held)]
 
         def some(entries: Mapping[int, Any]) -> dict[int, Any]:
             return {k: opened[at.place][k] if isinstance(at, Lies) else at for k, at in entries.items()}

@@ -27,7 +27,7 @@ class Local:
     params: Tensors
     own: Tensors = field(default_factory=dict)
     shared: Tensors = field(default_factory=dict)
-    participants: int = 1  # of the round
+    participants: int | Tensor = 1  # of the round; [G] where clients of several runs stand side by side
 
     def of_places(self, places: Tensor | slice, like: Tensors) -> Local:
         """That of some clients, of the names in `like` [G, *]; what is one tensor for all clients [*] stays."""
@@ -35,7 +35,8 @@ class Local:
         def some(held: Tensors) -> Tensors:
             return {n: t[places] if t.ndim == like[n].ndim else t for n, t in held.items() if n in like}
 
-        return Local(some(self.start), some(self.params), some(self.own), some(self.shared), self.participants)
+        count = self.participants if isinstance(self.participants, int) else self.participants[places]
+        return Local(some(self.start), some(self.params), some(self.own), some(self.shared), count)
 
 
 class Drift:
@@ -168,7 +169,9 @@ class MultiTask(Drift):
         size = sum(tensor[0].numel() for tensor in at.params.values())
         usual = 10.0 ** -(len(str(size)) + 1)
         pull, shrink = (usual if lam == "auto" else lam for lam in (self.lam1, self.lam2))
-        mean = {n: at.shared[n] + at.params[n] / at.participants for n in grads}
+        count = at.participants
+        shares = {n: p / (count if isinstance(count, int) else per_client(count, p)) for n, p in at.params.items()}
+        mean = {n: at.shared[n] + shares[n] for n in grads}
         return {n: g + 2 * pull * (at.params[n] - mean[n]) + 2 * shrink * at.params[n] for n, g in grads.items()}
 
 

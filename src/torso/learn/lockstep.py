@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from torso.data.batches import Deck, Shuffles
+from torso.data.batches import Deck, Shuffles, on_device
 from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Local, NoDrift
 from torso.learn.local import learn
@@ -218,9 +218,9 @@ def _anchors(group: Sequence[Ask]) -> Local:
     def each(of: Callable[[Local], Tensors]) -> Tensors:
         return _stacked([_spread(of(ask.anchor), ask) for ask in group if ask.anchor is not None])
 
-    first = group[0].anchor
-    participants = 1 if first is None else first.participants
-    return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), participants)
+    counts = [int(ask.anchor.participants) for ask in group if ask.anchor is not None for _ in range(ask.clients)]
+    among = counts[0] if len(set(counts)) == 1 else on_device(group[0].course.deck.index.device, counts)
+    return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), among)
 
 
 def _spread(held: Tensors, ask: Ask) -> Tensors:
@@ -241,10 +241,8 @@ def _differ_in_rates(mine: Course, its: Course) -> bool:
     return mine.habits.step.any_rates and alike
 
 
-def _names(anchor: Local | None) -> tuple[object, ...] | None:
-    if anchor is None:
-        return None
-    return anchor.participants, *(frozenset(part) for part in (anchor.start, anchor.own, anchor.shared))
+def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:
+    return None if anchor is None else tuple(frozenset(part) for part in (anchor.start, anchor.own, anchor.shared))
 
 
 def _lengths(meta: Deck | None) -> set[int] | None:

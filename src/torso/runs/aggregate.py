@@ -89,7 +89,7 @@ class Aggregate:
             total = torch.zeros_like(weights[mine])
             for name, start in self.start.items():
                 total += (sent.model[name][mine] - start).flatten(1).square().sum(dim=1)
-            self.squares = self.squares.to(weights.device) + (weights[mine] * total).sum()
+            self.squares = self.squares + (weights[mine] * total).sum()
 
 
 def _row(stacked: Tensors, place: int) -> Tensors:

@@ -62,13 +62,14 @@ def _check_test_set(config: Config, roster: Roster) -> None:
     """Refuse what looks at the whole test set where the server has none."""
     if roster.test_samples:
         return
-    asked = [("measure.names", n, measures[n].whole_test) for n in config.measure.names]
-    asked += [("measure.during", n, measures[n].whole_test) for n in config.measure.during]
-    asked += [("measure.analyses", n, analyses[n].whole_test) for n in config.measure.analyses]
-    for key, name, needs in asked:
-        if needs:
-            free = sorted(n for n, m in measures.items() if not m.whole_test)
+    asked = {
+        "measure.names": (config.measure.names, {n: m.whole_test for n, m in measures.items()}),
+        "measure.during": (config.measure.during, {n: m.whole_test for n, m in measures.items()}),
+        "measure.analyses": (config.measure.analyses, {n: a.whole_test for n, a in analyses.items()}),
+    }
+    for key, (names, needs) in asked.items():
+        for name in (name for name in names if needs[name]):
+            free = ", ".join(sorted(n for n, needed in needs.items() if not needed))
             raise RequestError(
-                f"{key} = {name!r} is taken on a test set of the server's own, and it has none. Accepted: "
-                f"{', '.join(free)}"
+                f"{key} = {name!r} is taken on a test set of the server's own, and it has none. Accepted: {free}"
             )

@@ -211,10 +211,14 @@ class _Run:
         where = f"stopped after round {self.state.round} of {self.job.rounds}{measuring}"
         if self.folder is None:
             return f"{where}; without a folder there is nothing to resume"
-        if self.opened or self.state.round:
-            self.folder.save(self.state)
+        left = ", with a checkpoint"
+        try:
+            if self.opened or self.state.round:
+                self.folder.save(self.state)
+        except PlaceLost:  # what clients held
+            left = "; what came after the last checkpoint is lost"
         folder, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
-        return f"{where}, with a checkpoint. Continue with: torso run {config} --out {folder} --resume"
+        return f"{where}{left}. Continue with: torso run {config} --out {folder} --resume"
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
