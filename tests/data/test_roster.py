@@ -21,7 +21,7 @@ def test_those_who_train_and_what_they_have() -> None:
     assert FOUR.samples == 5
     assert FOUR.sizes_of((3, 0)).tolist() == [6, 4]
     assert FOUR.sizes_of(()).tolist() == []
-    assert FOUR.sample_bytes == 105
+    assert FOUR.input.bytes == 105
 
 
 def test_the_roster_of_a_simulation_counts_what_is_there() -> None:
@@ -31,7 +31,7 @@ def test_the_roster_of_a_simulation_counts_what_is_there() -> None:
         torch.device("cpu"),
     )
     roster = federation.roster
-    assert (roster.name, roster.classes, roster.image) == (federation.name, 10, (1, 8, 8))
+    assert (roster.name, roster.classes, roster.input) == (federation.name, 10, federation.input)
     assert roster.sizes.tolist() == [len(federation.train.rows(k)) for k in range(7)]
     assert roster.newcomers.tolist() == federation.newcomers.tolist()
     assert roster.samples == sum(len(federation.train.rows(k)) for k in roster.training.tolist())
