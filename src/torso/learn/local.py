@@ -74,16 +74,16 @@ class Course:
     meta: Deck | None = None
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        size, room = self.habits.batch_size, self.room
-        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single)
+        size, room, keyed = self.habits.batch_size, self.room, not self.room.net.body.native
+        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single, keyed)
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
         """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
         if self.meta is None:
             return None
         shuffle = self.shuffle.for_use(f"meta {number}")
-        size, room = self.habits.batch_size, self.room
-        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single)
+        size, room, keyed = self.habits.batch_size, self.room, not self.room.net.body.native
+        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single, keyed)
 
     def of_places(self, order: Sequence[int], places: Tensor) -> Course:
         """That of the clients at these places, in this order."""

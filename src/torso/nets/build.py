@@ -12,10 +12,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso import randomness
 from torso.errors import RequestError, from_outside
 from torso.nets.bodies import bodies
+from torso.nets.draws import Watching
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
 from torso.nets.network import Body, Network
-from torso.nets.split import ForeignBody
+from torso.nets.split import ForeignBody, check_evaluation
 from torso.registry import is_foreign
 
 
@@ -70,7 +71,9 @@ def try_out(body: Body, where: str, example: Tensor) -> None:
     with from_outside(where, "a body that takes images [G, B, channels, height, width]"), torch.no_grad():
         if isinstance(body, ForeignBody):
             body.check_split(where, example)
-        found = copy.deepcopy(body).eval()(example[None])
+        with Watching() as seen:
+            found = copy.deepcopy(body).eval()(example[None])
+        check_evaluation(seen, where)
     if found.shape != (1, len(example), body.features):
         raise RequestError(
             f"{where} gives {list(found.shape)} for {len(example)} images of one client. "
