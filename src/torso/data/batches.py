@@ -32,7 +32,7 @@ class Batch:
     """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
 
     `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest.
-    `keys`: one for each client and step, for a network that draws random numbers itself (dropout); None: no training."""
+    `keys`: one for each client and step, for a network that draws random numbers itself (dropout)."""
 
     images: Tensor  # [G, B, C, H, W]
     labels: Tensor  # [G, B]
@@ -45,6 +45,10 @@ class Batch:
         """That of the first clients, which may be more than have samples."""
         real = None if self.real is None else self.real[:clients]
         return Batch(self.images[:clients], self.labels[:clients], real, keys=self.keys)
+
+    def again(self, time: int) -> Batch:
+        """The same samples met once more in the same step, with other random numbers."""
+        return self if self.keys is None else replace(self, keys=tuple(key(each, "again", time) for each in self.keys))
 
     def only(self, other: Batch) -> Batch:
         """This batch without the samples of clients that have none in the other."""

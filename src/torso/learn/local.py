@@ -22,7 +22,7 @@ from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.recorded import Recorder
 from torso.learn.sgd import Sgd
-from torso.learn.stacked import rows_at
+from torso.learn.stacked import copy_of, rows_at
 from torso.learn.steps import Plain, Pupil, Step
 from torso.nets import Network, Tensors, set_modes
 from torso.precision import Precision, activation_type, computing
@@ -107,7 +107,7 @@ class Learned:
     notes: Tensors = field(default_factory=dict)
 
     def copy(self) -> Learned:
-        copies = {n: t.clone() for n, t in self.tensors.items()}
+        copies = {n: copy_of(t) for n, t in self.tensors.items()}
         own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
         return replace(self, tensors=copies, own=own)
 
@@ -196,7 +196,8 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
 def _copies(course: Course, tensors: Tensors) -> Tensors:
     """The tensors to train, in memory of their own; what does not move may stay where it is."""
     if course.room.recorder is not None:
-        return course.room.recorder.home(tensors, min(course.habits.batch_size, max(course.deck.sizes)))
+        width = min(course.habits.batch_size, max(course.deck.sizes))
+        return course.room.recorder.home(tensors, width, course.room.net.frozen)
     moving = moved_by(course.plan)
     return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 

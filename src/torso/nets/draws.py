@@ -23,15 +23,17 @@ def is_random(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Whether this call draws a random number; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    given = {**dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)), **kwargs}
-    return bool(given.get("dropout_p", 1.0)) and given.get("train", True) is not False
+    wanted = op._schema.arguments
+    usual = {argument.name: argument.default_value for argument in wanted if argument.has_default_value()}
+    given = {**usual, **dict(zip((argument.name for argument in wanted), args, strict=False)), **kwargs}
+    return given.get("dropout_p") != 0 and given.get("train") is not False
 
 
-class Watching(TorchDispatchMode):
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes whether anything random is asked for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.drew = False
 
     def __torch_dispatch__(
@@ -41,11 +43,11 @@ class Watching(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-class Keyed(TorchDispatchMode):
+class Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every random operation inside draws from the key."""
 
     def __init__(self, key: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.key = key
         self._generators: dict[torch.device, Generator] = {}
 
@@ -77,7 +79,7 @@ def _seeded(device: torch.device, seed: int, call: Callable[[], Any]) -> Any:
     with _default:
         default = torch.default_generator
         if device.type == "cuda":
-            default = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+            default = torch.cuda.default_generators[device.index or 0]
         before = default.get_state()
         try:
             default.manual_seed(seed)

@@ -133,7 +133,7 @@ class Network(nn.Module):
 
     @cached_property
     def frozen(self) -> frozenset[str]:
-        """What its owner froze (`requires_grad=False`): it is never trained, never sent, and held once for all clients."""
+        """What its owner froze (`requires_grad=False`): never trained, never sent, and held once for all clients."""
         return frozen_names(self)
 
     @cached_property

@@ -59,7 +59,7 @@ def check_named(module: nn.Module, parts: Mapping[str, Predicate]) -> None:
 
 def pieces(part: str) -> Iterator[tuple[str, str]]:
     """`a+b-c` as ("+", a), ("+", b), ("-", c)."""
-    first, *rest = re.split(r"\s*([+-])\s*", part.strip())
+    first, *rest = re.split(r"\s*(?<!:)([+-])\s*", part.strip())  # blocks:-1 is one word, and unknown
     yield "+", first
     yield from zip(rest[::2], rest[1::2], strict=True)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torso.errors import RequestError
@@ -81,9 +82,7 @@ def logits_of(said: Any) -> Tensor:
     return found
 
 
-def split(
-    module: nn.Module, example: Tensor | None = None, parts: Mapping[str, Predicate] | None = None
-) -> Network:
+def split(module: nn.Module, example: Tensor | None = None, parts: Mapping[str, Predicate] | None = None) -> Network:
     """A network from a copy of a classifier: the `nn.Linear` that makes its output is the head, the rest the body.
 
     That layer is what `get_classifier()` gives (timm), or the last layer that the module registers, or the last
@@ -130,7 +129,7 @@ def head_of(module: nn.Module) -> tuple[str, nn.Linear]:
     *_, last = leaves
     name = _named_head(module, leaves) or last
     found = leaves[name]
-    if not _is_linear(found) or not isinstance(found, nn.Linear):
+    if not _is_linear(found):
         raise RequestError(
             f"cannot split {kind}: its last layer, {name or 'the module itself'}, is {type(found).__name__}. "
             "Make an nn.Linear the last module that it registers, with nothing after it"
@@ -154,14 +153,21 @@ def _named_head(module: nn.Module, leaves: Mapping[str, nn.Module]) -> str:
     if _is_linear(leaves[last]):
         return last
     for usual in _HEADS:
-        inside = [n for n, leaf in leaves.items() if _is_linear(leaf) and (n == usual or n.startswith(f"{usual}."))]
+        inside = [name for name, leaf in leaves.items() if usual in name.split(".") and _is_linear(leaf)]
         if inside:
             return inside[-1]
     return ""
 
 
-def _is_linear(layer: nn.Module) -> bool:
-    return type(layer) in (nn.Linear, Linear)
+def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether it computes what an nn.Linear does; a kind of its own (timm has one) is tried out."""
+    if type(layer) in (nn.Linear, Linear):
+        return True
+    if not isinstance(layer, nn.Linear):
+        return False
+    with torch.no_grad():
+        probe = torch.linspace(-1, 1, 2 * layer.in_features).view(2, -1).to(layer.weight)
+        return torch.allclose(layer(probe), F.linear(probe, layer.weight, layer.bias))
 
 
 def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:

@@ -28,7 +28,7 @@ from torso.methods import ClassMeans, Finished
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.runs.analysing import scene_of, watch_round
-from torso.runs.checking import check_attack, check_measures, remarks
+from torso.runs.checking import check_attack, check_measures, check_reach, remarks
 from torso.runs.checkpoint import load_body, load_newest
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
@@ -137,6 +137,7 @@ def prepare(config: Config, federation: Federation | None = None, *, begins: boo
     plan = stages(config, net)
     check_server_data(plan, federation)
     check_attack(config, plan)
+    check_reach(config, plan, net, federation.image)
     check_stacking(net, config.run.clients_at_once)
     if isinstance(plan[0].method.start, ClassMeans):
         linear_of(net)  # raises RequestError where the head has no place for them
@@ -225,7 +226,7 @@ class _Run:
                 note,
             )
         )
-        for remark in remarks(config):
+        for remark in remarks(config, job.net):
             self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
