@@ -11,6 +11,9 @@ $(READY): pyproject.toml
 	@echo "setting up .venv (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch>=2.11,<2.14"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > .venv/torch.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/torch.txt -e ".[zoo]" \
+		|| echo "torchvision, timm and transformers cannot be had for this torch: tests/nets/test_zoo.py will skip"
 	@touch $@
 
 demo: $(READY)

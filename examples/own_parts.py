@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,6 +44,16 @@ def small_cnn(channels: int, height: int, width: int) -> Body:
     """Two convolutions, and the mean over what they see."""
     layers = nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
     return body_of(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), features=32)
+
+
+@bodies.register("adapter-cnn")
+def adapter_cnn(channels: int, height: int, width: int) -> Body:
+    """A convolution that stays as it is, a small layer that learns, and dropout."""
+    trunk = nn.Conv2d(channels, 16, 3, padding=1).requires_grad_(False)
+    layers = {"trunk": trunk, "relu": nn.ReLU(), "pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    layers |= {"adapter": nn.Linear(16, 16), "drop": nn.Dropout(0.1)}
+    module = nn.Sequential(OrderedDict(layers))
+    return body_of(module, features=16, parts={"adapter": lambda name, layer: name.startswith("adapter.")})
 
 
 @measure("sure", of="clients")
