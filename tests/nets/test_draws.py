@@ -124,9 +124,9 @@ def test_a_module_that_looks_at_its_numbers_goes_client_by_client() -> None:
 
     net = split(Looks().double()).eval()
     tensors, x = spread(net, 2), images(2, 4, 6)
-    assert net.body.stacks
+    assert net.body.vmaps
     both = apply(net, tensors, x).logits
-    assert not net.body.stacks
+    assert not net.body.vmaps
     for g in range(2):
         assert torch.equal(
             both[g : g + 1], apply(net, {n: t[g : g + 1] for n, t in tensors.items()}, x[g : g + 1]).logits

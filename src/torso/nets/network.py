@@ -49,7 +49,7 @@ class Body(nn.Module):
 
     native = True
     draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
-    stacks = True  # of one that is not native: whether vmap can compute it for several clients
+    vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     features: int
     blocks: Chain | tuple[nn.Module, ...]
     predicates: Mapping[str, Predicate] = MappingProxyType({"norm": is_norm})
@@ -238,7 +238,7 @@ def apply(
         return _one_by_one(one, tensors, x, real, keys)
     if x.shape[0] == 1:
         return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
-    if net.body.stacks:
+    if net.body.vmaps:
         once = {name: None if name in net.frozen else 0 for name in tensors}
         given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
         try:
@@ -246,7 +246,7 @@ def apply(
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            net.body.stacks = False  # it asks what its numbers are, say: then one client after the other
+            net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
     return _one_by_one(one, tensors, x, real, None)
 
 
