@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torso import Config, RequestError, run
 from torso.data.batches import Batch
 from torso.learn.gradients import gradients_at
+from torso.learn.steps import pairs
 from torso.nets import Body, bodies, body_of
 from torso.runs.run import Stopped, prepare
 
@@ -129,6 +131,16 @@ def test_every_pass_over_a_batch_draws_anew() -> None:
     passes = [batch, batch.again(0), batch.again(1)]
     assert len({key for each in passes for key in each.keys or ()}) == 6
     assert batch.again(1).keys == batch.again(1).keys
+
+
+def test_who_meets_a_batch_twice_draws_the_same_in_a_stack_and_alone() -> None:
+    """Client 0 has two batches, client 1 one (spec 5.2)."""
+    first = Batch(torch.zeros(2, 1, 1, 2, 2), torch.zeros(2, 1), keys=(5, 6))
+    second = replace(first, active=torch.tensor([True, False]), keys=(7, 8))
+    ((_, stacked),) = pairs(iter([first, second]))
+    ((_, alone),) = pairs(iter([replace(first, keys=(6,))]))
+    assert alone.keys is not None
+    assert stacked.keys == (7, *alone.keys)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,11 @@ class Batch:
         images[:, :width] = torch.where(mine[..., None, None, None], self.images, other.images[:, :width])
         labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
         padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
-        return Batch(images, labels, torch.where(mine, padded, fallback), other.active, other.lead, self.keys)
+        keys = self.keys
+        if keys is not None:  # as those draw that have one batch alone and meet it twice
+            had = zip(self.active.tolist(), keys, other.again(1).keys or keys, strict=True)
+            keys = tuple(here if has else there for has, here, there in had)
+        return Batch(images, labels, torch.where(mine, padded, fallback), other.active, other.lead, keys)
 
 
 @dataclass(frozen=True)
