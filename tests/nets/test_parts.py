@@ -139,3 +139,5 @@ def test_statistics_of_a_layer_without_weights_go_with_what_is_around_it() -> No
     module[0].requires_grad_(False)
     assert split(module).frozen == {f"body.module.0.{n}" for n in ("0.weight", "0.bias", *(f"1.{b}" for b in BN[2:]))}
     assert split(nn.Sequential(*module[1:])).frozen == frozenset()
+    module[-1].requires_grad_(False)
+    assert split(nn.Sequential(*module[1:])).frozen == {"head.weight", "head.bias"}

@@ -96,6 +96,8 @@ def split(module: nn.Module, example: Tensor | None = None, parts: Mapping[str, 
     setattr(whole.get_submodule(parent), attribute, nn.Identity())
     head = Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
     head.to(linear.weight).load_state_dict(linear.state_dict())
+    for mine, theirs in zip(head.parameters(), linear.parameters(), strict=True):
+        mine.requires_grad_(theirs.requires_grad)
     net = Network(ForeignBody(whole, linear.in_features, parts), head)
     if example is not None:
         _check(module, net, name, example)
