@@ -56,6 +56,7 @@ def _bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(bodies, "free", made())
     monkeypatch.setitem(bodies, "frozen", made("scale"))
+    monkeypatch.setitem(bodies, "still", made("scale", "shift"))
     monkeypatch.setitem(head_inits, "eye", eye)
 
 
@@ -151,6 +152,15 @@ def test_what_the_owner_froze_is_neither_trained_nor_sent() -> None:
         job(method(share=Share(frozen="once")), "frozen")
     )  # unless the method asks for it, by a word of its own
     assert once.cost.bytes_down == 2 * (24 + 8)
+
+
+def test_a_body_that_is_all_frozen_costs_a_forward_pass() -> None:
+    """As head tuning does (spec 14.2); four samples in all, and W alone travels."""
+    state = play(job(Method(), "still"))
+    assert_same({n: state.model[n] for n in (S, T)}, {S: pair(1, 1), T: pair(0, 0)})
+    assert_close(state.model[W], by_hand(0)[W] / 4 + by_hand(1)[W] * 3 / 4)
+    assert (state.cost.forward_passes, state.cost.bytes_up) == (4, 2 * 16)
+    assert play(job(Method())).cost.forward_passes == 12
 
 
 def test_a_frozen_part_cannot_learn() -> None:
