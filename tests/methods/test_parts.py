@@ -188,7 +188,7 @@ def test_what_is_frozen_is_one_tensor_for_all_clients() -> None:
 def test_a_recorder_holds_what_is_frozen_once() -> None:
     task = job(Method(), "frozen")
     tensors = {name: tensor.expand(3, *tensor.shape) for name, tensor in task.model.items()}
-    home = Recorder(gradients).home(tensors, width=4, frozen=task.net.frozen)
+    home = Recorder(gradients, frozen=task.net.frozen).another().home(tensors, width=4)
     assert {name: tensor.untyped_storage().nbytes() for name, tensor in home.items()} == {S: 8, T: 24, W: 48}
     assert all(torch.equal(home[name], tensor) for name, tensor in tensors.items())
 

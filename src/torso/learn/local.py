@@ -196,8 +196,7 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
 def _copies(course: Course, tensors: Tensors) -> Tensors:
     """The tensors to train, in memory of their own; what does not move may stay where it is."""
     if course.room.recorder is not None:
-        width = min(course.habits.batch_size, max(course.deck.sizes))
-        return course.room.recorder.home(tensors, width, course.room.net.frozen)
+        return course.room.recorder.home(tensors, min(course.habits.batch_size, max(course.deck.sizes)))
     moving = moved_by(course.plan)
     return {n: t.clone() if n in moving else t for n, t in tensors.items()}
 

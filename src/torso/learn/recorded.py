@@ -47,11 +47,14 @@ class _Recording:
 
 
 class Recorder:
-    """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call."""
+    """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call.
 
-    def __init__(self, compute: Gradients, most: int = 64) -> None:
+    `frozen`: tensors of the network that never learn."""
+
+    def __init__(self, compute: Gradients, most: int = 64, frozen: Collection[str] = ()) -> None:
         self.compute = compute
         self.most = most
+        self.frozen = frozen
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
         self._here: Tensors = {}  # the homes of this visit
@@ -61,7 +64,9 @@ class Recorder:
 
     def another(self) -> Recorder:
         """One like this, with nothing recorded."""
-        return type(self)(self.compute, self.most)
+        made = type(self)(self.compute, self.most)
+        made.frozen = self.frozen
+        return made
 
     def forget(self) -> None:
         """Give all memory back, as when it has run out; what is at home is lost."""
@@ -70,15 +75,15 @@ class Recorder:
         self._here.clear()
         self._pool = _new_pool()  # nobody may record into a pool whose last recording is gone while it holds memory
 
-    def home(self, tensors: Tensors, width: int, frozen: Collection[str] = ()) -> Tensors:
+    def home(self, tensors: Tensors, width: int) -> Tensors:
         """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
         read. The next visit of as many clients overwrites them. What is frozen has one place for all clients."""
         self._width = width
         for name, tensor in tensors.items():
-            key, held = (name, tensor.shape), tensor[:1] if name in frozen else tensor
+            key, held = (name, tensor.shape), tensor[:1] if name in self.frozen else tensor
             if key not in self._homes:
                 place = torch.empty_like(held, memory_format=torch.contiguous_format)
-                self._homes[key] = place.expand_as(tensor) if name in frozen else place
+                self._homes[key] = place.expand_as(tensor) if name in self.frozen else place
             self._homes[key][: len(held)].copy_(held)
         self._here = {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
         return dict(self._here)
