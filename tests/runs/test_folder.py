@@ -278,7 +278,7 @@ def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
         ("method.share=body-norm", "method.share: part = 'norm' is unknown"),  # an MLP has none
         (
             "method.train=body-blocks:2",
-            "method.train: part = 'body-blocks:2' holds nothing in this network. Accepted: ",
+            "method.train: part = 'body-blocks:2' trains nothing: it holds nothing in this",
         ),
         ("method.share=personal", "method.share: part = 'personal' holds nothing in this network. Accepted: all, full"),
         ("method.server_data=all", r"data.server_fraction is 0"),

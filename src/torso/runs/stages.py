@@ -202,7 +202,8 @@ def check_part(key: str, part: str, net: Network, learns: bool) -> None:
     if part == "none":
         return
     if not names:
-        raise RequestError(f"{key}: part = {part!r} holds nothing in this network. Accepted: {_filled(net)}")
+        idle = "trains nothing: it holds" if learns else "holds"
+        raise RequestError(f"{key}: part = {part!r} {idle} nothing in this network. Accepted: {_filled(net)}")
     if learns and not learnable(net, names):
         raise RequestError(
             f"{key}: part = {part!r} cannot learn: all its parameters are frozen (requires_grad=False). "
