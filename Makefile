@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+ZOO := .venv/.zoo
 
 .PHONY: demo test test-cuda lint bench browser clean
 
@@ -13,10 +14,17 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
+# networks of other libraries, for the tests alone. torchvision pins torch: held fast, or pip would fetch another one
+$(ZOO): $(READY)
+	@$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > .venv/torch.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/torch.txt -e ".[zoo]" \
+		|| echo "torchvision, timm and transformers cannot be had for this torch: tests/nets/test_zoo.py will skip"
+	@touch $@
+
 demo: $(READY)
 	@$(BIN)/torso compare fedavg fedper fedbabu examples/demo.toml
 
-test: $(READY)
+test: $(ZOO)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # what only an accelerator can show

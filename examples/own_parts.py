@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,6 +54,16 @@ def tanh_rows(input: Floats) -> Body:
     """One hidden layer of 32 on arrays of numbers."""
     layers = nn.Flatten(), nn.Linear(math.prod(input.shape), 32), nn.Tanh()
     return body_of(nn.Sequential(*layers), features=32)
+
+
+@bodies.register("adapter-cnn")
+def adapter_cnn(channels: int, height: int, width: int) -> Body:
+    """A convolution that stays as it is, a small layer that learns, and dropout."""
+    trunk = nn.Conv2d(channels, 16, 3, padding=1).requires_grad_(False)
+    layers = {"trunk": trunk, "relu": nn.ReLU(), "pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    layers |= {"adapter": nn.Linear(16, 16), "drop": nn.Dropout(0.1)}
+    module = nn.Sequential(OrderedDict(layers))
+    return body_of(module, features=16, parts={"adapter": lambda name, layer: name.startswith("adapter.")})
 
 
 @measure("sure", of="clients")

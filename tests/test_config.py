@@ -237,7 +237,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("data.server_fraction=1.5", ["data.server_fraction = 1.5"]),
         ("run.seed=-1", ["run.seed = -1"]),
         ("train.weighting=sample", ["train.weighting = 'sample'", "'samples' or 'uniform'"]),
-        ("personalize.part=bdy", ["personalize.part = 'bdy'", "'body'"]),
+        ("personalize.part=3", ["personalize.part = 3", "valid string"]),
         ("method.share.rest=keep", ["method.share.rest = 'keep'", "'persist' or 'reset'"]),
         ("method.train=[]", ["method.train", "nothing to train", "blocks:J"]),
         ("method.train=[{part='body', lr=-1}]", ["method.train.0.lr = -1", "greater than or equal to 0"]),

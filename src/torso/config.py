@@ -166,7 +166,7 @@ class TrainConfig(_Section):
 class PersonalizeConfig(_Section):
     """How a client's copy is fine-tuned before it is measured (spec 9.2)."""
 
-    part: Literal["method", "body", "head", "full"] = Field("method", description="method: as method.personal says")
+    part: str = Field("method", description="part that is fine-tuned; method: as method.personal says")
     epochs: CountOrZero = Field(5, description="epochs of fine-tuning")
     lr: NotNegative = Field(0.001, description="learning rate of fine-tuning; momentum is the run's")
     batch_size: CountOrZero = Field(0, description="batch of fine-tuning; 0: the run's")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from torso import Config
 from torso.engine import Batched
+from torso.nets import Body, bodies, body_of
 from torso.personal.state import State
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
@@ -60,6 +62,11 @@ def test_nobody_waits_for_the_device_during_a_visit(method: str) -> None:
 def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
     """One step of ragged batches in fp32: from the second step on, float32 sums in another order make deep networks
     with BatchNorm part ways on CPU alone (a stack of four against clients one by one), so a round shows nothing."""
+    assert distance_of_steps(body) < 0.1
+
+
+def distance_of_steps(body: str) -> float:
+    """How far a step on the device is from one on CPU, for the length of that."""
     ends = []
     for device in ("cpu", "cuda"):
         task = job(body, "fedavg", device, batch_size=64, alpha=5.0)  # 42 to 56 images a client
@@ -67,4 +74,58 @@ def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
             state, _ = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
         ends.append({name: (tensor - task.model[name]).cpu().double() for name, tensor in state.model.items()})
     on_cpu, on_device = (torch.cat([step.flatten() for step in steps.values()]) for steps in ends)
-    assert (on_cpu - on_device).norm() / on_cpu.norm() < 0.1
+    return float((on_cpu - on_device).norm() / on_cpu.norm())
+
+
+def test_frozen_blocks_are_held_once_and_a_step_is_that_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With recorded gradients: the kernels read one tensor for all clients, and the step is that of clients on CPU."""
+
+    def half_frozen(channels: int, height: int, width: int) -> Body:
+        body = bodies["conv4"](channels, height, width)
+        list(body.blocks)[1].requires_grad_(False)
+        return body
+
+    monkeypatch.setitem(bodies, "half-frozen", half_frozen)
+    assert distance_of_steps("half-frozen") < 0.1
+    task = job("half-frozen", "fedavg")
+    stage, state = task.plan[0], State.begin(task.model)
+    chosen = participants(stage, task.roster, 0, 1)
+    visit = visit_of(stage, state, 8, 1, weights_of(task.federation, chosen, "samples"), seed=0)
+    with Batched(task.net, task.federation, at_once=len(chosen)) as engine:
+        (learned,) = engine.map(visit.alone, chosen)
+    assert len(task.net.frozen) == 4
+    for name, tensor in learned.tensors.items():
+        each = task.model[name].numel() * task.model[name].element_size()
+        copies = 1 if name in task.net.frozen else len(chosen)
+        assert tensor.untyped_storage().nbytes() == copies * each, name
+    assert all(torch.equal(learned.tensors[name][1], task.model[name]) for name in task.net.frozen)
+
+
+def test_dropout_on_the_device_repeats_in_any_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also inside attention, whose kernels take no generator."""
+
+    def encoder(channels: int, height: int, width: int) -> Body:
+        layer = nn.TransformerEncoderLayer(channels * width, 4, 64, dropout=0.3, batch_first=True)
+        return body_of(nn.Sequential(Rows(), layer, Mean()), features=channels * width)
+
+    monkeypatch.setitem(bodies, "encoder", encoder)
+    ends = []
+    for at_once in (1, 1, 4):
+        task, before = job("encoder", "fedavg"), torch.cuda.get_rng_state()
+        with Batched(task.net, task.federation, at_once=at_once, precision="fp32") as engine:
+            state, _ = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
+        assert torch.equal(torch.cuda.get_rng_state(), before)
+        torch.rand(3, device="cuda")
+        ends.append(torch.cat([tensor.flatten() for tensor in state.model.values()]))
+    assert torch.equal(ends[0], ends[1])
+    torch.testing.assert_close(ends[0], ends[2], rtol=1e-4, atol=1e-5)
+
+
+class Rows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2).flatten(2)  # [B, C, H, W] → [B, H, C·W]
+
+
+class Mean(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(dim=1)

@@ -149,13 +149,6 @@ def test_a_plugin_registers_a_body() -> None:
     assert body_of(nn.Flatten(), features=9)(torch.randn(1, 2, 9)).shape == (1, 2, 9)
 
 
-def test_dropout_is_refused_since_a_run_could_not_be_repeated() -> None:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
-    with pytest.raises(RequestError, match=r"2 \(Dropout\) of Sequential draws from torch's global random stream"):
-        split(module)
-    split(nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 2)))
-
-
 def test_a_foreign_body_takes_a_dual_head() -> None:
     body = body_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 2)))
     net = Network(body, heads["dual"]("hyper").build(body.features, 3, True))

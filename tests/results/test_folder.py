@@ -274,6 +274,13 @@ def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
         ("method.share=haed", "method.share: part = 'haed' is unknown"),
         ("method.personal.phases=bdy", "method.personal.phases: part = 'bdy' is unknown"),
         ("method.server_data=bdy", "method.server_data: part = 'bdy' is unknown"),
+        ("personalize.part=bdy", "personalize.part: part = 'bdy' is unknown. Accepted: all, full, body"),
+        ("method.share=body-norm", "method.share: part = 'norm' is unknown"),  # an MLP has none
+        (
+            "method.train=body-blocks:2",
+            "method.train: part = 'body-blocks:2' trains nothing: it holds nothing in this",
+        ),
+        ("method.share=personal", "method.share: part = 'personal' holds nothing in this network. Accepted: all, full"),
         ("method.server_data=all", r"data.server_fraction is 0"),
         ("train.head_lr_factor=0", "trains nothing: .* train.head_lr_factor = 0"),
         ("method.start={name='finished', schedule='cosin'}", "did you mean 'cosine'"),

@@ -31,25 +31,31 @@ def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence
 class Batch:
     """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
 
-    `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest."""
+    `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest.
+    `keys`: one for each client and step, for a network that draws random numbers itself (dropout)."""
 
     inputs: Tensor  # [G, B, *], as the network takes them
     labels: Tensor  # [G, B]
     real: Tensor | None = None
     active: Tensor | None = None
     lead: int | None = None
+    keys: tuple[int, ...] | None = None
 
     def first(self, clients: int) -> Batch:
         """That of the first clients, which may be more than have samples."""
         real = None if self.real is None else self.real[:clients]
-        return Batch(self.inputs[:clients], self.labels[:clients], real)
+        return Batch(self.inputs[:clients], self.labels[:clients], real, keys=self.keys)
+
+    def again(self, time: int) -> Batch:
+        """The same samples met once more in the same step, with other random numbers."""
+        return self if self.keys is None else replace(self, keys=tuple(key(each, "again", time) for each in self.keys))
 
     def only(self, other: Batch) -> Batch:
         """This batch without the samples of clients that have none in the other."""
         if other.active is None:
             return self
         real = torch.ones_like(self.labels, dtype=torch.float32) if self.real is None else self.real
-        return Batch(self.inputs, self.labels, real * other.active.unsqueeze(-1), other.active, other.lead)
+        return Batch(self.inputs, self.labels, real * other.active.unsqueeze(-1), other.active, other.lead, self.keys)
 
     def filled_from(self, other: Batch) -> Batch:
         """This batch, and the other's samples for the clients that have none in it; the other is as wide or wider."""
@@ -65,7 +71,11 @@ class Batch:
         inputs[:, :width] = torch.where(wide, self.inputs, other.inputs[:, :width])
         labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
         padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
-        return Batch(inputs, labels, torch.where(mine, padded, fallback), other.active, other.lead)
+        keys = self.keys
+        if keys is not None:  # as those draw that have one batch alone and meet it twice
+            had = zip(self.active.tolist(), keys, other.again(1).keys or keys, strict=True)
+            keys = tuple(here if has else there for has, here, there in had)
+        return Batch(inputs, labels, torch.where(mine, padded, fallback), other.active, other.lead, keys)
 
 
 @dataclass(frozen=True)
@@ -193,8 +203,11 @@ class Deck:
         epoch: int,
         change: Augmentation | None,
         skip_single: bool = False,
+        keyed: bool = False,
     ) -> Iterator[Batch]:
-        """Training: a fresh permutation per epoch; `ceil(n / B)` batches, the last one may be short (spec 1.2)."""
+        """Training: a fresh permutation per epoch; `ceil(n / B)` batches, the last one may be short (spec 1.2).
+
+        `keyed`: whether batches have keys, which only a network that is not Torso's own asks for."""
         columns = self.index.shape[1]
         bits = random_bits(self._keys(how, "shuffle", epoch), columns)
         positions = torch.arange(columns, device=bits.device)
@@ -205,19 +218,32 @@ class Deck:
         coins = (
             random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
         )
-        return self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
+        batches = self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
+        if not keyed:
+            return batches
+        return (replace(b, keys=self._key_list(how, "dropout", epoch, step)) for step, b in enumerate(batches))
 
     def endless(
-        self, batch_size: int, lens: Lens, how: Shuffle, change: Augmentation | None, skip_single: bool = False
+        self,
+        batch_size: int,
+        lens: Lens,
+        how: Shuffle,
+        change: Augmentation | None,
+        skip_single: bool = False,
+        keyed: bool = False,
     ) -> Iterator[Batch]:
         """Training batches of one epoch after the other, without end."""
         for epoch in itertools.count():
-            yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single)
+            yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single, keyed)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
+        keys = np.array(self._key_list(how, use, epoch), dtype=np.int64)
+        return torch.from_numpy(keys).to(self.index.device, non_blocking=True)
+
+    def _key_list(self, how: Shuffle, use: str, *when: int) -> tuple[int, ...]:
+        """One key for each client; `when`: the epoch, and the step where each has its own."""
         mine = ((how.of(place), client) for place, client in enumerate(self.clients))
-        keys = [key(its.seed, its.purpose, use, its.round, client, epoch) for its, client in mine]
-        return torch.from_numpy(np.array(keys, dtype=np.int64)).to(self.index.device, non_blocking=True)
+        return tuple(key(its.seed, its.purpose, use, its.round, client, *when) for its, client in mine)
 
     def _deal(
         self,

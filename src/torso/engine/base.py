@@ -55,7 +55,9 @@ class Desk:
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
-            recorder=Recorder(gradients) if recorded and device.type == "cuda" and net.body.native else None,
+            recorder=Recorder(gradients, frozen=net.frozen)
+            if recorded and device.type == "cuda" and net.body.native
+            else None,
             lockstep=lockstep,
         )
         return cls(room, federation)

@@ -16,7 +16,7 @@ from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
 from torso.learn.phases import Lesson
 from torso.learn.recorded import Recorder
-from torso.learn.stacked import rows_at
+from torso.learn.stacked import copy_of, rows_at
 from torso.learn.steps import Habits
 from torso.nets import Network, Tensors
 from torso.precision import Precision, activation_type
@@ -58,16 +58,16 @@ class Course:
     meta: Deck | None = None
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        size, room = self.habits.batch_size, self.room
-        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single)
+        size, room, keyed = self.habits.batch_size, self.room, not self.room.net.body.native
+        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single, keyed)
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
         """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
         if self.meta is None:
             return None
         shuffle = self.shuffle.for_use(f"meta {number}")
-        size, room = self.habits.batch_size, self.room
-        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single)
+        size, room, keyed = self.habits.batch_size, self.room, not self.room.net.body.native
+        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single, keyed)
 
     def of_places(self, order: Sequence[int], places: Tensor) -> Course:
         """That of the clients at these places, in this order."""
@@ -91,7 +91,7 @@ class Learned:
     notes: Tensors = field(default_factory=dict)
 
     def copy(self) -> Learned:
-        copies = {n: t.clone() for n, t in self.tensors.items()}
+        copies = {n: copy_of(t) for n, t in self.tensors.items()}
         own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
         return replace(self, tensors=copies, own=own)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torso.data.batches import Batch
+from torso.errors import RequestError
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
 from torso.nets import Network, Output, Tensors, apply
@@ -20,6 +21,25 @@ clients alone, at least of those that lead the batch."""
 def leaves_of(tensors: Tensors, names: Sequence[str]) -> Tensors:
     """The named tensors as the leaves of a new graph: same memory, no history."""
     return {name: tensors[name].detach().requires_grad_() for name in names}
+
+
+def gradients_at(leaves: Tensors, loss: Tensor) -> Tensors:
+    """The gradient of a loss at each leaf, which it must reach."""
+    if not loss.requires_grad:
+        raise not_reached(tuple(leaves))
+    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    found = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
+    if len(found) < len(leaves):
+        raise not_reached([name for name in leaves if name not in found])
+    return found
+
+
+def not_reached(names: Sequence[str], key: str = "method.train") -> RequestError:
+    shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    return RequestError(
+        f"{key} trains {shown}, which the loss does not depend on. Freeze what is not used "
+        "(parameter.requires_grad_(False)), or leave it out: a part that holds it, taken away, as in all-PART"
+    )
 
 
 def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:
@@ -56,7 +76,6 @@ def leading_gradients(
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)
     leaves = leaves_of(tensors, names)
-    said = apply(net, {**tensors, **leaves}, batch.inputs, batch.real)
+    said = apply(net, {**tensors, **leaves}, batch.inputs, batch.real, batch.keys)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
-    grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
-    return dict(zip(leaves, grads, strict=True)), total
+    return gradients_at(leaves, mean.sum()), total

@@ -8,11 +8,12 @@ alone: its batches are keyed by its own run's seed (`Shuffles`), and stacked cli
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from torso.data.batches import Deck, Shuffles, on_device
 from torso.learn.course import Classroom, Course, Learned
@@ -201,15 +202,23 @@ def _learn_together(group: Sequence[Ask]) -> list[Learned]:
     )
     learned = learn(
         course,
-        _stacked([ask.tensors for ask in group]),
+        _stacked([ask.tensors for ask in group], course.room.net.frozen),
         None if first.held is None else _anchors(group),
         _stacked([ask.notes for ask in group]),
     )
     return list(_apart(learned, sizes))
 
 
-def _stacked(parts: Sequence[Tensors]) -> Tensors:
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def _stacked(parts: Sequence[Tensors], frozen: Collection[str] = ()) -> Tensors:
+    """Side by side; what is frozen and the same in all runs stays one tensor for all clients."""
+    return {name: _joined([part[name] for part in parts], name in frozen) for name in parts[0]}
+
+
+def _joined(parts: Sequence[Tensor], frozen: bool) -> Tensor:
+    first = parts[0]
+    if frozen and all(torch.equal(part[0], first[0]) for part in parts):
+        return first[:1].expand(sum(map(len, parts)), *first.shape[1:])
+    return torch.cat(list(parts))
 
 
 def _anchors(group: Sequence[Ask]) -> Local:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.fast import plain_path
 from torso.kinds import Count
-from torso.learn.gradients import leaves_of, means
+from torso.learn.gradients import gradients_at, leaves_of, means
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
 from torso.learn.stacked import Rate, scaled
 from torso.learn.steps import Pupil, Step, steps
@@ -72,12 +72,12 @@ class MetaWeighted(Step):
         for batch in batches:
             self._learn_to_weigh(pupil, batch, next(pupil.meta))
             leaves = leaves_of(pupil.tensors, pupil.names)
-            said = apply(pupil.net, {**pupil.tensors, **leaves}, batch.inputs, batch.real)
+            said = apply(pupil.net, {**pupil.tensors, **leaves}, batch.inputs, batch.real, batch.keys)
             losses = self._losses(said, batch, pupil, pupil.notes)
             mean, total = means(weigh(pupil.notes, losses) * losses + _personal(said, batch), batch)
-            grads = torch.autograd.grad(mean.sum(), list(leaves.values()))
+            grads = gradients_at(leaves, mean.sum())
             pupil.count(total, batch)
-            pupil.move(dict(zip(leaves, grads, strict=True)), batch)
+            pupil.move(grads, batch)
 
     def _learn_to_weigh(self, pupil: Pupil, batch: Batch, meta: Batch) -> None:
         """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
@@ -94,7 +94,7 @@ class MetaWeighted(Step):
     def meta_objective(self, pupil: Pupil, notes: Tensors, batch: Batch, meta: Batch) -> Tensor:
         """The loss on the balanced images [G] after a look-ahead step, as a function of ζ and γ."""
         ahead = look_ahead(pupil, lambda said: self._weighted(said, batch, pupil, notes), batch, pupil.rates)
-        said = apply(pupil.net, ahead, meta.inputs, meta.real)
+        said = apply(pupil.net, ahead, meta.inputs, meta.real, meta.keys)
         if self.meta_loss == "cross-entropy":
             losses = cross_entropy(said.logits, meta.labels)
         else:
@@ -123,7 +123,7 @@ def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rat
     """w − η∇ of a loss [G] of what the network says, with the graph of the gradient. Running statistics stay."""
     still = {n: t if n in rates else t.clone() for n, t in pupil.tensors.items()}
     leaves = leaves_of(still, tuple(rates))
-    said = apply(pupil.net, {**still, **leaves}, batch.inputs, batch.real)
+    said = apply(pupil.net, {**still, **leaves}, batch.inputs, batch.real, batch.keys)
     wanted = list(leaves.values())
     grads = torch.autograd.grad(loss(said).sum(), wanted, create_graph=True, allow_unused=True)
     moved = {n: t if g is None else t - scaled(g, rates[n]) for (n, t), g in zip(leaves.items(), grads, strict=True)}

@@ -38,7 +38,7 @@ class Lesson:
 
     epochs: int
     rates: Mapping[str, Rate]  # learnable tensors only; a rate is never 0 (spec 1.3: frozen means excluded)
-    moving: frozenset[str]  # those and the running statistics of the same layers
+    moving: frozenset[str]  # those and the running statistics of the same layers; nothing that its owner froze
 
     def differs_in_rates(self, other: Lesson) -> bool:
         """Whether nothing else than the rates' values tells them apart."""
@@ -72,7 +72,7 @@ def lessons(
     for phase in plan:
         scale = {n: head_factor if n in head else 1.0 for n in part_names(net, phase.part)}
         rate = {n: min(lr * phase.lr * factor, _LARGEST) for n, factor in scale.items()}
-        moving = frozenset(n for n, r in rate.items() if r > 0)
+        moving = frozenset(n for n, r in rate.items() if r > 0) - net.frozen
         params = learnable(net, tuple(n for n in rate if n in moving))
         if params:
             plans.append(Lesson(phase.epochs or epochs, {n: rate[n] for n in params}, moving))

@@ -9,7 +9,7 @@ recordings of fewer and fewer clients (`rung`) take over, on the first rows of t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,14 @@ class _Recording:
 
 
 class Recorder:
-    """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call."""
+    """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call.
 
-    def __init__(self, compute: Gradients, most: int = 64) -> None:
+    `frozen`: tensors of the network that never learn."""
+
+    def __init__(self, compute: Gradients, most: int = 64, frozen: Collection[str] = ()) -> None:
         self.compute = compute
         self.most = most
+        self.frozen = frozen
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
         self._here: Tensors = {}  # the homes of this visit
@@ -61,7 +64,9 @@ class Recorder:
 
     def another(self) -> Recorder:
         """One like this, with nothing recorded."""
-        return type(self)(self.compute, self.most)
+        made = type(self)(self.compute, self.most)
+        made.frozen = self.frozen
+        return made
 
     def forget(self) -> None:
         """Give all memory back, as when it has run out; what is at home is lost."""
@@ -72,13 +77,14 @@ class Recorder:
 
     def home(self, tensors: Tensors, width: int) -> Tensors:
         """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
-        read. The next visit of as many clients overwrites them."""
+        read. The next visit of as many clients overwrites them. What is frozen has one place for all clients."""
         self._width = width
         for name, tensor in tensors.items():
-            key = name, tensor.shape
+            key, held = (name, tensor.shape), tensor[:1] if name in self.frozen else tensor
             if key not in self._homes:
-                self._homes[key] = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            self._homes[key].copy_(tensor)
+                place = torch.empty_like(held, memory_format=torch.contiguous_format)
+                self._homes[key] = place.expand_as(tensor) if name in self.frozen else place
+            self._homes[key][: len(held)].copy_(held)
         self._here = {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
         return dict(self._here)
 
@@ -127,7 +133,7 @@ class Recorder:
     ) -> _Recording:
         """Run once to warm up (kernels compile, libraries choose), put back what that moved, and record."""
         kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
-        buffers = frozenset(kept).difference(learnable(net, kept))
+        buffers = frozenset(kept).difference(learnable(net, kept), net.frozen)
         before = {n: kept[n].clone() for n in buffers}
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())

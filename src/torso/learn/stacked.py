@@ -22,7 +22,17 @@ def padded(first: Tensor, clients: int) -> Tensor:
 def rows_at(tensor: Tensor, places: Tensor | slice) -> Tensor:
     """The clients at these places of a stacked tensor [G, *]; one tensor that stands for all clients (it was expanded)
     is not copied for each of them."""
-    return tensor[: len(places)] if isinstance(places, Tensor) and tensor.stride(0) == 0 else tensor[places]
+    return tensor[: len(places)] if isinstance(places, Tensor) and is_one_for_all(tensor) else tensor[places]
+
+
+def is_one_for_all(tensor: Tensor) -> bool:
+    """Whether one tensor stands for all clients of a stack [G, *]: it was expanded."""
+    return tensor.stride(0) == 0
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy in memory of its own; of one tensor that stands for all clients, one."""
+    return tensor[:1].clone().expand_as(tensor) if is_one_for_all(tensor) else tensor.clone()
 
 
 Rate = float | Tensor

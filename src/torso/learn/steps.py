@@ -173,7 +173,7 @@ def pairs(batches: Iterator[Batch]) -> Iterator[tuple[Batch, Batch]]:
     if first is None:
         return
     second = next(batches, None)
-    yield first, first if second is None else second.filled_from(first)
+    yield first, first.again(1) if second is None else second.filled_from(first)
     while (first := next(batches, None)) is not None and (second := next(batches, None)) is not None:
         yield first.only(second), second  # nobody meets an odd one because others have two
 
@@ -209,8 +209,8 @@ class Envelope(Step):
             pupil.apart.setdefault(name, pupil.tensors[name].clone())
         inner, rates = Sgd(0.0, pupil.habits.weight_decay), dict.fromkeys(pupil.rates, self.inner_lr)
         for batch in batches:
-            for _ in range(self.inner_steps):
-                grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch)
+            for time in range(self.inner_steps):
+                grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch.again(time))
                 pulled = {n: grads[n] + self.pull(pupil, n) for n in rates}
                 inner.step(pupil.apart, pulled, rates, batch.active, batch.lead)
             pupil.move({n: -self.pull(pupil, n) for n in rates}, batch, self.rates(pupil.rates))

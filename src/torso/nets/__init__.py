@@ -16,13 +16,14 @@ from torso.nets.network import (
     skeleton,
     smallest_map,
 )
-from torso.nets.split import body_of, split
+from torso.nets.split import OfTokens, body_of, split
 
 __all__ = [
     "Body",
     "Head",
     "LinearHead",
     "Network",
+    "OfTokens",
     "Output",
     "Tensors",
     "apply",

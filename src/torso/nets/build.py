@@ -12,10 +12,11 @@ from torso import randomness
 from torso.data.inputs import Input, Pixels, as_input
 from torso.errors import RequestError, from_outside
 from torso.nets.bodies import bodies, is_of_input, kinds_of
+from torso.nets.draws import Watching
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
 from torso.nets.network import Body, Network
-from torso.nets.split import ForeignBody
+from torso.nets.split import ForeignBody, check_evaluation
 from torso.registry import is_foreign
 
 
@@ -84,7 +85,9 @@ def try_out(body: Body, where: str, input: Input) -> None:
     with from_outside(where, f"a body that takes {input.noun} [G, B, {shape}]"), torch.no_grad():
         if isinstance(body, ForeignBody):
             body.check_split(where, example)
-        found = copy.deepcopy(body).eval()(example[None])
+        with Watching() as seen:
+            found = copy.deepcopy(body).eval()(example[None])
+        check_evaluation(seen, where)
     if found.shape != (1, len(example), body.features):
         raise RequestError(
             f"{where} gives {list(found.shape)} for {len(example)} {input.noun} of one client. "

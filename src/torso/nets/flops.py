@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from torso.data.inputs import Input, as_input
@@ -36,12 +37,25 @@ def _backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *res
 
 
 def _count(net: Network, input: Input, batch: int, learning: frozenset[str]) -> int:
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward}) as counter:
+        _there_and_back(net, input, batch, learning)
+    return int(counter.get_total_flops())
+
+
+def unreached(net: Network, input: Input, learning: Iterable[str]) -> tuple[str, ...]:
+    """Those of the parameters that no logit depends on, so that no loss does."""
+    found = _there_and_back(net, input, 2, learning)
+    return tuple(name for name, grad in found.items() if grad is None)
+
+
+def _there_and_back(net: Network, input: Input, batch: int, learning: Iterable[str]) -> dict[str, Tensor | None]:
+    """One client's forward pass on tensors without content, and back to the parameters that learn."""
     bare = skeleton(net).to("meta").eval()
     tensors = {name: tensor.detach().unsqueeze(0) for name, tensor in bare.state_dict().items()}
-    leaves = [tensors[name].requires_grad_() for name in sorted(learning)]
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward}) as counter:
-        said = apply(bare, tensors, input.example(batch, torch.device("meta"))[None])
-        if leaves:
-            total = said.logits.sum() if said.personal is None else said.logits.sum() + said.personal.sum()
-            torch.autograd.grad(total, leaves, allow_unused=True)
-    return int(counter.get_total_flops())
+    leaves = {name: tensors[name].requires_grad_() for name in sorted(learning)}
+    said = apply(bare, tensors, input.example(batch, torch.device("meta"))[None])
+    total = said.logits.sum() if said.personal is None else said.logits.sum() + said.personal.sum()
+    if not leaves or not total.requires_grad:
+        return dict.fromkeys(leaves)
+    grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, grads, strict=True))

@@ -15,7 +15,7 @@ from torso.errors import RequestError
 from torso.nets.bodies import bodies
 from torso.nets.heads import head_inits
 from torso.nets.network import Body, Network
-from torso.nets.split import body_of
+from torso.nets.split import body_of, split
 
 
 def register_model(model: Any, name: str = "") -> str:
@@ -66,8 +66,10 @@ class GivenHead:
 
 
 def _last_linear(model: nn.Module) -> tuple[Tensor, Tensor | None]:
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    """Weight and bias of what becomes the head."""
+    head = model.head if isinstance(model, Network) else split(model).head
+    layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
     if not layers:
-        raise RequestError(f"{type(model).__name__} has no nn.Linear, so it has no head. Make one its last layer")
+        raise RequestError(f"the head of {type(model).__name__} has no nn.Linear. Make one its last layer")
     bias = layers[-1].bias
     return layers[-1].weight.detach().clone(), None if bias is None else bias.detach().clone()

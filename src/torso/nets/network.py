@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from torso.data.inputs import Input, as_input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
+from torso.nets.draws import Keyed, Watching
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
+from torso.nets.parts import Predicate, check_named, chosen, frozen_names, is_norm, parameter_names, pieces, without
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -41,16 +46,37 @@ class Body(nn.Module):
     """Blocks in order of depth that turn samples, here images [G, B, C, H, W], into features [G, B, features].
 
     `native`: the layers know of the client dimension. `pool`: average over the map that the last block leaves.
+    `parts`: further parts of the network by name; `norm`, its normalisation layers, needs no telling.
     """
 
     native = True
+    draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
+    vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     features: int
     blocks: Chain | tuple[nn.Module, ...]
+    predicates: Mapping[str, Predicate] = MappingProxyType({"norm": is_norm})
 
-    def __init__(self, blocks: Iterable[nn.Module], features: int, pool: bool = False) -> None:
+    def __init__(
+        self,
+        blocks: Iterable[nn.Module],
+        features: int,
+        pool: bool = False,
+        parts: Mapping[str, Predicate] | None = None,
+    ) -> None:
         super().__init__()
         self.features, self.pool = features, pool
         self.blocks = Chain(blocks)
+        self.name_parts(self, parts)
+
+    def name_parts(self, module: nn.Module, parts: Mapping[str, Predicate] | None) -> None:
+        """Take predicates over the tensors of a module, once they are known to make sense."""
+        if parts:
+            check_named(module, parts)
+            self.predicates = {**self.predicates, **parts}
+
+    def own_parts(self) -> dict[str, tuple[str, ...]]:
+        """The body's tensors by part; parts that hold nothing are left out."""
+        return {name: held for name, holds in self.predicates.items() if (held := chosen(self, holds))}
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         clients, x = x.shape[0], in_line(x)
@@ -118,7 +144,13 @@ class Network(nn.Module):
         personal = tuple(f"head.personal.{name}" for name in own)
         head = tuple(name for name in both if name not in personal)
         every = body + both
-        return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": ()}
+        named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
+        return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
+
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """What its owner froze (`requires_grad=False`): never trained, never sent, and held once for all clients."""
+        return frozen_names(self)
 
     @cached_property
     def told(self) -> Mapping[str, tuple[int, ...]]:
@@ -162,10 +194,19 @@ class Network(nn.Module):
 
 
 def part_names(net: Network, part: str) -> tuple[str, ...]:
-    """The tensors of a part: all (or full), body, head, personal, none, or blocks:J, the body's first J blocks
-    (spec 3.4); or of several parts, joined by +."""
-    if "+" in part:
-        return tuple(dict.fromkeys(name for piece in part.split("+") for name in part_names(net, piece)))
+    """The tensors of a part: all (or full), body, head, personal, none, blocks:J, the body's first J blocks (spec 3.4),
+    or one that the network names (norm, say); of several parts, from left to right: joined by +, taken away by -."""
+    names: tuple[str, ...] = ()
+    for sign, piece in pieces(part):
+        held = _piece_names(net, piece)
+        if sign == "+":
+            names = tuple(dict.fromkeys((*names, *held)))
+        else:
+            names = without(names, frozenset(held), parameter_names(net))
+    return names
+
+
+def _piece_names(net: Network, part: str) -> tuple[str, ...]:
     depth = len(net.body.blocks)
     if part in net.parts:
         return net.parts[part]
@@ -177,20 +218,23 @@ def part_names(net: Network, part: str) -> tuple[str, ...]:
     known = ", ".join(name for name, held in net.parts.items() if held or name == "none")
     raise RequestError(
         f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
-        "as many blocks as this body has"
+        "as many blocks as this body has; a+b for both, a-b for the one without the other"
     )
 
 
 def learnable(net: Network, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names that are parameters; the others are buffers."""
-    parameters = {name for name, _ in net.named_parameters()}
+    """Those of the names that are parameters and not frozen; the others are buffers, or their owner froze them."""
+    parameters = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     return tuple(name for name in names if name in parameters)
 
 
-def apply(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None) -> Output:
+def apply(
+    net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None, keys: Sequence[int] | None = None
+) -> Output:
     """Features [G, B, d] and logits [G, B, classes] of x [G, B, …] under stacked tensors [G, …].
 
-    The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread.
+    The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread. `keys`: one for
+    each client, from which a body that is not Torso's draws random numbers in training (`Batch.keys`).
     """
     if net.body.native:
         said: Output = functional_call(net, tensors, (x, real), {"stacked": True}, tie_weights=False)
@@ -202,9 +246,58 @@ def apply(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None)
         said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
         return tuple(field[0] for field in said if field is not None)
 
-    if x.shape[0] > 1:
-        return Output(*vmap(one, randomness="different")(tensors, x))
-    return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
+    if net.body.training and _draws(net, x):
+        if keys is None:
+            raise RequestError(
+                "the body draws random numbers in training (dropout), and there is no key to draw them from. "
+                "Pass the batch's on: torso.nets.apply(…, keys=batch.keys)"
+            )
+        return _one_by_one(one, tensors, x, real, keys)
+    if x.shape[0] == 1:
+        return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
+    if net.body.vmaps:
+        once = {name: None if name in net.frozen else 0 for name in tensors}
+        given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
+        try:
+            return Output(*vmap(one, (once, 0), randomness="error")(given, x))
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
+    return _one_by_one(one, tensors, x, real, None)
+
+
+def _one_by_one(
+    one: Callable[[Tensors, Tensor], tuple[Tensor, ...]],
+    tensors: Tensors,
+    x: Tensor,
+    real: Tensor | None,
+    keys: Sequence[int] | None,
+) -> Output:
+    """Client by client, each under its key if there are any. Padding stands behind the real samples and is left out:
+    what a client draws must not depend on the company in a stack."""
+    width = x.shape[1]
+    sizes = [width] * len(x) if real is None else [int(size) or width for size in real.sum(dim=1).tolist()]
+    said = []
+    for place, size in enumerate(sizes):
+        with nullcontext() if keys is None else Keyed(keys[place]):
+            mine = one({name: t[place] for name, t in tensors.items()}, x[place, :size])
+        said.append([F.pad(field, (0, 0, 0, width - size)) for field in mine])
+    return Output(*(torch.stack(field) for field in zip(*said, strict=True)))
+
+
+def _draws(net: Network, x: Tensor) -> bool:
+    """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
+    go without content may do anything, so it counts as one that does."""
+    if net.body.draws is None:
+        bare = skeleton(net).to("meta").train()
+        try:
+            with Watching() as seen, torch.no_grad():
+                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=x.dtype, device="meta"))
+            net.body.draws = seen.drew
+        except Exception:  # somebody's own forward: nobody knows what it may raise
+            net.body.draws = True
+    return net.body.draws
 
 
 def _refuse_padding(net: Network) -> None:
@@ -236,7 +329,7 @@ def skeleton(net: Network) -> Network:
 def set_modes(net: Network, learning: Collection[str]) -> None:
     """Train mode where something learns, eval mode elsewhere, so that frozen statistics stay (spec 7.2, 12.2).
 
-    A BatchNorm goes by its own tensors; anything else by its half of the network.
+    A layer with running statistics goes by its own tensors; anything else by its half of the network.
     """
     names = {f"{half}.{n}": half for half in ("body", "head") for n, _ in net.get_submodule(half).named_parameters()}
     halves = {half for name, half in names.items() if name in learning}
@@ -244,7 +337,7 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
     net.body.train("body" in halves)
     net.head.train("head" in halves)
     for name, module in net.named_modules():
-        if isinstance(module, _BatchNorm) and (own := module.state_dict()):
+        if isinstance(module, _NormBase) and (own := module.state_dict()):
             module.train(any(f"{name}.{tensor}" in learning for tensor in own))
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from torso.errors import RequestError
+from torso.nets.draws import Watching
 from torso.nets.layers import Linear
 from torso.nets.network import Body, Network
+from torso.nets.parts import Predicate, chosen
+
+_HEADS = ("fc", "classifier", "heads", "head", "score")  # what torchvision, timm and transformers call it
 
 
 class ForeignBody(Body):
@@ -18,12 +24,17 @@ class ForeignBody(Body):
 
     native = False
 
-    def __init__(self, module: nn.Module, features: int) -> None:
+    def __init__(self, module: nn.Module, features: int, parts: Mapping[str, Predicate] | None = None) -> None:
         nn.Module.__init__(self)
-        _refuse_dropout(module)
         self.features, self.module = features, module
         self._as_given: tuple[nn.Module, Network, str] | None = None  # in a tuple, so that it is no part of this one
         self.blocks = tuple(child for child in module.children() if any(True for _ in child.parameters()))
+        self.name_parts(module, parts)
+
+    def own_parts(self) -> dict[str, tuple[str, ...]]:
+        """Predicates know a tensor by its name in the module."""
+        found = {part: chosen(self.module, holds) for part, holds in self.predicates.items()}
+        return {part: tuple(f"module.{name}" for name in held) for part, held in found.items() if held}
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         if x.shape[0] != 1:
@@ -31,7 +42,7 @@ class ForeignBody(Body):
                 f"{type(self.module).__name__} computes for one client at a time, found {x.shape[0]}; "
                 "torso.nets.apply runs it for several"
             )
-        return self.module(x[0])[None]  # type: ignore[no-any-return]
+        return logits_of(self.module(x[0]))[None]
 
     def split_from(self, module: nn.Module, net: Network, name: str) -> None:
         """Remember what it was split from, until there are images to check the split by."""
@@ -48,57 +59,81 @@ class ForeignBody(Body):
             raise RequestError(f"{where}: {error}") from None
 
 
-def split(module: nn.Module, example: Tensor | None = None) -> Network:
-    """A network from a copy of a module whose last layer is an `nn.Linear`: that layer is the head, the rest the body.
+class OfTokens(nn.Module):
+    """A text classifier of the transformers library as a module of one tensor: token ids [B, L] → logits [B, C].
 
-    With an example batch, body and head are also checked to give what the module gives (in eval mode).
+    What equals `padding` is masked. For a model that takes other inputs, write the like of it:
+
+        body_of(OfTokens(AutoModelForSequenceClassification.from_config(config), padding=config.pad_token_id))
     """
-    name, linear = _last_linear(module)
+
+    def __init__(self, model: nn.Module, padding: int = 0) -> None:
+        super().__init__()
+        self.model, self.padding = model, padding
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = (tokens != self.padding).long()
+        return logits_of(self.model(input_ids=tokens, attention_mask=mask))
+
+
+def logits_of(said: Any) -> Tensor:
+    """What a module says, out of the object that the transformers library wraps it in."""
+    found: Tensor = said if isinstance(said, Tensor) else getattr(said, "logits", said)
+    return found
+
+
+def split(module: nn.Module, example: Tensor | None = None, parts: Mapping[str, Predicate] | None = None) -> Network:
+    """A network from a copy of a classifier: the `nn.Linear` that makes its output is the head, the rest the body.
+
+    That layer is what `get_classifier()` gives (timm), or the last layer that the module registers, or the last
+    `nn.Linear` of its `fc`, `classifier`, `heads`, `head` or `score`. With an example batch, body and head are also
+    checked to give what the module gives (in eval mode). `parts` names parts of the body: a predicate of (name of a
+    tensor in the module, the layer that holds it).
+    """
+    name, linear = head_of(module)
     whole = copy.deepcopy(module)
     parent, _, attribute = name.rpartition(".")
     setattr(whole.get_submodule(parent), attribute, nn.Identity())
     head = Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
     head.to(linear.weight).load_state_dict(linear.state_dict())
-    net = Network(ForeignBody(whole, linear.in_features), head)
+    for mine, theirs in zip(head.parameters(), linear.parameters(), strict=True):
+        mine.requires_grad_(theirs.requires_grad)
+    net = Network(ForeignBody(whole, linear.in_features, parts), head)
     if example is not None:
         _check(module, net, name, example)
     return net
 
 
-def body_of(module: nn.Module, features: int | None = None) -> Body:
-    """A body from a module: without its last linear layer, or, when `features` says how many it gives, as it is.
+def body_of(module: nn.Module, features: int | None = None, parts: Mapping[str, Predicate] | None = None) -> Body:
+    """A body from a module: without its head (see `split`), or, when `features` says how many it gives, as it is.
 
-    So a plugin registers any network as a body:
+    So a plugin registers any network as a body, with parts of its own:
 
         @bodies.register("mine")
         def mine(channels: int, height: int, width: int) -> Body:
-            return body_of(torchvision.models.resnet34())
+            return body_of(torchvision.models.resnet34(), parts={"stem": lambda name, layer: name.startswith("conv1.")})
+
+    Parameters with `requires_grad=False` stay as they are: never trained, never sent, held once for all clients.
     """
     if features is not None:
-        return ForeignBody(copy.deepcopy(module), features)
-    net = split(module)
+        return ForeignBody(copy.deepcopy(module), features, parts)
+    net = split(module, parts=parts)
     body = net.body
     assert isinstance(body, ForeignBody)
-    body.split_from(module, net, _last_linear(module)[0])
+    body.split_from(module, net, head_of(module)[0])
     return body
 
 
-def _refuse_dropout(module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        if isinstance(layer, _DropoutNd) and layer.p > 0:
-            raise RequestError(
-                f"{name} ({type(layer).__name__}) of {type(module).__name__} draws from torch's global random stream, "
-                "so a run could not be repeated or resumed. Set its p to 0, or leave it out"
-            )
-
-
-def _last_linear(module: nn.Module) -> tuple[str, nn.Linear]:
+def head_of(module: nn.Module) -> tuple[str, nn.Linear]:
+    """Where the linear layer is that makes the module's output; refused where there is none that could be."""
     kind = type(module).__name__
-    leaves = [(name, leaf) for name, leaf in module.named_modules() if not any(True for _ in leaf.children())]
-    name, last = leaves[-1]
-    if type(last) not in (nn.Linear, Linear) or not isinstance(last, nn.Linear):
+    leaves = {name: leaf for name, leaf in module.named_modules() if not any(True for _ in leaf.children())}
+    *_, last = leaves
+    name = _named_head(module, leaves) or last
+    found = leaves[name]
+    if not _is_linear(found):
         raise RequestError(
-            f"cannot split {kind}: its last layer, {name or 'the module itself'}, is {type(last).__name__}. "
+            f"cannot split {kind}: its last layer, {name or 'the module itself'}, is {type(found).__name__}. "
             "Make an nn.Linear the last module that it registers, with nothing after it"
         )
     if not name:
@@ -106,14 +141,44 @@ def _last_linear(module: nn.Module) -> tuple[str, nn.Linear]:
     once = {id(p) for p in module.parameters()}
     if len(once) != sum(1 for _ in module.named_parameters(remove_duplicate=False)):
         raise RequestError(f"cannot split {kind}: two of its layers share a parameter. Give each layer its own")
-    return name, last
+    return name, found
+
+
+def _named_head(module: nn.Module, leaves: Mapping[str, nn.Module]) -> str:
+    """The layer that timm's interface names, or, where the last layer is none, that of the usual names; or nothing."""
+    ask = getattr(module, "get_classifier", None)
+    named = ask() if callable(ask) else None
+    for name, leaf in leaves.items():
+        if leaf is named and _is_linear(leaf):
+            return name
+    *_, last = leaves
+    if _is_linear(leaves[last]):
+        return last
+    for usual in _HEADS:
+        inside = [name for name, leaf in leaves.items() if usual in name.split(".") and _is_linear(leaf)]
+        if inside:
+            return inside[-1]
+    return ""
+
+
+def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether it computes what an nn.Linear does; a kind of its own (timm has one) is tried out."""
+    if type(layer) in (nn.Linear, Linear):
+        return True
+    if not isinstance(layer, nn.Linear):
+        return False
+    with torch.no_grad():
+        probe = torch.linspace(-1, 1, 2 * layer.in_features).view(2, -1).to(layer.weight)
+        return torch.allclose(layer(probe), F.linear(probe, layer.weight, layer.bias))
 
 
 def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
     original = copy.deepcopy(module).eval()
     net = copy.deepcopy(net).eval()
     with torch.no_grad():
-        wanted = original(example)
+        with Watching() as seen:
+            wanted = logits_of(original(example))
+        check_evaluation(seen, type(module).__name__)
         try:
             found = net(example[None], stacked=True).logits[0]
         except RuntimeError:  # the layers after `name` cannot do with its input
@@ -122,4 +187,13 @@ def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
         raise RequestError(
             f"cannot split {type(module).__name__}: body and head ({name}) do not give what the module gives. Let "
             f"forward return {name}'s output as it is (no softmax, no scaling) and use {name} nowhere else"
+        )
+
+
+def check_evaluation(seen: Watching, kind: str) -> None:
+    """In evaluation there is nothing to draw from, and an answer must not change when it is asked for again."""
+    if seen.drew:
+        raise RequestError(
+            f"{kind} draws random numbers in evaluation too. Let it do so in training only: nn.Dropout, or "
+            "F.dropout(x, p, training=self.training)"
         )

@@ -5,23 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torso.config import Config
-from torso.data import Roster
+from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
+from torso.learn.gradients import not_reached
+from torso.learn.phases import Phase
 from torso.measure import measures
 from torso.measure.analyses import analyses
+from torso.nets import Network, bodies, learnable, part_names
+from torso.nets.flops import unreached
+from torso.registry import is_foreign
 from torso.runs.stages import Stage
 
 
-def remarks(config: Config, roster: Roster) -> tuple[str, ...]:
+def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
     """What a person may want to know before the first round."""
+    found = [*roster.remarks]
     if config.method.pretrained and not config.model.weights:
-        return (
-            *roster.remarks,
+        found.append(
             f"method.name = {config.method.name!r} is meant for a body trained elsewhere, and model.weights is empty: "
-            "it begins at random weights",
+            "it begins at random weights"
         )
-    return roster.remarks
+    if not net.stacks:
+        found.append(
+            f"model.body = {config.model.body!r} has BatchNorm layers that are not Torso's own: clients train one at a "
+            "time, each with the statistics of its own samples"
+        )
+    return tuple(found)
+
+
+def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Input) -> None:
+    """Refuse to train parameters that no loss can depend on; asked of networks that others have made."""
+    if not is_foreign(bodies[config.model.body]):
+        return
+    unused = frozenset(unreached(net, input, learnable(net, net.state_dict())))
+    for stage in plan if unused else ():
+        keys = {"method.train": stage.method.train, "method.personal.phases": stage.method.personal.phases}
+        if config.personalize.part != "method":
+            keys["method.personal.phases"] = ()
+            keys["personalize.part"] = (Phase(config.personalize.part),)
+        for key, phases in keys.items():
+            names = [name for phase in phases for name in part_names(net, phase.part) if name in unused]
+            if names:
+                raise not_reached(names, key)
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:

@@ -111,7 +111,7 @@ class _Run:
                 note,
             )
         )
-        for remark in remarks(config, job.roster):
+        for remark in remarks(config, job.roster, job.net):
             self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:

@@ -109,6 +109,8 @@ class Stage:
 def stages(config: Config, net: Network) -> tuple[Stage, ...]:
     """Work the config out, checking what only the network can tell (parts, blocks)."""
     plan = _stages(config.method, config.train, net, chain=())
+    if config.personalize.part != "method":
+        check_part("personalize.part", config.personalize.part, net, learns=True)
     return tuple(replace(stage, attack=config.attack.chosen) for stage in plan)
 
 
@@ -183,15 +185,36 @@ def _check_sense(stage: Stage) -> None:
 
 def check_parts(method: Method, net: Network) -> None:
     """Say no to a part that the network does not have, with the key that asks for it."""
-    asked = [("method.train", phase.part) for phase in method.train]
-    asked += [("method.personal.phases", phase.part) for phase in method.personal.phases]
-    asked += [(f"method.personal.{key}", part) for key, part in method.personal.parts.items()]
-    asked += [("method.share", method.share.part), ("method.server_data", method.server_data)]
-    for key, part in asked:
-        try:
-            part_names(net, part)
-        except RequestError as error:
-            raise RequestError(f"{key}: {error}") from None
+    trained = [("method.train", phase.part) for phase in method.train]
+    trained += [("method.personal.phases", phase.part) for phase in method.personal.phases]
+    trained.append(("method.server_data", method.server_data))
+    named = [(f"method.personal.{key}", part) for key, part in method.personal.parts.items()]
+    named.append(("method.share", method.share.part))
+    for learns, asked in ((True, trained), (False, named)):
+        for key, part in asked:
+            check_part(key, part, net, learns)
+
+
+def check_part(key: str, part: str, net: Network, learns: bool) -> None:
+    """Refuse a part that is unknown or empty, or that is to learn and is frozen, by the key that asks for it."""
+    try:
+        names = part_names(net, part)
+    except RequestError as error:
+        raise RequestError(f"{key}: {error}") from None
+    if part == "none":
+        return
+    if not names:
+        idle = "trains nothing: it holds" if learns else "holds"
+        raise RequestError(f"{key}: part = {part!r} {idle} nothing in this network. Accepted: {_filled(net)}")
+    if learns and not learnable(net, names):
+        raise RequestError(
+            f"{key}: part = {part!r} cannot learn: all its parameters are frozen (requires_grad=False). "
+            "Choose another part, or set requires_grad where the network is made"
+        )
+
+
+def _filled(net: Network) -> str:
+    return ", ".join(name for name, held in net.parts.items() if held)
 
 
 def check_server_data(plan: tuple[Stage, ...], roster: Roster) -> None:

@@ -1,0 +1,88 @@
+"""Random numbers that a module draws for itself (dropout, drop-path), keyed like everything else that is random.
+
+A module that is not Torso's draws from torch's global random stream, which the threads of an engine share. Under a
+`Keyed` mode every random operation of this thread draws from a generator that is seeded with one key instead, also
+inside a composite operation such as attention. Modes belong to a thread, so threads do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_default = threading.Lock()  # of torch's default generators, for operations that take no other
+
+
+def is_random(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call draws a random number; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    wanted = op._schema.arguments
+    usual = {argument.name: argument.default_value for argument in wanted if argument.has_default_value()}
+    given = {**usual, **dict(zip((argument.name for argument in wanted), args, strict=False)), **kwargs}
+    return given.get("dropout_p") != 0 and given.get("train") is not False
+
+
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether anything random is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.drew = False
+
+    def __torch_dispatch__(
+        self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.drew |= is_random(op, args, kwargs or {})
+        return op(*args, **(kwargs or {}))
+
+
+class Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every random operation inside draws from the key."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.key = key
+        self._generators: dict[torch.device, Generator] = {}
+
+    def __torch_dispatch__(
+        self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if not is_random(op, args, kwargs) or kwargs.get("generator") is not None:
+            return op(*args, **kwargs)
+        device = _device_of(args, kwargs)
+        if any(argument.name == "generator" for argument in op._schema.arguments):
+            return op(*args, **{**kwargs, "generator": self._generator(device)})
+        seed = int(torch.randint(2**62, (), generator=self._generator(torch.device("cpu"))))
+        return _seeded(device, seed, lambda: op(*args, **kwargs))
+
+    def _generator(self, device: torch.device) -> Generator:
+        if device not in self._generators:
+            self._generators[device] = Generator(device).manual_seed(self.key)
+        return self._generators[device]
+
+
+def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    tensors = (value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    return next(tensors, None) or torch.device(kwargs.get("device") or "cpu")
+
+
+def _seeded(device: torch.device, seed: int, call: Callable[[], Any]) -> Any:
+    """The call with torch's default generator of the device at a seed, and back where it was afterwards."""
+    with _default:
+        default = torch.default_generator
+        if device.type == "cuda":
+            default = torch.cuda.default_generators[device.index or 0]
+        before = default.get_state()
+        try:
+            default.manual_seed(seed)
+            return call()
+        finally:
+            default.set_state(before)
