@@ -3,7 +3,8 @@
 1. Rounds of real training, more and more of it, against one process with one thread and with two: where two workers
    break even.
 2. Rounds whose local step does nothing, so that what is left is the way there and back: the driver's seconds (those in
-   which it does not wait) by number of clients, by megabytes of the model, by megabytes of what clients keep.
+   which it does not wait) by number of clients, by megabytes of the model, by megabytes of what clients keep. Uploads
+   come client by client, so the megabytes that come in grow with the clients, and `--most` bounds these.
 
 The sides of a comparison run in turn in this process after a pass to warm up; a ratio is that of medians. `--out FILE`
 keeps the figures as JSON for bench/scale.py.
@@ -161,9 +162,13 @@ def costs(rows: list[Row]) -> Row:
     def row(method: str, body: str, clients: int) -> Row:
         return next(r for r in rows if (r["method"], r["body"], r["clients"]) == (method, body, clients))
 
-    few, many = row("fedavg", "mlp", 1000), row("fedavg", "mlp", 100_000)
+    def ends(method: str) -> tuple[Row, Row]:
+        """Of the fewest clients and of the most."""
+        found = [r for r in rows if (r["method"], r["body"]) == (method, "mlp")]
+        return min(found, key=lambda r: r["clients"]), max(found, key=lambda r: r["clients"])
+
+    (few, many), (heads, more) = ends("fedavg"), ends("fedper")
     light, heavy = row("fedavg", "conv4", 2), row("fedavg", "resnet18", 2)
-    heads, more = row("fedper", "mlp", 1000), row("fedper", "mlp", 10_000)
     own = row("ditto", "conv4", 100)
     plain = (many["driver s"] - few["driver s"]) / (many["clients"] - few["clients"])
     keeping = (more["driver s"] - heads["driver s"]) / (more["clients"] - heads["clients"])
@@ -180,6 +185,7 @@ def costs(rows: list[Row]) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--most", type=int, default=10_000, help="clients: 10,000 uploads of mlp are 2.2 GB")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -203,11 +209,8 @@ def main() -> None:
         ("fedavg", "conv4", 2, 32),
         ("fedavg", "mobilenet", 2, 32),
         ("fedavg", "resnet18", 2, 32),
-        ("fedavg", "mlp", 1000, 8),
-        ("fedavg", "mlp", 10_000, 8),
-        ("fedavg", "mlp", 100_000, 8),
-        ("fedper", "mlp", 1000, 8),
-        ("fedper", "mlp", 10_000, 8),
+        *(("fedavg", "mlp", clients, 8) for clients in (100, 1000, 10_000, 100_000) if clients <= options.most),
+        *(("fedper", "mlp", clients, 8) for clients in (100, 1000, 10_000) if clients <= options.most),
         ("ditto", "conv4", 100, 32),
     ):
         driver.append(of_the_driver(method, body, clients, options.repeats if clients < 50_000 else 3, size))

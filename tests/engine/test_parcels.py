@@ -18,6 +18,7 @@ ODD = {
     "turned": torch.arange(12.0).view(3, 4).T,
     "part": torch.arange(1000.0)[3:5],
     "spread": torch.ones(1).expand(4, 3),
+    "alone": torch.tensor(5).expand(1),
     "empty": torch.zeros(0, 3, dtype=torch.int64),
     "still": torch.zeros((), dtype=torch.int64).expand(0),
 }

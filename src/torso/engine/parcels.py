@@ -57,8 +57,8 @@ class Cargo:
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8) if len(flat) else flat.to(torch.uint8)  # an empty one may have any strides
+    whole = tensor.detach().contiguous()
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)  # one of no or one element may have any strides
 
 
 @dataclass(frozen=True)
