@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torso.runs.state import State
 
 from torso import Config, RequestError
 from torso.engine import Batched, OneByOne
@@ -24,9 +23,10 @@ from torso.methods.method import Share, method
 from torso.nets import Tensors, bodies, body_of, build
 from torso.nets.heads import head_inits
 from torso.personal import FineTune
+from torso.personal.state import State
 from torso.runs.job import Simulation
-from torso.runs.models import networks
-from torso.runs.rounds import play_round, visit_of
+from torso.runs.models import TrainedModels
+from torso.runs.rounds import play_round, tell, visit_of
 from torso.runs.stages import stages
 
 from .tiny import SIGMA, eye, federation, play
@@ -66,7 +66,7 @@ def job(method: Method, body: str = "free", **more: Any) -> Simulation:
     config = Config(method=method, model=model, train=train, **more)
     net = build(body, 2, (1, 1, 2), config.method.head, head_init="eye", head_bias=False)
     tensors = {name: tensor.detach() for name, tensor in net.state_dict().items()}
-    return Simulation(config, federation(), net, stages(config, net), tensors)
+    return Simulation(config, federation().roster, net, stages(config, net), tensors, federation())
 
 
 def pair(*numbers: float) -> Tensor:
@@ -113,7 +113,7 @@ def test_a_part_without_another_in_one_line() -> None:
 def test_train_takes_a_part_that_the_network_names() -> None:
     state = play(job(method(train="norm")))
     assert_same(state.model, {S: pair(1, 1), T: pair(-SIGMA / 2, SIGMA / 2), W: torch.eye(2)})  # (σ − 3σ)/4
-    assert not state.private
+    assert not state.clients.of_kind("kept")
     assert state.cost.bytes_up == 2 * 8
 
 
@@ -129,7 +129,7 @@ def test_train_takes_a_part_that_the_network_names() -> None:
 def test_personalisation_takes_it_as_well(personal: FineTune, part: str, moves: set[str]) -> None:
     """One step of rate 1 from the unit matrix."""
     task = job(method(personal=personal), personalize={"part": part, "lr": 1.0, "epochs": 1})
-    for client, net in networks(task, State.begin(task.model), [0, 1], personal=True):
+    for client, net in TrainedModels(task, State.begin(task.model)).networks([0, 1], personal=True):
         assert_same(net.state_dict(), {n: by_hand(client)[n] if n in moves else t for n, t in task.model.items()})
 
 
@@ -175,7 +175,8 @@ def test_a_frozen_part_cannot_learn() -> None:
 def test_what_is_frozen_is_one_tensor_for_all_clients() -> None:
     """From the broadcast through learning to the end of a visit: the server's own memory."""
     task = job(Method(), "frozen")
-    visit = visit_of(task.plan[0], State.begin(task.model), 2, 1, {0: 0.25, 1: 0.75}, seed=0)
+    told = tell(task.plan[0], State.begin(task.model).server, task.roster, [0, 1], 1, seed=0)
+    visit = visit_of(task.plan[0], told, seed=0)
     with Batched(task.net, task.federation, at_once=2) as engine:
         (learned,) = engine.map(visit.alone, [0, 1])
     assert learned.tensors[S].shape == (2, 2)
@@ -197,8 +198,8 @@ def test_frozen_clients_stacked_are_those_one_by_one() -> None:
     task = job(method(share="all-norm"), "frozen")
     stage, state = task.plan[0], State.begin(task.model)
     with Batched(task.net, task.federation, at_once=2) as stacked, OneByOne(task.net, task.federation) as alone:
-        together, _ = play_round(stage, state, task.federation, stacked, seed=0)
-        apart, _ = play_round(stage, state, task.federation, alone, seed=0)
+        together, _ = play_round(stage, state, task.roster, stacked, seed=0)
+        apart, _ = play_round(stage, state, task.roster, alone, seed=0)
     assert_same(together.model, apart.model)
     for client in (0, 1):
-        assert_same(together.private[client], apart.private[client])
+        assert_same(together.clients[client].kept, apart.clients[client].kept)
