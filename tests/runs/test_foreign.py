@@ -196,11 +196,11 @@ def test_a_foreign_batchnorm_goes_one_client_at_a_time_and_the_run_says_so(engin
         "the statistics of its own samples"
     ]
     assert result.state is not None
-    kept = {name for own in result.state.private.values() for name in own}
+    kept = {name for own in result.state.clients.of_kind("kept").values() for name in own}
     assert {n for n in kept if n.startswith("body.")} == {
         f"body.module.bn.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     }
-    means = [own["body.module.bn.running_mean"] for own in result.state.private.values()]
+    means = [own["body.module.bn.running_mean"] for own in result.state.clients.of_kind("kept").values()]
     assert len({tuple(mean.tolist()) for mean in means}) == len(means)
     with pytest.raises(RequestError, match=r"run\.clients_at_once = 2: BatchNorm"):
         run(asked.but("run.clients_at_once=2"), federation=samples.digits())
