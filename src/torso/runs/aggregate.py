@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Aggregate:
         method = self.stage.method
         self._clients += sent.clients
         self._losses.append(sent.loss)
-        self._finite.append(sent.finite.to(sent.loss.device))
+        self._finite.append(sent.finite)
         self.left.update(sent.left)
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
         if method.server.keeps_uploads:
@@ -63,7 +63,7 @@ class Aggregate:
         for client, loss in sorted(losses.items()):
             if not math.isfinite(loss):
                 raise RunFailed(f"non-finite loss in round {self.round}, client {client}")
-        if self._finite and not bool(torch.stack(self._finite).all()):
+        if not _all(self._finite):
             raise RunFailed(f"non-finite weights after round {self.round}")
         loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
         if len(losses) == len(self.weights) or not losses:
@@ -90,6 +90,14 @@ class Aggregate:
             for name, start in self.start.items():
                 total += (sent.model[name][mine] - start).flatten(1).square().sum(dim=1)
             self.squares = self.squares + (weights[mine] * total).sum()
+
+
+def _all(truths: Sequence[Tensor]) -> bool:
+    """Whether all of them are true; those on a device are read at once."""
+    there = [truth for truth in truths if truth.device.type != "cpu"]
+    return all(bool(truth) for truth in truths if truth.device.type == "cpu") and (
+        not there or bool(torch.stack(there).all())
+    )
 
 
 def _row(stacked: Tensors, place: int) -> Tensors:
