@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 def test_every_source_says_what_it_is() -> None:
     assert sorted(sources) == sorted(
-        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz", "csv"]
+        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz", "csv", "given"]
     )
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):

@@ -30,7 +30,7 @@ def test_a_visit_replaces_the_kinds_that_it_leaves_and_no_others() -> None:
     before = ClientState(kept=of(1), memory=of(2), notes=of(3))
     after = before.updated(ClientState(kept={"v": torch.tensor([9.0])}, own=of(4)))
     assert set(after.kept) == {"v"}  # as the visit left it, not joined with what was there
-    assert (after.memory, after.clients["w"].own.item(), after.notes) == (before.memory, 4.0, before.notes)
+    assert (after.memory, after.own["w"].item(), after.notes) == (before.memory, 4.0, before.notes)
     assert before
     assert not NOTHING
 

@@ -169,7 +169,7 @@ def test_one_of_them_through_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(asked, federation=samples.digits())
     assert result.ok
     assert result.state is not None
-    assert {name.split(".")[-2] for own in result.state.private.values() for name in own} == {
+    assert {name.split(".")[-2] for own in result.state.clients.of_kind("kept").values() for name in own} == {
         "head",
         "norm",
         "norm1",

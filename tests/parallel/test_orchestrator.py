@@ -25,8 +25,7 @@ from torso.errors import PlaceLost
 from torso.methods import methods
 from torso.parallel.compare import compare
 from torso.parallel.hire import crew
-from torso.parallel.packs import PlannedRun
-from torso.parallel.ray_crew import OnRay, spread
+from torso.parallel.ray_crew import OnRay
 from torso.parallel.together import run_together
 from torso.personal import personals
 from torso.report.progress import LiveBars, PlainLines
@@ -49,7 +48,7 @@ def hands(cluster: None) -> Iterator[OnRay]:
 @pytest.fixture
 def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(run_together.__kwdefaults__, "crew", hands)
-    monkeypatch.setattr("torso.parallel.compare.crew", lambda _: nullcontext(hands))
+    monkeypatch.setattr("torso.parallel.hire.crew", lambda _: nullcontext(hands))
 
 
 def data(config: Config) -> Federation:
@@ -99,7 +98,7 @@ def test_a_run_whose_process_dies_goes_on_in_another_and_is_the_same(
     run(here, tmp_path / "whole")
     (tmp_path / "lives" / "one").touch()
     heard = Heard()
-    (found,) = spread([PlannedRun(chosen, tmp_path / "out")], data, heard, None, hands)
+    ((_, found),) = run_together([chosen], [tmp_path / "out"], listener=heard, crew=hands, data=data)
     assert found.ok
     assert heard.notes == ["the process of fedper seed 0 was lost; it goes on in another"]
     assert result_of(tmp_path / "out") == result_of(tmp_path / "whole")

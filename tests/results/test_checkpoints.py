@@ -41,7 +41,7 @@ def after(state: State, clients: Iterable[int], numbers: int = 5) -> State:
     """The state of the next round, in which these clients took part."""
     server = replace(state.server, round=state.round + 1)
     changed = {k: head(100 * server.round + k, numbers) for k in clients}
-    return State.begin(server, state.clients.updated(changed))
+    return State(server, state.clients.updated(changed))
 
 
 def names(folder: Path, pattern: str = "clients-*") -> list[str]:

@@ -27,9 +27,7 @@ ALONE = replace(digits().roster, test_samples=0)  # of a server that has no imag
 def test_a_roster_alone_gives_the_job_of_a_simulation() -> None:
     """By hand from numbers: no image, no label."""
     known = digits().roster
-    roster = Roster(
-        "digits", 10, (1, 8, 8), known.mean, known.std, np.array(known.sizes), np.array([], dtype=np.int64), 10
-    )
+    roster = Roster("digits", 10, known.input, np.array(known.sizes), np.array([], dtype=np.int64), 10)
     config = tiny("fedrod-hyper")
     job, there = prepare(config, roster), simulate(config, digits())
     assert not isinstance(job, Simulation)

@@ -137,7 +137,7 @@ def test_other_methods_take_them_too(tmp_path: Path) -> None:
     shared = library.run(config.but("method.name=fedavg", "method.meta_data=true", "data.meta_per_class=3"))
     usual = library.run(config.but("method.name=fedavg"))
     assert shared.state is not None
-    assert shared.cost.bytes_down - usual.cost.bytes_down == 6 * 8 * len(shared.state.met)
+    assert shared.cost.bytes_down - usual.cost.bytes_down == 6 * 8 * len(shared.state.server.met)
 
 
 def test_side_by_side_each_run_has_its_own_statistics(tmp_path: Path) -> None:

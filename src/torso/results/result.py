@@ -135,10 +135,9 @@ class Result:
         if isinstance(client, str):
             if client in self.names:
                 return self.names.index(client)
-            known = (
-                f"{', '.join(self.names[:5])}{' …' if len(self.names) > 5 else ''}" if self.names else "none has a name"
-            )
-            raise RequestError(f"client = {client!r} does not exist. Accepted: {known}; or 0 to {clients - 1}")
+            some = f"{', '.join(self.names[:5])}{' …' if len(self.names) > 5 else ''}"
+            named = f"{some}; or " if self.names else ""
+            raise RequestError(f"client = {client!r} does not exist. Accepted: {named}0 to {clients - 1}")
         try:
             number = operator.index(client)
         except TypeError:
