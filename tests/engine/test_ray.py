@@ -123,14 +123,14 @@ def test_what_a_worker_holds_does_not_travel_again(borrowed: Cluster) -> None:
         assert sum(bytes_of(own) for own in state.clients.of_kind("own").values()) == 12 * model
         sent = borrowed.bytes_out
         state, _ = play_round(job.plan[0], state, job.roster, engine, 0)
-        assert model <= borrowed.bytes_out - sent < 1.5 * model
+        assert 2 * model <= borrowed.bytes_out - sent < 2.5 * model  # the model to both, the sum from one to the other
         assert _on_the_shelves(borrowed) <= 4 * len(job.model)  # the shared one and the first, of two workers
         del state
         assert _on_the_shelves(borrowed) <= 2 * len(job.model)  # what the driver has forgotten, they forget
 
 
 def test_what_clients_keep_does_not_come_to_the_driver(borrowed: Cluster) -> None:
-    """Twelve heads of FedPer stay away; of each client its body comes, and a few words."""
+    """Twelve heads of FedPer stay away, and so do their bodies: the sum of these comes from each of two workers."""
     job = simulate(config("fedper", train={"fraction": 1.0}))
     (stage,) = job.plan
     head = bytes_of({name: job.model[name] for name in stage.keeps})
@@ -140,7 +140,7 @@ def test_what_clients_keep_does_not_come_to_the_driver(borrowed: Cluster) -> Non
         for _ in range(2):
             before = borrowed.bytes_in
             state, _ = play_round(stage, state, job.roster, engine, 0)
-            assert 12 * body < borrowed.bytes_in - before < 12 * body + head
+            assert 2 * body < borrowed.bytes_in - before < 2.5 * body
         assert {type(entry) for entry in state.clients.entries.values()} == {KeptOnRay}
         assert bytes_of(state.clients[3].kept) == head  # fetched for who asks …
         assert isinstance(state.clients.entries[3], KeptOnRay)  # … and not kept here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torso.data import Federation
-from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Narrows, Repairs, Weighs, Work, engines
+from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Narrows, Repairs, Weighs, Work, add_up, engines
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
 from torso.nets import Network
@@ -44,5 +44,6 @@ __all__ = [
     "Repairs",
     "Weighs",
     "Work",
+    "add_up",
     "engines",
 ]

@@ -130,6 +130,33 @@ class Weighs(Protocol):
         ...
 
 
+class Sum(Protocol):
+    """What takes in results of groups of clients, in the order of the clients."""
+
+    def take(self, part: Any) -> None: ...
+
+
+S = TypeVar("S", bound=Sum)
+
+
+@runtime_checkable
+class AddsUp(Protocol):
+    """An engine that has results added up where they are made, one worker after the other, in the order of the clients:
+    the same sum to the bit, and one that travels instead of all its parts."""
+
+    def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
+
+
+def add_up(engine: Engine, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S:
+    """Do a piece of work for clients and take in its results, in their order."""
+    if isinstance(engine, AddsUp):
+        return engine.add_up(work, clients, store, total)
+    for part in engine.map(work, clients, store):
+        total.take(part)
+        del part  # the next group wants its memory
+    return total
+
+
 @runtime_checkable
 class Repairs(Protocol):
     """An engine whose workers can be lost and replaced."""

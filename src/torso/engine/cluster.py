@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import ray
@@ -17,7 +18,7 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
 from torso.data import Federation
-from torso.engine.base import Narrows, Weighs, Work
+from torso.engine.base import Narrows, S, Weighs, Work
 from torso.engine.connect import late, needs, room, threads
 from torso.engine.dealing import pieces, stretches
 from torso.engine.keeping import LARGE, Leaves, closed, handles_on
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torso.config import RunConfig
 
 T = TypeVar("T")
+R = TypeVar("R")
 _TRIES = 3  # workers that one share may cost: what kills as many is no accident
 
 
@@ -51,9 +53,11 @@ class Call:
     clients: Sequence[int]
     store: Store | None
     place: Place
-    account: Account  # of the process that was asked; the place may have another by now
+    actor: Any  # the process that was asked; the place may have another by now, and another …
+    account: Account
     answer: Any
     left: Sequence[Any]  # where what clients go on with will lie
+    ticket: int = 0  # under which the results wait to be added up
 
 
 class Cluster:
@@ -68,7 +72,7 @@ class Cluster:
         self.device = federation.train.samples.device
         self.bytes_out = self.bytes_in = 0  # what has travelled, and …
         self.waited = 0.0  # … seconds in which the driver had nothing to do: for those who measure it
-        self._born = 0
+        self._born, self._tickets = 0, count(1)
         self._state_bytes = 0  # of what one client holds, at most
         self._notes: list[str] = []
         self._luggage: tuple[Any, ...] = ()
@@ -106,15 +110,40 @@ class Cluster:
         while calls:
             yield from self._answer(work, calls.pop(0))
 
+    def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S:
+        """The sum goes from worker to worker, in the order of the clients, once each has done its share."""
+        dealt = [share for share in zip(self.places, self._deal(work, clients), strict=True) if share[1]]
+        for call in self._send(work, dealt, store, keep=True):
+            total = self._added(work, call, total)
+        return total
+
+    def _added(self, work: Work[Any], call: Call, total: S) -> S:
+        """The sum with a share's results; the share is done again by another where its worker has died."""
+        for _ in range(_TRIES):
+            if (done := self._fetch(call.answer)) is not None:
+                _, size = read(done.text, self.held, {})
+                self._state_bytes = max(self._state_bytes, size)
+                parcel = whole(total, self.held)
+                self.bytes_out += parcel.size
+                if (found := self._fetch(call.actor.add_up.remote(call.ticket, parcel))) is not None:
+                    added: S = read(found.text, self.held, found.cargo.unload(self.device))
+                    return self._with_handles(added, call)
+            (call,) = self._send(work, [(self._instead(call), call.clients)], call.store, keep=True)
+        raise _no_accident(call)
+
     def _deal(self, work: Work[T], clients: Sequence[int]) -> Sequence[Sequence[int]]:
         if not isinstance(work, Weighs):
             return pieces(clients, len(self.places))
         return stretches(clients, work.costs(self.federation.roster, clients), len(self.places))
 
     def _send(
-        self, work: Work[T], dealt: Sequence[tuple[Place, Sequence[int]]], store: Store | None = None
+        self,
+        work: Work[T],
+        dealt: Sequence[tuple[Place, Sequence[int]]],
+        store: Store | None = None,
+        keep: bool = False,
     ) -> list[Call]:
-        """What all of them lack is put into the object store once."""
+        """What all of them lack is put into the object store once. `keep`: results wait there to be added up."""
         written = []
         for place, clients in dealt:
             mine = work.for_clients(clients) if isinstance(work, Narrows) else work
@@ -132,9 +161,10 @@ class Cluster:
             self.bytes_out += parcel.size
             place.account.holds |= lacks
             into = self._pieces(work, len(clients))
-            asked = place.actor.do.options(num_returns=1 + into).remote(parcel, where, handles, into)
+            ticket = next(self._tickets) if keep else 0
+            asked = place.actor.do.options(num_returns=1 + into).remote(parcel, where, handles, into, ticket)
             answer, *left = asked if into else [asked]
-            calls.append(Call(clients, store, place, place.account, answer, left))
+            calls.append(Call(clients, store, place, place.actor, place.account, answer, left, ticket))
         return calls
 
     def _pieces(self, work: Work[T], clients: int) -> int:
@@ -146,30 +176,39 @@ class Cluster:
     def _answer(self, work: Work[T], call: Call) -> list[T]:
         """A share's results; done again by another where its worker has died."""
         for _ in range(_TRIES):
-            began = time.perf_counter()
-            try:
-                ray.wait([call.answer], fetch_local=False)
-                self.waited += time.perf_counter() - began
-                parcel: Parcel = ray.get(call.answer)
-            except RayTaskError as error:  # what the work itself has raised
-                if isinstance(error.cause, TorsoError):
-                    raise error.cause from None
-                raise
-            except (RayActorError, ObjectLostError, OutOfMemoryError):
-                place = self._instead(call)
-                (call,) = self._send(work, [(place, call.clients)], call.store)
-                continue
-            self.bytes_in += parcel.size
-            tensors = parcel.cargo.unload(self.device)
-            for label, tensor in tensors.items():
-                call.account.holds.add(self.ledger.enter(tensor, label))
-            results, size = read(parcel.text, self.held, tensors)
-            self._state_bytes = max(self._state_bytes, size)
-            return [_with_handles(result, call) for result in results]
-        raise PlaceLost(
-            f"{_TRIES} workers have died over the same {len(call.clients)} clients, {call.clients[0]} among them: it "
-            "is no accident (memory that runs out, say; Ray's logs tell more)"
-        )
+            if (parcel := self._fetch(call.answer)) is not None:
+                tensors = parcel.cargo.unload(self.device)
+                for label, tensor in tensors.items():
+                    call.account.holds.add(self.ledger.enter(tensor, label))
+                results, size = read(parcel.text, self.held, tensors)
+                self._state_bytes = max(self._state_bytes, size)
+                return [self._with_handles(result, call) for result in results]
+            (call,) = self._send(work, [(self._instead(call), call.clients)], call.store)
+        raise _no_accident(call)
+
+    def _fetch(self, answer: Any) -> Parcel | None:
+        """What a worker answers; None where it has died. Raises what the work itself has raised."""
+        began = time.perf_counter()
+        try:
+            ray.wait([answer], fetch_local=False)
+            self.waited += time.perf_counter() - began
+            parcel: Parcel = ray.get(answer)
+        except RayTaskError as error:
+            if isinstance(error.cause, TorsoError):
+                raise error.cause from None
+            raise
+        except (RayActorError, ObjectLostError, OutOfMemoryError):
+            return None
+        self.bytes_in += parcel.size
+        return parcel
+
+    def _with_handles(self, result: R, call: Call) -> R:
+        """A result with handles in place of what was left to the clients of a share, which stays where it is."""
+        if not call.left:
+            return result
+        handles, left = handles_on(call.left, call.clients), vars(result)["left"]
+        vars(result)["left"] = {k: handles[k] if k in handles and state is None else state for k, state in left.items()}
+        return result
 
     def _instead(self, call: Call) -> Place:
         """Who does a share whose worker has died: a new one in its place, or one that is left."""
@@ -217,9 +256,8 @@ class Cluster:
         return ""
 
 
-def _with_handles(result: T, call: Call) -> T:
-    """A result with handles in place of what was left to clients, which stays where it is."""
-    if not call.left:
-        return result
-    handles, left = handles_on(call.left, call.clients), vars(result)["left"]
-    return replace(result, left={client: handles[client] for client in left})  # type: ignore[type-var]
+def _no_accident(call: Call) -> PlaceLost:
+    return PlaceLost(
+        f"{_TRIES} workers have died over the same {len(call.clients)} clients, {call.clients[0]} among them: it "
+        "is no accident (memory that runs out, say; Ray's logs tell more)"
+    )

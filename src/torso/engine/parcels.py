@@ -110,9 +110,9 @@ def read(text: bytes, held: Held, tensors: Mapping[Label, Tensor]) -> Any:
     return _Opener(text, held, tensors).load()
 
 
-def whole(thing: object) -> Parcel:
-    """A parcel for somebody who has nothing yet."""
-    text, named = write(thing, {}, Numbered(0))
+def whole(thing: object, held: Held | None = None) -> Parcel:
+    """A parcel for somebody who has nothing yet, but for what both sides hold."""
+    text, named = write(thing, held or {}, Numbered(0))
     return Parcel(text, Cargo.of(named))
 
 

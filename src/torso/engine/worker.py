@@ -56,14 +56,17 @@ class Worker:
         self.held = {"federation": federation, "net": network, "engine": self.engine}
         self.number, self.numbers, self.device = number, count(), where
         self.shelf: dict[Label, torch.Tensor] = {}
+        self.waiting: dict[int, list[Any]] = {}  # results of shares that are to be added up
 
     def hello(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()
 
-    def do(self, parcel: Parcel, common: Cargo, held: Sequence[Any], into: int) -> Parcel | list[Parcel]:
+    def do(
+        self, parcel: Parcel, common: Cargo, held: Sequence[Any], into: int, ticket: int = 0
+    ) -> Parcel | list[Parcel]:
         """The results of some clients; behind them, in `into` parcels, what the work has left those clients.
 
-        `held` are handles on what clients hold, looked at here."""
+        `held` are handles on what clients hold, looked at here. With a `ticket` the results wait here for `add_up`."""
         for label in parcel.gone:
             self.shelf.pop(label, None)
         for cargo in (common, parcel.cargo):
@@ -76,10 +79,19 @@ class Worker:
             results = [replace(result, left=dict.fromkeys(result.left)) for result in results]
         states = [whole(piece) for piece in pieces_of(left, clients, into)]
         size = max((parcel.size for parcel in states), default=0) // max(len(clients) // max(into, 1), 1)
+        if ticket:
+            self.waiting[ticket], results = results, []
         text, made = write((results, size), self.held, Numbered(self.number, self.numbers))
         self.shelf |= made
         answer = Parcel(text, Cargo.of(made))
         return [answer, *states] if into else answer
+
+    def add_up(self, ticket: int, parcel: Parcel) -> Parcel:
+        """Take the results that wait here into a sum, and pass it on."""
+        total = read(parcel.text, self.held, parcel.cargo.unload(self.device))
+        for result in self.waiting.pop(ticket):
+            total.take(result)
+        return whole(total, self.held)
 
     def _opened(self, store: Store | None, held: Sequence[Any]) -> Store | None:
         """The store with what its handles stand for."""

@@ -24,7 +24,9 @@ class Aggregate:
 
     def __init__(self, stage: Stage, told: Told, weights: Mapping[int, float]) -> None:
         self.stage, self.round, self.weights = stage, told.round, weights
-        self.start = {name: told.model[name] for name in stage.corrected}
+        drift = stage.method.drift
+        looks_back = stage.method.server.uses_squares or (drift.remembers and not drift.sends)
+        self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
         self.offers = told.offers
         self.total: Tensors = {}  # Σ_k w_k · shared part
         self.change: Tensors = {}  # Σ_k of the change of what the drift corrections remember

@@ -10,7 +10,7 @@ import numpy as np
 
 from torso.data import Roster
 from torso.data.batches import Shuffle
-from torso.engine import SERVER, Engine
+from torso.engine import SERVER, Engine, add_up
 from torso.errors import RunFailed
 from torso.learn.attacks import Tamper
 from torso.learn.drift import NoDrift
@@ -79,10 +79,8 @@ def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
     told = tell(stage, server, roster, chosen, number, seed)
     visit = visit_of(stage, told, seed)
-    came = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting))
-    for sent in engine.map(visit, chosen, state.clients):
-        came.take(sent)
-        del sent  # the next group wants its memory
+    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting))
+    came = add_up(engine, visit, chosen, state.clients, nothing)
     loss = came.close()
     before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
