@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from torso.personal.state import State
-from torso.personal.store import NOTHING, ClientState, Store
+from torso.personal.store import NOTHING, ClientState, Elsewhere, Store
 
 
 def of(value: float) -> dict[str, torch.Tensor]:
@@ -15,7 +15,7 @@ def of(value: float) -> dict[str, torch.Tensor]:
 
 
 @dataclass
-class Away:
+class Away(Elsewhere):
     """A state that is not here, and how often it was fetched."""
 
     state: ClientState

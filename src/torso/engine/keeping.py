@@ -17,7 +17,7 @@ from ray.exceptions import ObjectLostError
 
 from torso.engine.parcels import Parcel, read
 from torso.errors import PlaceLost
-from torso.personal.store import ClientState, Store
+from torso.personal.store import ClientState, Elsewhere, Store
 
 LARGE = 1 << 20  # bytes of one client's state from which on it has an object of its own
 
@@ -30,7 +30,7 @@ class Leaves(Protocol):
 
 
 @dataclass(frozen=True)
-class KeptOnRay:
+class KeptOnRay(Elsewhere):
     """A handle on one client's state."""
 
     client: int

@@ -6,9 +6,9 @@ file. Whoever works for a client reads it through `Store`, and nobody else looks
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Protocol, runtime_checkable
 
 from torso.nets import Tensors
 
@@ -34,10 +34,10 @@ KINDS = tuple(each.name for each in fields(ClientState))
 NOTHING = ClientState()
 
 
-@runtime_checkable
-class Elsewhere(Protocol):
+class Elsewhere(ABC):
     """The state of a client that is not in this process."""
 
+    @abstractmethod
     def fetch(self) -> ClientState: ...
 
 
