@@ -275,6 +275,7 @@ class Config(_Section):
         from torso.measure import measures
         from torso.measure.analyses import analyses
         from torso.nets import bodies, head_inits
+        from torso.nets.bodies import GIVEN
 
         names, during = self.measure.names, self.measure.during
         named: tuple[tuple[Registry[Any], str, str], ...] = (
@@ -290,6 +291,8 @@ class Config(_Section):
             *((analyses, name, "measure.analyses") for name in self.measure.analyses),
         )
         for registry, name, key in named:
+            if (registry is bodies or registry is head_inits) and name.startswith(GIVEN):
+                continue  # a module of a program: looked for where the network is built
             registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
 

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 import torso
 from torso import Clients, Config, RequestError, Result
 from torso.data import Tokens
+from torso.nets import bodies, head_inits
 
 TRAIN = {"rounds": 3, "fraction": 1.0, "local_epochs": 1, "batch_size": 10, "lr": 0.05}
 CONFIG = {"method": "fedbabu", "train": TRAIN, "personalize": {"epochs": 1}, "run": {"device": "cpu", "workers": 1}}
@@ -144,7 +145,17 @@ def test_a_run_of_objects_is_resumed_and_loaded_with_the_same_ones(tmp_path: Pat
     with pytest.raises(RequestError, match="clients are not those of the run"):
         torso.load(whole, clients=arrays(), model=module)
     with pytest.raises(RequestError, match=r"data\.source = 'given': the clients of this run were objects"):
-        torso.load(whole)
+        torso.load(whole, model=module)
+    with pytest.raises(RequestError, match=r"model\.body = 'given:Net:\w+': the network of this run was a module"):
+        torso.load(whole, clients=named())
+    with pytest.raises(RequestError, match=r"model\.body = 'given:Net:\w+'"):
+        torso.load_model(saved)
+
+
+def test_what_is_handed_over_is_forgotten_with_the_run() -> None:
+    before = set(bodies), set(head_inits)
+    torso.run({**CONFIG, "train": {**TRAIN, "rounds": 1}}, clients=named(), model=Net())
+    assert (set(bodies), set(head_inits)) == before
 
 
 # a function

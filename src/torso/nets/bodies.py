@@ -21,6 +21,7 @@ BodyMaker = Callable[..., Body]
 """A function of (channels, height, width), for images; or of an Input, under `takes`."""
 Maker = TypeVar("Maker", bound=BodyMaker)
 bodies: Registry[BodyMaker] = Registry("model.body")
+GIVEN = "given:"  # so begin the names of modules that a program hands over: known as long as it does (given.py)
 
 
 def takes(*kinds: type[Input]) -> Callable[[Maker], Maker]:

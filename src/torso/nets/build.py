@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso import randomness
 from torso.data.inputs import Input, Pixels, as_input
 from torso.errors import RequestError, from_outside
-from torso.nets.bodies import bodies, is_of_input, kinds_of
+from torso.nets.bodies import GIVEN, bodies, is_of_input, kinds_of
 from torso.nets.draws import Watching
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
@@ -38,6 +38,7 @@ def build(
     global random state is left as it was. `source`: the name of the data, for a message.
     """
     input = as_input(input)
+    _check_given(body, head_init)
     init = head_inits[head_init]
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(randomness.key(seed, "weights", "body"))
@@ -52,6 +53,15 @@ def build(
         if norm != "default" and isinstance(module, _BatchNorm):
             track(module, norm == "running")
     return Network(made, top, input)
+
+
+def _check_given(*names: str) -> None:
+    for name in names:
+        if name.startswith(GIVEN) and name not in bodies:
+            raise RequestError(
+                f"model.body = {name!r}: the network of this run was a module of a program, and is not here. Hand it "
+                "over again: torso.run(config, model=…), torso.load(folder, model=…), torso.load_model(path, model=…)"
+            )
 
 
 def make_body(name: str, input: Input | tuple[int, int, int], source: str = "") -> Body:

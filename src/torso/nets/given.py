@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,10 +13,12 @@ from torch import Generator, Tensor, nn
 
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.errors import RequestError
-from torso.nets.bodies import bodies
+from torso.nets.bodies import GIVEN, bodies
 from torso.nets.heads import head_inits
 from torso.nets.network import Body, Network
 from torso.nets.split import body_of, split
+
+_holders: Counter[str] = Counter()
 
 
 def register_model(model: Any, name: str = "") -> str:
@@ -29,10 +32,19 @@ def register_model(model: Any, name: str = "") -> str:
     digest = hashlib.blake2b(repr(model).encode(), digest_size=4)
     for key, tensor in sorted(model.state_dict().items()):
         digest.update(key.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    name = name or f"given:{type(model).__name__}:{digest.hexdigest()}"
+    name = name or f"{GIVEN}{type(model).__name__}:{digest.hexdigest()}"
+    _holders[name] += 1
     bodies[name] = GivenBody(copy.deepcopy(model))
     head_inits[name] = GivenHead(*_last_linear(model))
     return name
+
+
+def forget_model(name: str) -> None:
+    """One of those who registered it needs it no more."""
+    _holders[name] -= 1
+    if not _holders[name]:
+        bodies.pop(name, None)
+        head_inits.pop(name, None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from torso.errors import RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
-from torso.nets.given import register_model
+from torso.nets.given import forget_model, register_model
 from torso.results.checkpoint import check_fits, replace_file
 
 _SIDE = 4096  # pixels: a small network may look at large images
@@ -53,14 +53,16 @@ def load_model(path: str | Path, model: Any = None) -> Network:
     handed to `torso.run`, where one was."""
     path = Path(path)
     card, tensors = _read(path)
-    if model is not None:
-        register_model(model, card.body)
     _check_sizes(path, card, tensors)
+    given = None if model is None else register_model(model, card.body)
     try:
         head = method_from_config({"head": card.head}).head
         net = nets.build(card.body, card.classes, card.input, head, head_bias=card.head_bias, norm=card.norm)
     except TorsoError as error:
         raise RequestError(f"{str(path)!r}: {error} (A plugin's network: import the plugin first.)") from None
+    finally:
+        if given is not None:
+            forget_model(given)
     personal = card.kind != "generic"
     _check(path, tensors, net, personal)
     net.fill(tensors, personal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from torso.config import Config
 from torso.data.clients import SOURCE, Clients
 from torso.errors import RequestError
 from torso.measure import Accuracy
-from torso.nets.given import register_model
+from torso.nets.given import forget_model, register_model
 from torso.runs.events import Listener, Through
 from torso.runs.rounds import Round
 
@@ -31,11 +32,15 @@ def hand_over(config: Config, clients: Any = None, model: Any = None) -> Handed:
         _check_dealing(config)
         dealt = {"source": SOURCE, "root": given.hand_over(), "partition": "by-client", "clients": 0}
         updates["data"] = config.data.model_copy(update=dealt)
+    name = ""
     if model is not None:
         name = register_model(model)
         init = name if config.model.head_init == "default" else config.model.head_init
         updates["model"] = config.model.model_copy(update={"body": name, "head_init": init})
-    return Handed(Config.of(config.model_copy(update=updates)) if updates else config, given)
+    handed = Handed(config.model_copy(update=updates) if updates else config, given)
+    if name:
+        weakref.finalize(handed, forget_model, name).atexit = False
+    return handed
 
 
 def _check_dealing(config: Config) -> None:
