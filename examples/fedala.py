@@ -16,11 +16,11 @@ from torso.learn.gradients import gradients
 from torso.learn.phases import moved_by
 from torso.methods import Method, methods
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
-from torso.personal import Opening, Personal, Standing, personals
+from torso.personal import Personal, VisitStart, personals
 from torso.randomness import key
 
 
-def mix(at: Opening, weights: Tensors) -> Tensors:
+def mix(at: VisitStart, weights: Tensors) -> Tensors:
     """θ_k + W ⊙ (θ − θ_k) where there are weights, θ elsewhere; exact at both ends."""
     return {**at.received, **{n: torch.lerp(at.own[n], at.received[n], w) for n, w in weights.items()}}
 
@@ -45,14 +45,14 @@ class FedALA(Personal):
     def notes(self, client: int, clients: int, net: Network) -> Tensors:
         return {f"W.{n}": torch.ones(net.get_parameter(n).shape) for n in self.mixed(net)}
 
-    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.course.room.net)})
         return mix(at, weights), {**at.notes, **{f"W.{n}": w for n, w in weights.items()}}
 
-    def after(self, at: Opening, learned: Learned) -> Tensors:
+    def after(self, at: VisitStart, learned: Learned) -> Tensors:
         return {n: learned.tensors[n] for n in moved_by(at.course.plan)}  # θ_k of the next visit
 
-    def begin(self, at: Standing) -> Tensors:
+    def begin(self, at: OwnModelStart) -> Tensors:
         return at.visit().own  # mix and train once more
 
     def mixed(self, net: Network) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class FedALA(Personal):
             raise RequestError(f"method.personal.lower = {self.lower!r} leaves nothing to mix. Example: none")
         return names
 
-    def learned(self, at: Opening, weights: Tensors) -> Tensors:
+    def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
         """The weights [G, *] after their own steps. By the chain rule ∂ℓ/∂W = ∂ℓ/∂θ̂ ⊙ (θ − θ_k), θ̂ the mix."""
         course, room = at.course, at.course.room
         how = replace(course.shuffle, purpose=f"{course.shuffle.purpose} ala")

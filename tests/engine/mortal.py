@@ -14,7 +14,7 @@ from torso.engine import Desk
 from torso.errors import RunFailed
 from torso.measure.base import Evaluation
 from torso.nets import Tensors
-from torso.personal import Opening, Personal
+from torso.personal import Personal, VisitStart
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Mortal(Personal):
     folder: str = ""
     client: int = 0
 
-    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         lives = sorted(Path(self.folder).iterdir()) if self.folder else []
         if lives and at.course.shuffle.round == 2 and self.client in at.course.deck.clients:
             lives[0].unlink()
@@ -38,7 +38,7 @@ class Poison(Personal):
 
     folder: str = ""
 
-    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         import torch
 
         def broken() -> None:
@@ -57,7 +57,7 @@ class Poison(Personal):
 class Weak(Personal):
     """Fails in its own words."""
 
-    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         raise RunFailed("too weak to visit")
 
 

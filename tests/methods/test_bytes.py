@@ -31,7 +31,7 @@ from torso.personal.store import KINDS, NOTHING, ClientState, Store
 from torso.runs.cost import down, schema_bytes, up
 from torso.runs.exchange import ClassSums, opened
 from torso.runs.job import simulate
-from torso.runs.messages import Message, Numbers, Schema, Sent, Told, schema_of
+from torso.runs.messages import Message, MessageNumbers, Schema, Sent, Told, schema_of
 from torso.runs.rounds import play_round, visit_of
 from torso.runs.stages import Stage, stages
 from torso.runs.visit import Visit
@@ -228,7 +228,7 @@ def test_clients_are_told_of_no_models_but_those_that_they_are_offered() -> None
 
 # Messages from outside
 
-NUMBERS = Numbers(kind="sent", round=3, client=1, samples=40, loss=0.5)
+NUMBERS = MessageNumbers(kind="sent", round=3, client=1, samples=40, loss=0.5)
 SENT = Message(
     NUMBERS,
     {"model/w": torch.arange(6.0).view(2, 3), "model/count": torch.tensor(7), "scores": torch.tensor([1.0, -2.0])},
@@ -356,7 +356,7 @@ def test_a_message_that_does_not_fit_the_schema_is_refused_by_client_and_tensor(
 
 
 def test_a_message_for_somebody_else_is_refused() -> None:
-    told = Message(Numbers(kind="told", round=1, client=0), {})
+    told = Message(MessageNumbers(kind="told", round=1, client=0), {})
     with pytest.raises(RequestError, match=r"the server was sent a 'told' message\. Expected: 'sent'"):
         Sent.received(told)
     with pytest.raises(RequestError, match=r"a client was sent a 'sent' message\. Expected: 'told'"):

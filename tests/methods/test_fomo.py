@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torso.engine import Desk
 from torso.learn.course import Course
 from torso.nets import Tensors
-from torso.personal import Fomo, Opening
+from torso.personal import Fomo, VisitStart
 from torso.personal.fomo import AFFINITY, SCORES
 from torso.personal.models import generic_model
 
@@ -22,9 +22,9 @@ from .by_hand import EYE, Data, Model, equal, federated, last, losses, mean, on,
 from .tiny import job
 
 
-def opening(own: Tensor, offers: list[Tensor], senders: list[list[int]]) -> Opening:
+def opening(own: Tensor, offers: list[Tensor], senders: list[list[int]]) -> VisitStart:
     """G clients with models [G, 2] of one tensor w; L(w) = ‖w‖² / 2 on what they hold out."""
-    return Opening(
+    return VisitStart(
         course=cast(Course, None),  # of no interest before training
         received={"w": own, "counter": torch.zeros(len(own), dtype=torch.int64)},
         own={},
@@ -184,7 +184,7 @@ def test_fomo_measures_on_the_samples_held_out(monkeypatch: pytest.MonkeyPatch) 
     seen: list[tuple[Tensors, Tensor]] = []
     usual = Fomo.before
 
-    def spy(self: Fomo, at: Opening) -> tuple[Tensors, Tensors]:
+    def spy(self: Fomo, at: VisitStart) -> tuple[Tensors, Tensors]:
         if at.course.deck.clients == (0,):
             seen.append((at.received, at.loss(at.received)))
         return usual(self, at)

@@ -25,14 +25,14 @@ _EXPECTED = (
 _handed: WeakValueDictionary[str, Clients] = WeakValueDictionary()
 
 
-class Part(NamedTuple):
+class ClientSamples(NamedTuple):
     """Labelled samples of one client."""
 
     samples: NDArray[Any]
     labels: Ints
 
-    def at(self, rows: Ints) -> Part:
-        return Part(self.samples[rows], self.labels[rows])
+    def at(self, rows: Ints) -> ClientSamples:
+        return ClientSamples(self.samples[rows], self.labels[rows])
 
 
 class Clients:
@@ -114,7 +114,7 @@ def handed(key: str) -> Dataset:
     return found.dataset
 
 
-def _parts(where: str, given: Any) -> tuple[Part, Part | None]:
+def _parts(where: str, given: Any) -> tuple[ClientSamples, ClientSamples | None]:
     """What one client trains on and, where it says so, what it is tested on."""
     if _is_dataset(given):
         return _part(where, given), None
@@ -139,7 +139,7 @@ def _is_dataset(value: Any) -> bool:
     return isinstance(value, torch.utils.data.Dataset)
 
 
-def _part(where: str, given: Any) -> Part:
+def _part(where: str, given: Any) -> ClientSamples:
     if _is_dataset(given):
         if not hasattr(given, "__len__"):
             raise RequestError(f"{where} is an endless {type(given).__name__}. Expected: a Dataset with a length")
@@ -160,7 +160,7 @@ def _part(where: str, given: Any) -> Part:
         )
     if not len(labels):
         raise RequestError(f"{where} has no samples. Expected: at least one")
-    return Part(samples, labels.astype(np.int64))
+    return ClientSamples(samples, labels.astype(np.int64))
 
 
 def _plain(value: Any) -> Any:
@@ -172,7 +172,9 @@ def _named(value: Any) -> str:
     return f"{type(value).__name__}{size}"
 
 
-def _divided(name: str, part: Part, test: Part | None, share: float) -> tuple[Part, Part]:
+def _divided(
+    name: str, part: ClientSamples, test: ClientSamples | None, share: float
+) -> tuple[ClientSamples, ClientSamples]:
     """A client's samples in two: what it learns from, and what it is tested on; drawn by its name where not given."""
     if test is not None:
         return part, test
@@ -182,7 +184,7 @@ def _divided(name: str, part: Part, test: Part | None, share: float) -> tuple[Pa
     return part.at(np.sort(order[:cut])), part.at(np.sort(order[cut:]))
 
 
-def _joined(parts: Sequence[Part]) -> Labelled:
+def _joined(parts: Sequence[ClientSamples]) -> Labelled:
     shapes = {part.samples.shape[1:] for part in parts}
     if len(shapes) > 1:
         raise RequestError(

@@ -38,7 +38,7 @@ class Pupil:
     rates: Mapping[str, Rate]  # of those that move
     sgd: Sgd
     anchor: Local | None  # what drift corrections hold on to
-    apart: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
+    own_model: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
     take: Gradients = leading_gradients  # how gradients are computed: at once, or replayed
@@ -206,17 +206,17 @@ class Envelope(Step):
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
         for name in pupil.names:
-            pupil.apart.setdefault(name, pupil.tensors[name].clone())
+            pupil.own_model.setdefault(name, pupil.tensors[name].clone())
         inner, rates = Sgd(0.0, pupil.habits.weight_decay), dict.fromkeys(pupil.rates, self.inner_lr)
         for batch in batches:
             for time in range(self.inner_steps):
-                grads = pupil.gradients({**pupil.tensors, **pupil.apart}, batch.again(time))
+                grads = pupil.gradients({**pupil.tensors, **pupil.own_model}, batch.again(time))
                 pulled = {n: grads[n] + self.pull(pupil, n) for n in rates}
-                inner.step(pupil.apart, pulled, rates, batch.active, batch.lead)
+                inner.step(pupil.own_model, pulled, rates, batch.active, batch.lead)
             pupil.move({n: -self.pull(pupil, n) for n in rates}, batch, self.rates(pupil.rates))
 
     def pull(self, pupil: Pupil, name: str) -> Tensor:
-        return self.lam * (pupil.apart[name] - pupil.tensors[name])
+        return self.lam * (pupil.own_model[name] - pupil.tensors[name])
 
     def momentum(self, usual: float) -> float:
         return 0.0

@@ -1,7 +1,7 @@
 """How does a client get its own model?"""
 
-from torso.personal.base import FineTune, Opening, Personal, Standing, personals
+from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
 
-__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "Opening", "Personal", "Standing", "personals"]
+__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "OwnModelStart", "Personal", "VisitStart", "personals"]

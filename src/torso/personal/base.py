@@ -17,7 +17,7 @@ from torso.registry import Registry
 
 
 @dataclass(frozen=True)
-class Opening:
+class VisitStart:
     """What G clients have at the beginning of a visit; tensors are stacked [G, *]."""
 
     course: Course  # what they will learn from
@@ -31,7 +31,7 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Standing:
+class OwnModelStart:
     """What G clients have when their own models are asked for; tensors are stacked [G, *]."""
 
     held: Tensors  # what they would begin a visit with
@@ -96,15 +96,15 @@ class Personal:
         """What the server knows after a client has told it numbers [M] about the models of M senders."""
         return known
 
-    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         """The models that the visit begins with, and the notes."""
         return at.received, at.notes
 
-    def after(self, at: Opening, learned: Learned) -> Tensors:
+    def after(self, at: VisitStart, learned: Learned) -> Tensors:
         """That model [G, *], from what the clients had when the visit began, and what it has learned."""
         return {}
 
-    def begin(self, at: Standing) -> Tensors:
+    def begin(self, at: OwnModelStart) -> Tensors:
         """The model that fine-tuning begins with [G, *]."""
         return at.held
 

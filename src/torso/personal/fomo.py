@@ -16,7 +16,7 @@ from torch import Tensor
 from torso.kinds import Count, Fraction, NotNegative
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
-from torso.personal.base import Opening, Personal, personals
+from torso.personal.base import Personal, VisitStart, personals
 
 AFFINITY = "affinity"  # of one client to all [N]: the scores of the models it was sent, summed over the rounds
 SCORES = "scores"
@@ -60,7 +60,7 @@ class Fomo(Personal):
         instead = rng.permutation(others)[: curious.sum()]
         return tuple(int(k) for k in (*best[~curious], *best[curious][len(instead) :], *instead))
 
-    def before(self, at: Opening) -> tuple[Tensors, Tensors]:
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         if not at.offered:
             return at.received, at.notes
         scores = self._scores(at)
@@ -73,14 +73,14 @@ class Fomo(Personal):
                     mixed[name] = mixed[name] + per_client(weight, theirs) * (theirs - at.received[name])
         return mixed, {**at.notes, SCORES: scores.T}
 
-    def _scores(self, at: Opening) -> Tensor:
+    def _scores(self, at: VisitStart) -> Tensor:
         """What each offer is worth, not clipped [M, G]."""
         before = at.loss(at.received)
         gains = torch.stack([before - at.loss({**at.received, **fetch()}) for fetch in at.offered])
         return gains / (torch.stack([_distance(fetch(), at) for fetch in at.offered]) + _SMALLEST)
 
 
-def _distance(theirs: Tensors, at: Opening) -> Tensor:
+def _distance(theirs: Tensors, at: VisitStart) -> Tensor:
     """‖θ_j − θ_k‖ [G]."""
     squares = [(theirs[name] - at.received[name]).flatten(1).square().sum(dim=1) for name in at.parameters]
     return torch.stack(squares).sum(dim=0).sqrt()

@@ -12,7 +12,7 @@ from torso.learn.local import learn
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
 from torso.nets import Tensors
-from torso.personal.base import Opening, Personal, Standing, personals
+from torso.personal.base import Personal, VisitStart, personals
 
 
 @personals.register("kept")
@@ -31,10 +31,10 @@ class Kept(Personal):
     def keeps(self) -> bool:
         return self.refresh == "last-visit" and self.mode == "local"
 
-    def after(self, at: Opening, learned: Learned) -> Tensors:
+    def after(self, at: VisitStart, learned: Learned) -> Tensors:
         return {name: learned.own[name] for name in moved_by(at.course.plan)} if self.keeps else {}
 
-    def begin(self, at: Standing) -> Tensors:
+    def begin(self, at: OwnModelStart) -> Tensors:
         if self.refresh == "last-visit":
             return at.own
         visited = at.visit().own
@@ -58,12 +58,12 @@ class Ditto(Personal):
     def keeps(self) -> bool:
         return True
 
-    def after(self, at: Opening, learned: Learned) -> Tensors:
+    def after(self, at: VisitStart, learned: Learned) -> Tensors:
         plan = at.course.plan
         pull = Local(start={n: at.received[n] for lesson in plan for n in lesson.rates}, params={})
         habits = replace(at.course.habits, drift=Proximal(self.lam), step=Plain())
         tensors = learn(replace(at.course, habits=habits), at.own, pull).tensors
         return {name: tensors[name] for name in moved_by(plan)}
 
-    def begin(self, at: Standing) -> Tensors:
+    def begin(self, at: OwnModelStart) -> Tensors:
         return at.own

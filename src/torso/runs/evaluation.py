@@ -16,7 +16,7 @@ from torso.learn.steps import Habits, Plain
 from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
-from torso.personal import Personal, Standing
+from torso.personal import OwnModelStart, Personal
 from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.runs.job import Job
@@ -110,7 +110,7 @@ class Own:
         self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
     ) -> Tensors:
         left = {**held, **own_models_of(desk.store, self.server.model, self.server.origin, clients)}
-        at = Standing(held, left, self.travels, visit or (lambda: self.usual(desk, clients)))
+        at = OwnModelStart(held, left, self.travels, visit or (lambda: self.usual(desk, clients)))
         return self.personal.begin(at)
 
     def for_clients(self, clients: Sequence[int]) -> Own:

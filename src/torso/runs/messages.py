@@ -27,7 +27,7 @@ Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Which tensors a message has: by name, their dtype and shape."""
 
 
-class Numbers(BaseModel):
+class MessageNumbers(BaseModel):
     """The numbers of a message, as they stand in its header."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
@@ -46,7 +46,7 @@ class Numbers(BaseModel):
 class Message:
     """One client's message, to it or from it."""
 
-    numbers: Numbers
+    numbers: MessageNumbers
     tensors: Tensors
 
     @property
@@ -64,7 +64,7 @@ class Message:
         """A message from outside, checked; `schema` says which tensors it must have, no more and no less."""
         try:
             tensors = load(data)
-            numbers = Numbers.model_validate_json(_header(data))
+            numbers = MessageNumbers.model_validate_json(_header(data))
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
         if schema is not None:
@@ -139,7 +139,9 @@ class Told:
         offers = self.offers.get(client, ())
         for other in offers:
             tensors |= {f"model {other}/{name}": tensor for name, tensor in self.uploads[other].items()}
-        numbers = Numbers(kind="told", round=self.round, client=client, participants=self.participants, offers=offers)
+        numbers = MessageNumbers(
+            kind="told", round=self.round, client=client, participants=self.participants, offers=offers
+        )
         return Message(numbers, tensors)
 
     @classmethod
@@ -183,7 +185,7 @@ class Sent:
         tensors |= {f"drift/{name}": tensor[place] for name, tensor in self.drift.items()}
         if self.scores is not None:
             tensors["scores"] = self.scores[place]
-        numbers = Numbers(
+        numbers = MessageNumbers(
             kind="sent",
             round=self.round,
             client=self.clients[place],

@@ -21,7 +21,7 @@ from torso.learn.stacked import all_finite
 from torso.learn.steps import Habits
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
-from torso.personal import Opening, Personal
+from torso.personal import Personal, VisitStart
 from torso.personal.models import models_of, own_models_of
 from torso.personal.store import ClientState
 from torso.runs.messages import Sent, Told
@@ -99,7 +99,7 @@ class Visit:
         notes = {name: tensor for name, tensor in notes.items() if name != self.personal.tells}
         return at.course, start, self._anchor(desk, at), notes
 
-    def _open(self, desk: Desk, clients: Sequence[int]) -> Opening:
+    def _open(self, desk: Desk, clients: Sequence[int]) -> VisitStart:
         told = self.told
         deck, held_out = desk.visit_deck(clients, self.meta_data), None
         if self.personal.holds_out:
@@ -112,7 +112,7 @@ class Visit:
         def fetch(slot: int) -> Callable[[], Tensors]:
             return lambda: models_of(sent, told.uploads, [told.offers[k][slot] for k in clients])
 
-        return Opening(
+        return VisitStart(
             course=Course(desk.room, deck, self.plan, self.habits, self.shuffle, meta),
             received=received,
             own={**received, **own_models_of(desk.store, {**told.model, **told.origin}, told.origin, clients)},
@@ -131,7 +131,7 @@ class Visit:
         device = desk.federation.device
         return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}
 
-    def _anchor(self, desk: Desk, at: Opening) -> Local:
+    def _anchor(self, desk: Desk, at: VisitStart) -> Local:
         """What the drift correction holds on to."""
         told, clients = self.told, at.course.deck.clients
         start = {name: told.model[name] for name in self.corrected}
