@@ -16,7 +16,7 @@ from torso.learn.gradients import gradients
 from torso.learn.phases import moved_by
 from torso.methods import Method, methods
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
-from torso.personal import Personal, VisitStart, personals
+from torso.personal import OwnModelStart, Personal, VisitStart, personals
 from torso.randomness import key
 
 

@@ -12,7 +12,7 @@ from torso.learn.local import learn
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
 from torso.nets import Tensors
-from torso.personal.base import Personal, VisitStart, personals
+from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 
 
 @personals.register("kept")
