@@ -48,7 +48,7 @@ def test_the_generic_model_that_clients_are_asked_for_is_the_one_of_their_states
     make = Batched if at_once > 1 else OneByOne
     with make(job.net, job.federation, at_once=at_once) as engine:
         for clients in (state.clients, away):
-            assert equal(generic_of(engine, state.model, clients, job.roster, weighting), expected)
+            assert equal(generic_of(engine, state.model, clients, job.roster, weighting, keeps=True), expected)
         assert equal(generic_of(engine, state.model, away, job.roster, weighting, keeps=False), state.model)
 
 

@@ -57,7 +57,8 @@ class Evaluation:
     sweep: tuple[int, ...]
     habits: Habits
     shuffle: Shuffle  # of the fine-tuning batches
-    weighting: str  # of the generic model, where clients keep parts of their own
+    weighting: str  # of the generic model, where clients keep parts of their own …
+    keeps: bool  # … and whether they do
     arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
     arrival_habits: Habits  # … and how
 

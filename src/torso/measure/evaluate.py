@@ -141,7 +141,7 @@ def _of_server(
         return {}
     exam = ServerExam(
         tuple(dict.fromkeys(measures[name].take for name in asked)),
-        generic_of(engine, state.model, state.clients, roster, how.weighting),
+        generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps),
         how,
     )
     rights = _collect(engine, exam, range(-(-roster.test_samples // how.batch_size)))

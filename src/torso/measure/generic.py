@@ -24,9 +24,7 @@ class KeptShifts:
         return [shifts_of(self.model, desk.store[k].kept, self.shares[k]) for k in clients]
 
 
-def generic_of(
-    engine: Engine, model: Tensors, clients: Store, roster: Roster, weighting: str, keeps: bool = True
-) -> Tensors:
+def generic_of(engine: Engine, model: Tensors, clients: Store, roster: Roster, weighting: str, keeps: bool) -> Tensors:
     """As `personal.models.generic_model`, of clients whose states are elsewhere; `keeps`: whether they have any."""
     asked = sorted(clients) if keeps else []
     shares = dict(zip(asked, shares_of(roster, asked, weighting), strict=True))

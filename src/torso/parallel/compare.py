@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
+from torso.data.clients import Clients
 from torso.errors import RequestError
 from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
@@ -44,6 +45,7 @@ def compare(
         raise RequestError("compare takes its methods as arguments, not from --set method.name.")
     if out is not None and (Path(out) / "config.toml").exists():
         raise RequestError(f"--out {str(out)!r} holds a run. Give a folder of its own for the comparison.")
+    clients = None if clients is None else Clients.of(clients)  # read once for all methods
     handed = [hand_over(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods]
     first = handed[0].config.run.seed
     if on_round is not None:
@@ -68,24 +70,31 @@ def compare(
 
     for chosen, _, _ in plans[: len(methods)]:
         simulate(chosen, data(chosen))
-    results: dict[int, Result] = {}
     try:
         if len(plans) == 1:  # its clients, not the run as a whole, are what a cluster shares out
-            (chosen, method, seed), (folder,), (continued,) = plans[0], folders, again
-            try:
-                return [run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=data(chosen))]
-            except Stopped as stopped:
-                stopped.whose = f"{method} seed {seed}"
-                raise
-        runs = run_together([chosen for chosen, _, _ in plans], folders, listener=listener, stop=stop, data=data)
-        with closing(runs) as ends:
-            for number, end in ends:
-                if isinstance(end, Exception):
-                    raise end
-                results[number] = end
+            (chosen, _, _), (folder,), (continued,) = plans[0], folders, again
+            return [run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=data(chosen))]
+        return _results([chosen for chosen, _, _ in plans], folders, listener, stop, data)
     except Stopped as stopped:
-        raise _told(stopped, out) from None
-    return [results[number] for number in range(len(plans))]
+        alone = f"{plans[0][1]} seed {plans[0][2]}" if len(plans) == 1 else ""
+        raise _told(stopped, stopped.whose or alone, out) from None
+
+
+def _results(
+    configs: Sequence[Config],
+    folders: Sequence[Path | None],
+    listener: Listener | None,
+    stop: Stop | None,
+    data: Callable[[Config], Federation],
+) -> list[Result]:
+    """All runs, in the order of their configs; what goes wrong with one beside its training ends the others."""
+    results: dict[int, Result] = {}
+    with closing(run_together(configs, folders, listener=listener, stop=stop, data=data)) as ends:
+        for number, end in ends:
+            if isinstance(end, Exception):
+                raise end
+            results[number] = end
+    return [results[number] for number in range(len(configs))]
 
 
 def _chosen(config: Config | Mapping[str, Any] | str | Path | None, sets: Sequence[str]) -> Config:
@@ -94,10 +103,10 @@ def _chosen(config: Config | Mapping[str, Any] | str | Path | None, sets: Sequen
     return Config.of(config).but(*sets)
 
 
-def _told(stopped: Stopped, out: str | Path | None) -> Stopped:
-    """Which run it was, and how to go on with the comparison."""
-    if stopped.whose:
-        return Stopped(f"{stopped.whose}: {stopped}{_again(out)}")
+def _told(stopped: Stopped, whose: str, out: str | Path | None) -> Stopped:
+    """Which run it was, where that is known, and how to go on with the comparison."""
+    if whose:
+        return Stopped(f"{whose}: {stopped}{_again(out)}")
     return Stopped(str(stopped) if out is None else f"{stopped}. Continue with the same command and {_same(out)}")
 
 

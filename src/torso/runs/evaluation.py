@@ -53,6 +53,7 @@ def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
         habits=for_itself,
         shuffle=Shuffle(config.run.seed, "personalize", state.round),
         weighting=config.train.weighting,
+        keeps=bool(stage.keeps),
         arrival=own_head_learns(
             lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
         ),

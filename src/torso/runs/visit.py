@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torso.data import Roster
 from torso.data.batches import Shuffle, on_device
@@ -48,9 +49,7 @@ class Visit:
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
         at = self._open(desk, clients)
-        start, notes = self.personal.before(at)
-        scores = notes.get(self.personal.tells) if self.personal.tells else None
-        notes = {name: tensor for name, tensor in notes.items() if name != self.personal.tells}
+        start, notes, scores = self._before(at)
         anchor = self._anchor(desk, at)
         learned = learn(at.course, start, anchor, notes)
         memory = self._remember(anchor, learned, at.course)
@@ -95,9 +94,14 @@ class Visit:
 
     def _begin(self, desk: Desk, clients: Sequence[int]) -> tuple[Course, Tensors, Local, Tensors]:
         at = self._open(desk, clients)
-        start, notes = self.personal.before(at)
-        notes = {name: tensor for name, tensor in notes.items() if name != self.personal.tells}
+        start, notes, _ = self._before(at)
         return at.course, start, self._anchor(desk, at), notes
+
+    def _before(self, at: VisitStart) -> tuple[Tensors, Tensors, Tensor | None]:
+        """The models that the visit begins with, the clients' notes, and the one of these that the server is told."""
+        start, notes = self.personal.before(at)
+        notes = dict(notes)
+        return start, notes, notes.pop(self.personal.tells, None)
 
     def _open(self, desk: Desk, clients: Sequence[int]) -> VisitStart:
         told = self.told

@@ -41,7 +41,8 @@ class Scene:
 
     @cached_property
     def generic(self) -> Tensors:
-        return generic_of(self.engine, self.state.model, self.state.clients, self.roster, self.how.weighting)
+        how, state = self.how, self.state
+        return generic_of(self.engine, state.model, state.clients, self.roster, how.weighting, how.keeps)
 
     def map(self, work: Work[R], clients: Sequence[int], store: Store | None = None) -> Iterator[R]:
         """Do a piece of work for clients, with what they hold now, or with another store."""
