@@ -153,6 +153,9 @@ class TrainConfig(_Section):
     rounds: Count = Field(50, description="communication rounds")
     local_epochs: Count = Field(2, description="epochs of a participant in a round")
     fraction: Fraction = Field(0.2, description="share of the clients that take part in a round")
+    min_clients: Count = Field(
+        1, description="at least so many take part in a round and have to answer; it is repeated where fewer do"
+    )
     batch_size: Count = Field(50, description="local batch; the last one of an epoch may be short")
     lr: Positive = Field(0.1, description="local learning rate of the first round")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of local SGD; begins anew in every round")
@@ -216,6 +219,16 @@ class RayConfig(_Section):
     wait: Positive = Field(60.0, description="seconds that a worker has to start, at first and in another's place")
 
 
+class FlowerConfig(_Section):
+    """How patient the server of a real federation is (`torso federation run`)."""
+
+    clients: CountOrZero = Field(
+        0, description="clients to wait for before the run begins; 0: as many as train.min_clients"
+    )
+    wait: Positive = Field(600.0, description="seconds to wait for clients, at first and when too few are left")
+    deadline: Positive = Field(600.0, description="seconds that a client has to answer in a round")
+
+
 class RunConfig(_Section):
     """Seed, device and bookkeeping."""
 
@@ -223,7 +236,8 @@ class RunConfig(_Section):
     device: str = Field("auto", description="auto: cuda where there is one, else cpu")
     engine: str = Field(
         "auto",
-        description="where clients run: one-by-one, batched, auto (batched on an accelerator), or ray (a cluster)",
+        description="where clients run: one-by-one, batched, auto (batched on an accelerator), ray (a cluster), or "
+        "flower (a real federation: torso federation run)",
     )
     workers: CountOrZero = Field(
         0, description="threads that train clients side by side on CPU; 0: one per core (engine = ray: one per worker)"
@@ -238,6 +252,7 @@ class RunConfig(_Section):
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
     ray: RayConfig = RayConfig()
+    flower: FlowerConfig = FlowerConfig()
 
 
 class _MethodField:

@@ -191,7 +191,9 @@ def test_a_message_is_all_that_a_participant_needs(name: str, monkeypatch: pytes
         told = visited.told
         start = starts.setdefault(stage.first, told.model)
         for client, sent, (down_there, back) in zip(visited.clients, visited.came, visited.messages(), strict=True):
-            heard = Told.heard(posted(down_there, down_there.schema), start, stage.method.personal.from_start)
+            heard = Told.heard(
+                posted(down_there, down_there.schema), start, start if stage.method.personal.from_start else None
+            )
             desk = spy.desk.holding(visited.store.of([client]))
             again = visit_of(stage, heard, seed=0)(desk, [client])
             assert_same_sent(again, sent)

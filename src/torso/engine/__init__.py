@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torso.data import Federation
-from torso.engine.base import SERVER, Desk, Engine, EngineFactory, Narrows, Repairs, Weighs, Work, add_up, engines
+from torso.engine.base import (
+    SERVER,
+    ComeAndGo,
+    Desk,
+    Engine,
+    EngineFactory,
+    Narrows,
+    Repairs,
+    Weighs,
+    Work,
+    add_up,
+    engines,
+)
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
+from torso.errors import RequestError
 from torso.nets import Network
 
 if TYPE_CHECKING:
@@ -30,12 +43,22 @@ def ray(net: Network, federation: Federation, run: RunConfig) -> Engine:
     return Cluster(net, federation, run, started)
 
 
+def flower(net: Network, federation: Federation, run: RunConfig) -> Engine:
+    """Clients on machines of their own (`federation/remote.py`): they are met, not made from data that are here."""
+    raise RequestError(
+        "run.engine = 'flower' is for clients that hold their own data: torso federation run CONFIG. "
+        "Accepted here: auto, batched, one-by-one, ray"
+    )
+
+
 engines["auto"] = auto
+engines["flower"] = flower
 engines["ray"] = ray
 
 __all__ = [
     "SERVER",
     "Batched",
+    "ComeAndGo",
     "Desk",
     "Engine",
     "EngineFactory",

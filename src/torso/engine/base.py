@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -163,6 +163,20 @@ class Repairs(Protocol):
 
     def repaired(self) -> tuple[str, ...]:
         """What was lost and done again since somebody last asked, in words."""
+        ...
+
+
+@runtime_checkable
+class ComeAndGo(Protocol):
+    """An engine whose clients are not always there. Of those that it is asked to work for, it gives the results of
+    those who answer."""
+
+    def present(self) -> Collection[int]:
+        """Who can be asked now. It waits a while where too few can."""
+        ...
+
+    def counted(self, round: int, clients: Sequence[int]) -> None:
+        """A round is over, and the answers of these clients have become part of it."""
         ...
 
 

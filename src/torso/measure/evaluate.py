@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import torch
 
 from torso.data import Roster
@@ -16,6 +17,7 @@ from torso.learn.local import learn, learn_by_epoch
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
+from torso.measure.accuracy import generic_answer, percent_correct
 from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures
 from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.generic import generic_of
@@ -84,6 +86,22 @@ class ServerExam:
         return replace(self, how=self.how.for_clients(()))  # "clients" are batches
 
 
+@dataclass(frozen=True)
+class PooledExam:
+    """Work: how many test samples of each client the generic model has right, and how many there are; where the server
+    has no test set, the clients' test data stand for it, and only these two numbers leave them."""
+
+    model: Tensors
+    batch_size: int
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
+        deck, tensors = desk.test_deck(clients), desk.models(self.model, clients, kept=False)
+        shares = percent_correct(desk.room, deck, tensors, self.batch_size, generic_answer).nan_to_num(0.0)
+        sizes = [float(size) for size in deck.sizes]
+        right = [round(share * size / 100) for share, size in zip(shares.tolist(), sizes, strict=True)]
+        return {"right": [float(count) for count in right], "of": sizes}
+
+
 def own_models(
     desk: Desk, clients: Sequence[int], start: Tensors, how: Evaluation, wanted: Sequence[int]
 ) -> Iterator[tuple[int, Tensors]]:
@@ -139,6 +157,8 @@ def _of_server(
     asked = [name for name in names if measures[name].of in ("server", "mixes")]
     if not asked:
         return {}
+    if not roster.test_samples:  # all but `generic` are refused there (runs/checks.py)
+        return {"generic": _pooled(engine, roster, state, how, clients)}
     exam = ServerExam(
         tuple(dict.fromkeys(measures[name].take for name in asked)),
         generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps),
@@ -156,9 +176,16 @@ def _of_server(
     return found
 
 
+def _pooled(engine: Engine, roster: Roster, state: State, how: Evaluation, clients: Sequence[int]) -> Accuracy:
+    """The generic model on the clients' test data, pooled."""
+    model = generic_of(engine, state.model, state.clients, roster, how.weighting, how.keeps)
+    found = _collect(engine, PooledExam(model, how.batch_size), clients)
+    right, of = (float(np.nansum(found.get(name, [0.0]))) for name in ("right", "of"))
+    return Accuracy.over([100 * right / of if of else math.nan], per_client=False)
+
+
 def _collect(engine: Engine, exam: Work[Values], clients: Sequence[int], store: Store | None = None) -> Values:
-    values: Values = defaultdict(list)
-    for part in engine.map(exam, clients, store):
-        for name, found in part.items():
-            values[name] += found
-    return dict(values)
+    """The values of all clients, in their order; NaN for one who has not answered, of whom a part says nothing."""
+    parts = list(engine.map(exam, clients, store))
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: [value for part in parts for value in part.get(name, [math.nan])] for name in names}

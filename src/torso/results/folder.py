@@ -21,12 +21,21 @@ from torso.results import checkpoint
 from torso.results.checkpoint import Checkpoint, Checkpoints, write_text
 from torso.results.result import ANALYSES, Result
 
-_FREE = {"run.workers", "run.checkpoint_every", "run.engine", "run.device", "run.clients_at_once", "run.ray"}
+_FREE = {
+    "run.workers",
+    "run.checkpoint_every",
+    "run.engine",
+    "run.device",
+    "run.clients_at_once",
+    "run.ray",
+    "run.flower",
+}
 """Keys that may change between a run and its continuation: they say how, not what."""
 
 _YOUNGER = {
     "personalize.batch_size": 0,
     "data.size": 0,
+    "train.min_clients": 1,
     "data.csv": CsvConfig().model_dump(mode="json"),
     "data.npz": NpzConfig().model_dump(mode="json"),
 }

@@ -56,6 +56,11 @@ class Aggregate:
             for k, scores in zip(sent.clients, sent.scores, strict=True):
                 self.told[k] = on_device(scores.device, self.offers[k]).long(), scores
 
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Those who came, in the order of the participants."""
+        return tuple(self._clients)
+
     def close(self) -> float:
         """All have come, or will not: check what came, and give its mean loss.
 

@@ -84,6 +84,10 @@ def check_measures(config: Config, roster: Roster) -> None:
         )
 
 
+POOLED = "generic"
+"""The measure of the whole test set that the clients' test data can stand in for."""
+
+
 def _check_test_set(config: Config, roster: Roster) -> None:
     """Refuse what looks at the whole test set where the server has none."""
     if roster.test_samples:
@@ -94,7 +98,7 @@ def _check_test_set(config: Config, roster: Roster) -> None:
         "measure.analyses": (config.measure.analyses, {n: a.whole_test for n, a in analyses.items()}),
     }
     for key, (names, needs) in asked.items():
-        for name in (name for name in names if needs[name]):
+        for name in (name for name in names if needs[name] and name != POOLED):
             free = ", ".join(sorted(n for n, needed in needs.items() if not needed))
             raise RequestError(
                 f"{key} = {name!r} is taken on a test set of the server's own, and it has none. Accepted: {free}"

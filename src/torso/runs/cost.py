@@ -36,12 +36,22 @@ def schema_bytes(schema: Schema) -> int:
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in schema.values())
 
 
-def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, chosen: Sequence[int]) -> Cost:
-    """What one round has cost, data that travel once included; `before`: the server's state before it."""
+def cost_of(
+    stage: Stage,
+    roster: Roster,
+    before: ServerState,
+    told: Told,
+    chosen: Sequence[int],
+    heard: Sequence[int] | None = None,
+) -> Cost:
+    """What one round has cost, data that travel once included; `before`: the server's state before it.
+
+    All who were chosen are sent something; `heard` (default: all of them) have learned and sent something back."""
+    heard = chosen if heard is None else heard
     first = chosen[0] if chosen else None  # all participants of a round are sent as much
     each = (0, 0) if first is None else (bytes_of(down(told, first)), schema_bytes(up(stage, told, first)))
     newly_met = len(set(chosen) - before.met)
-    bytes_down, bytes_up = (size * len(chosen) for size in each)
+    bytes_down, bytes_up = each[0] * len(chosen), each[1] * len(heard)
     method, model = stage.method, before.model
     if method.share.frozen == "once" and stage.travels:
         bytes_down += bytes_of({name: model[name] for name in model.keys() - stage.moving}) * newly_met
@@ -52,8 +62,8 @@ def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, chose
     return Cost(
         bytes_up,
         bytes_down,
-        _sum(stage, roster, told, chosen, _passes(stage)),
-        _sum(stage, roster, told, chosen, _flops(stage, roster)),
+        _sum(stage, roster, told, heard, _passes(stage)),
+        _sum(stage, roster, told, heard, _flops(stage, roster)),
     )
 
 

@@ -20,21 +20,24 @@ from torso.personal import OwnModelStart, Personal
 from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.runs.job import Job
+from torso.runs.messages import Told
 from torso.runs.rounds import tell, visit_of
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
 from torso.server.state import ServerState
 
 
-def evaluation_of(job: Job, stage: Stage, state: State) -> Evaluation:
-    """Fine-tuning: the run's momentum, its batch size unless told, no weight decay, a fresh optimiser (spec 9.2)."""
+def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None) -> Evaluation:
+    """Fine-tuning: the run's momentum, its batch size unless told, no weight decay, a fresh optimiser (spec 9.2).
+
+    `told`: what a client was told for one more visit, where the server's state is not here."""
     config, personal = job.config, stage.method.personal
     part = config.personalize.part
     phases = personal.phases if part == "method" else (Phase(part),)
     rates = {"personalize": config.personalize.lr, "first": stage.lr, "last": stage.rate(stage.last)}
     rate = personal.factor * rates[personal.rate]
     # a visit begins with what is broadcast, whatever accuracy is reported on (spec 3.8)
-    visit = LastVisit(job, stage, state)
+    visit = LastVisit(job, stage, state, told)
     batch = config.personalize.batch_size or config.train.batch_size
     habits = replace(stage.habits(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
     objective = stage.method.objective
@@ -82,6 +85,7 @@ class LastVisit:
     job: Job
     stage: Stage
     state: State
+    heard: Told | None = None
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
         return self.again(desk, clients)
@@ -90,11 +94,16 @@ class LastVisit:
         return self.again.for_clients(clients)
 
     @cached_property
+    def told(self) -> Told:
+        if self.heard is not None:
+            return self.heard
+        job, server = self.job, self.state.server
+        number, seed = max(server.round, 1), job.config.run.seed
+        return tell(self.stage, server, job.roster, job.measured_clients, number, seed)
+
+    @cached_property
     def again(self) -> Again:
-        job, stage, state = self.job, self.stage, self.state
-        seed = job.config.run.seed
-        told = tell(stage, state.server, job.roster, job.measured_clients, max(state.round, 1), seed)
-        last = visit_of(stage, told, seed)
+        last = visit_of(self.stage, self.told, self.job.config.run.seed)
         return Again(replace(last, shuffle=replace(last.shuffle, purpose="refresh")))
 
 

@@ -35,6 +35,11 @@ class ClassSums:
         return {"total": total, "count": count}
 
 
+def class_sums_of(model: Tensors, batch_size: int, seed: int) -> ClassSums:
+    """The question that asks for class sums, the same wherever it is asked."""
+    return ClassSums(model, batch_size, Shuffle(seed, "templates", 0))
+
+
 class ClientExchange:
     """An `Exchange` with the training clients of a federation, through an engine; `cost` grows with every question."""
 
@@ -56,7 +61,7 @@ class ClientExchange:
         return sums
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
-        sums = self.ask(ClassSums(self.model, self.batch_size, Shuffle(self.seed, "templates", 0)), passes=1)
+        sums = self.ask(class_sums_of(self.model, self.batch_size, self.seed), passes=1)
         return sums["total"], sums["count"]
 
 

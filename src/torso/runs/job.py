@@ -43,6 +43,10 @@ class Job:
         """Where the server's tensors are."""
         return next(iter(self.model.values())).device
 
+    def begun(self, model: Tensors) -> Job:
+        """The same where somebody else has the weights that the run begins with."""
+        return replace(self, model={name: model[name].to(self.device) for name in self.model})
+
     def stage(self, round: int) -> Stage:
         """Whose round it is (0: before the first); where there are none (FedNCM), the last stage's."""
         at = max(round, 1)
@@ -135,8 +139,9 @@ def _started(start: Start, drawn: Tensors) -> Tensors:
 
 
 def device_of(run: RunConfig) -> torch.device:
-    """Where the run's tensors are. The driver of a cluster only adds up: the accelerators are the workers'."""
-    return device_named("cpu" if run.engine == "ray" and run.device == "auto" else run.device)
+    """Where the run's tensors are. The driver of a cluster, and the server of a federation, only add up: the
+    accelerators are the workers'."""
+    return device_named("cpu" if run.engine in ("ray", "flower") and run.device == "auto" else run.device)
 
 
 def device_named(name: str) -> torch.device:

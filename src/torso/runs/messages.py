@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,6 +23,7 @@ from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 
+H = TypeVar("H", bound=BaseModel)
 Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Which tensors a message has: by name, their dtype and shape."""
 
@@ -55,22 +56,36 @@ class Message:
 
     def encode(self) -> bytes:
         """safetensors, with the numbers in the header."""
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
-        alone = {name: tensor.clone() if tensor._is_view() else tensor for name, tensor in plain.items()}
-        return save(alone, {"torso": self.numbers.model_dump_json()})
+        return encoded(self.numbers, self.tensors)
 
     @classmethod
     def decode(cls, data: bytes, schema: Schema | None = None) -> Message:
         """A message from outside, checked; `schema` says which tensors it must have, no more and no less."""
-        try:
-            tensors = load(data)
-            numbers = MessageNumbers.model_validate_json(_header(data))
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
-        if schema is not None:
-            check_schema(f"the {numbers.kind} message of client {numbers.client}", tensors, schema)
-        # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
-        return cls(numbers, {name: tensor.clone() for name, tensor in tensors.items()})
+        found = cls(*decoded(data, MessageNumbers))
+        return found if schema is None else found.checked(schema)
+
+    def checked(self, schema: Schema) -> Message:
+        """The same; refused where it has not the tensors that it must have, no more and no less."""
+        check_schema(f"the {self.numbers.kind} message of client {self.numbers.client}", self.tensors, schema)
+        return self
+
+
+def encoded(header: BaseModel, tensors: Tensors) -> bytes:
+    """safetensors, with what is no tensor in its header."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    alone = {name: tensor.clone() if tensor._is_view() else tensor for name, tensor in plain.items()}
+    return save(alone, {"torso": header.model_dump_json()})
+
+
+def decoded(data: bytes, kind: type[H]) -> tuple[H, Tensors]:
+    """A header and tensors from outside, checked."""
+    try:
+        tensors = load(data)
+        header = kind.model_validate_json(_header(data))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
+    # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
+    return header, {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def schema_of(tensors: Tensors) -> Schema:
@@ -145,8 +160,9 @@ class Told:
         return Message(numbers, tensors)
 
     @classmethod
-    def heard(cls, message: Message, known: Tensors, own_begin_there: bool = False) -> Told:
-        """What a client makes of its message, with what it knows already: the model of the start."""
+    def heard(cls, message: Message, known: Tensors, origin: Tensors | None = None) -> Told:
+        """What a client makes of its message, with what it knows already: the model of the start, and of the stage's
+        first round, where own models begin at it."""
         if message.numbers.kind != "told":
             raise RequestError(f"a client was sent a {message.numbers.kind!r} message. Expected: 'told'")
         parts = by_part(message.tensors)
@@ -159,7 +175,7 @@ class Told:
             participants=numbers.participants,
             drift=parts.get("drift", {}),
             mean=parts.get("mean", {}),
-            origin=known if own_begin_there else {},
+            origin=origin or {},
             offers={numbers.client: numbers.offers},
             uploads={other: parts.get(f"model {other}", {}) for other in numbers.offers},
         )

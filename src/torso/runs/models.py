@@ -24,7 +24,7 @@ from torso.nets.card import Card
 from torso.personal.models import generic_model
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
-from torso.runs.job import Simulation
+from torso.runs.job import Job, Simulation
 
 Made = Literal["held", "personal", "newcomer"]
 """Which measures take these models: `initial`; `personalized`, `personal` and the others "of own"; `new_after`."""
@@ -62,7 +62,7 @@ class TrainedModels:
         return generic_model(self.state.reported.model, self.state.clients, self.job.roster, weighting)
 
     def network(self) -> Network:
-        return _network(self.job, self.generic(), "generic", None)
+        return network_of(self.job, self.generic(), "generic", None)
 
     def networks(self, clients: Sequence[int], personal: bool) -> Iterator[tuple[int, Network]]:
         """Each client with its network; those that have never trained come last."""
@@ -78,7 +78,7 @@ class TrainedModels:
                 with _engine(job, job.federation) as engine:  # closed before a yield: it holds torch's threads back
                     made = [tensors for group in engine.map(work, some, self.state.clients) for tensors in group]
                 for client, tensors in zip(some, made, strict=True):
-                    yield client, _network(job, tensors, kind, client)
+                    yield client, network_of(job, tensors, kind, client)
 
     def newcomer(self, samples: Any, labels: Any, epochs: int | None, number: int | None = None) -> Network:
         """The network of a client that the run has never heard of; its randomness is keyed by `number` (None: the next
@@ -94,26 +94,26 @@ class TrainedModels:
         work = MakeModels(kind, self.state.reported.model, how)
         with _engine(job, _with(job.federation, found, number)) as engine:
             ((tensors,),) = engine.map(work, [number])
-        return _network(job, tensors, "newcomer", None)
+        return network_of(job, tensors, "newcomer", None)
 
     def _evaluation(self) -> Evaluation:
         return evaluation_of(self.job, self.job.stage(self.state.round), self.state)
 
 
-def card_of(job: Simulation, kind: Literal["generic", Made], client: int | None = None) -> Card:
+def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None) -> Card:
     from torso import __version__
 
-    config, federation = job.config, job.federation
+    config, roster = job.config, job.roster
     by_batch = any(isinstance(module, _BatchNorm) and module.running_mean is None for module in job.net.modules())
     return Card(
         method=config.method.name,
-        dataset=federation.name,
+        dataset=roster.name,
         body=config.model.body,
         head=axis_to_config(heads, config.method.head),
         head_bias=config.model.head_bias,
         norm=config.model.norm,
-        classes=federation.classes,
-        input=known(federation.input),
+        classes=roster.classes,
+        input=known(roster.input),
         batch_statistics=by_batch,
         kind=kind,
         torso=__version__,
@@ -121,7 +121,7 @@ def card_of(job: Simulation, kind: Literal["generic", Made], client: int | None 
     )
 
 
-def _network(job: Simulation, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
+def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
     """Ready to answer: in evaluation mode, on the CPU."""
     net = copy.deepcopy(job.net)
     net.fill(tensors, personal=kind != "generic")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from torso.data import Roster
 from torso.data.batches import Shuffle
-from torso.engine import SERVER, Engine, add_up
-from torso.errors import RunFailed
+from torso.engine import SERVER, ComeAndGo, Engine, add_up
+from torso.errors import RunFailed, TorsoError
 from torso.learn.attacks import Tamper
 from torso.learn.drift import NoDrift
 from torso.learn.phases import moved_by
@@ -37,30 +37,52 @@ class Round:
     round: int
     stage: str
     lr: float
-    participants: tuple[int, ...]
+    participants: tuple[int, ...]  # those who answered
     loss: float  # mean over participants, weighted as the aggregation weights them
     cost: Cost
+    missing: tuple[int, ...] = ()  # those who were asked and have not answered
 
 
-def sample(roster: Roster, fraction: float, seed: int, round: int) -> tuple[int, ...]:
-    """m = max(⌊N·f⌋, 1) training clients without replacement; the same for every method at one seed (spec 1.1).
+class TooFewAnswered(TorsoError):
+    """A round that has not happened: nobody's state has changed by it."""
 
-    Its time depends on m, not on N (NumPy draws few of many without shuffling them all)."""
+    def __init__(self, round: int, heard: Sequence[int], missing: Sequence[int], least: int) -> None:
+        self.round, self.missing = round, tuple(missing)
+        whom = "nobody" if not heard else f"{len(heard)} of {len(heard) + len(missing)} clients"
+        super().__init__(f"round {round}: {whom} answered, and train.min_clients = {least}")
+
+
+def sample(
+    roster: Roster, fraction: float, seed: int, round: int, here: Collection[int] | None = None, least: int = 1
+) -> tuple[int, ...]:
+    """m = max(⌊N·f⌋, least) training clients without replacement; the same for every method at one seed (spec 1.1).
+
+    `here`: those who can come, where not everybody can; N is their number then, and the draw is the usual one where all
+    are there. Its time depends on m, not on N (NumPy draws few of many without shuffling them all)."""
     newcomers = roster.newcomers
     count = roster.clients - len(newcomers)
-    size = max(math.floor(count * fraction + 1e-9), 1)
+    able = None if here is None else [k for k in roster.training.tolist() if k in here]
+    if able is not None and len(able) < count:
+        count = len(able)
+    else:
+        able = None
+    size = min(max(math.floor(count * fraction + 1e-9), least), count)
     drawn = np.sort(numpy_generator(seed, "participants", round).choice(count, size, replace=False))
+    if able is not None:
+        return tuple(able[place] for place in drawn)
     # skip the newcomers: the j-th training client has as many newcomers before it as lie at or below it
     return tuple(int(k) for k in drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right"))
 
 
-def participants(stage: Stage, roster: Roster, seed: int, round: int) -> tuple[int, ...]:
+def participants(
+    stage: Stage, roster: Roster, seed: int, round: int, here: Collection[int] | None = None
+) -> tuple[int, ...]:
     """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1).
 
-    Nobody comes where clients train nothing, and the server learns alone."""
+    Nobody comes where clients train nothing, and the server learns alone. `here`: as in `sample`."""
     if not stage.plan(round):
         return ()
-    return sample(roster, stage.train.fraction if stage.travels else 1.0, seed, round)
+    return sample(roster, stage.train.fraction if stage.travels else 1.0, seed, round, here, stage.train.min_clients)
 
 
 def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[int, float]:
@@ -71,9 +93,11 @@ def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[i
 
 
 def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed: int) -> tuple[State, Round]:
-    """The next state, and what happened. Raises RunFailed when a loss or the result is not finite."""
+    """The next state, and what happened. Raises RunFailed when a loss or the result is not finite, TooFewAnswered when
+    too few of the participants did: nothing has changed then, and the round can be played again."""
     number = state.round + 1
-    chosen = participants(stage, roster, seed, number)
+    here = engine.present() if isinstance(engine, ComeAndGo) else None
+    chosen = participants(stage, roster, seed, number, here)
     server = state.server
     if stage.method.personal.from_start and not server.origin:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
@@ -81,16 +105,21 @@ def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed:
     visit = visit_of(stage, told, seed)
     nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting))
     came = add_up(engine, visit, chosen, state.clients, nothing)
-    loss = came.close()
+    loss, heard = came.close(), came.clients
+    missing = tuple(k for k in chosen if k not in set(heard))
+    if missing and len(heard) < stage.train.min_clients:
+        raise TooFewAnswered(number, heard, missing, stage.train.min_clients)
     before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = _server_pass(stage, server, roster, engine, seed, number)
         loss = loss if chosen else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
-    spent = cost_of(stage, roster, before, told, chosen)
-    server = replace(server, round=number, met=server.met.union(chosen), cost=server.cost + spent)
-    played = Round(number, stage.method.name, stage.rate(number), chosen, loss, server.cost)
+    spent = cost_of(stage, roster, before, told, chosen, heard)
+    server = replace(server, round=number, met=server.met.union(heard), cost=server.cost + spent)
+    played = Round(number, stage.method.name, stage.rate(number), heard, loss, server.cost, missing)
+    if isinstance(engine, ComeAndGo):
+        engine.counted(number, heard)
     return State(server, state.clients.updated(came.left)), played
 
 

@@ -28,9 +28,11 @@ from torso.runs.exchange import opened
 from torso.runs.job import Job, Simulation, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
-from torso.runs.rounds import Round, play_round
+from torso.runs.rounds import Round, TooFewAnswered, play_round
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
+
+_ATTEMPTS = 10  # of a round that too few clients answer
 
 
 class Stopped(TorsoError):
@@ -81,7 +83,19 @@ def run(
         with folder.held() if folder else nullcontext():
             if folder and folder.finished:  # by another process, in the meantime
                 return Result.read(folder.path)
-            return _Run(job, folder, listener or Listener(), stop or Stop()).go(place, resume)
+            return play(job, place, folder, resume, listener, stop)
+
+
+def play(
+    job: Job,
+    engine: Engine,
+    folder: RunFolder | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+) -> Result:
+    """Train, measure and record a job whose clients an engine reaches, wherever they are. `folder`: one that is held."""
+    return _Run(job, folder, listener or Listener(), stop or Stop()).go(engine, resume)
 
 
 class _Run:
@@ -164,7 +178,7 @@ class _Run:
             self.state = self.state.at_new_stage()
             self._begin_stage(engine, stage)
         before = self.state
-        self.state, played = play_round(stage, self.state, self.job.roster, engine, self.config.run.seed)
+        self.state, played = self._play(engine, stage)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
         every, last = self.config.measure.every, played.round == self.job.rounds
@@ -174,6 +188,18 @@ class _Run:
         self._record(played, seconds, accuracy, last, self._note(engine))
         self.listener.round(played, seconds, accuracy)
         self._heed()
+
+    def _play(self, engine: Engine, stage: Stage) -> tuple[State, Round]:
+        """A round that too few clients have answered has not happened: it is played again, a few times."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return play_round(stage, self.state, self.job.roster, engine, self.config.run.seed)
+            except TooFewAnswered as few:
+                self._note(engine)
+                self.listener.note(f"{few}: once more")
+                reason = str(few)
+            self._heed()
+        raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
 
     def _heed(self) -> None:
         """End here if somebody wants that; after the last round, what is left is to measure."""
@@ -194,6 +220,8 @@ class _Run:
             return
         line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
         del line["cost"]
+        if not played.missing:
+            del line["missing"]
         if replaced:
             line["replaced"] = replaced
         if accuracy:

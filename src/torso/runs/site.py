@@ -1,31 +1,102 @@
-"""One client at a place of its own: messages are all that comes in and goes out; samples and store stay."""
+"""One client at a place of its own: what it answers to what a server asks. Samples and what it holds stay here."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from torso.data import Federation
 from torso.engine import Desk
-from torso.nets import Tensors
-from torso.personal.store import Store
+from torso.measure.accuracy import percent_correct
+from torso.measure.evaluate import Exam, PooledExam, Values
+from torso.nets import Network, Tensors
+from torso.personal.state import State
+from torso.personal.store import NOTHING, ClientState, Store
+from torso.runs.evaluation import evaluation_of
+from torso.runs.exchange import class_sums_of
 from torso.runs.job import Job
 from torso.runs.messages import Message, Told
+from torso.runs.models import Made, MakeModels, network_of
 from torso.runs.rounds import visit_of
+from torso.server.state import ServerState
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands when a client is asked about models: what the server would tell it in one more round, and the
+    tensors that accuracy is reported on where those are others."""
+
+    round: int
+    told: Told
+    shown: Tensors
+
+    @property
+    def server(self) -> ServerState:
+        return ServerState(self.told.model, self.round, shown=self.shown, origin=self.told.origin)
 
 
 class Site:
-    """`federation` has the samples of this client alone; `known` is what everybody can draw from the run's seed."""
+    """`federation` has the samples of this client alone. What the client holds is handed in and given back."""
 
-    def __init__(self, job: Job, federation: Federation, client: int, store: Store | None = None) -> None:
-        self.job, self.client, self.store = job, client, store or Store()
-        self.known: Tensors = job.model
+    def __init__(self, job: Job, federation: Federation, client: int) -> None:
+        self.job, self.client, self.federation = job, client, federation
         self.desk = Desk.at(job.net, federation, job.config.run.precision)
 
-    def answer(self, data: bytes) -> bytes:
-        """Take part in a round: the bytes of what is told become the bytes of what is sent."""
-        message = Message.decode(data)
+    def hear(self, message: Message, known: Tensors | None = None, origin: Tensors | None = None) -> Told:
+        """What the client makes of what it is told: the tensors that do not travel are `known`, or the run's first."""
         stage = self.job.stage(message.numbers.round)
-        told = Told.heard(message, self.known, stage.method.personal.from_start)
+        if origin is None and stage.method.personal.from_start:
+            origin = {name: self.job.model[name] for name in stage.moving}
+        return Told.heard(message, {**self.job.model, **(known or {})}, origin)
+
+    def visit(self, told: Told, held: ClientState = NOTHING) -> tuple[Message, ClientState]:
+        """Take part in a round: what is sent, and what the client goes on with."""
+        stage = self.job.stage(told.round)
         visit = visit_of(stage, told, self.job.config.run.seed)
-        sent = visit(self.desk.holding(self.store), [self.client])
-        answer = sent.message().encode()
-        self.store = self.store.updated(sent.left)
-        return answer
+        store = Store({self.client: held})
+        sent = visit(self.desk.holding(store), [self.client])
+        return sent.message(), store.updated(sent.left)[self.client]
+
+    def class_sums(self, model: Tensors) -> Tensors:
+        """Features summed by class, and how many there are, for a start that asks for them."""
+        config = self.job.config
+        work = class_sums_of(model, config.measure.batch_size, config.run.seed)
+        return {name: tensor[0].cpu() for name, tensor in work(self.desk, [self.client]).items()}
+
+    def exam(self, names: Sequence[str], standing: Standing, held: ClientState) -> Values:
+        """The measures that are taken of this client."""
+        state, store = self._state(standing, held)
+        how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
+        return Exam(tuple(names), state.reported.model, how)(self.desk.holding(store), [self.client])
+
+    def pooled_exam(self, model: Tensors) -> Values:
+        """How many of the client's test samples the generic model has right."""
+        return PooledExam(model, self.job.config.measure.batch_size)(self.desk, [self.client])
+
+    @property
+    def kind(self) -> Made:
+        """Of the client's own model."""
+        return "newcomer" if self.client in self.job.roster.newcomers else "personal"
+
+    def make(self, standing: Standing, held: ClientState) -> tuple[float | None, float | None, Network]:
+        """The client's own model as it is exported, and its accuracy on the client's test data: of the model that it
+        holds, and of its own."""
+        state, store = self._state(standing, held)
+        how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
+        desk = self.desk.holding(store)
+        made = {
+            kind: MakeModels(kind, state.reported.model, how)(desk, [self.client])[0] for kind in ("held", self.kind)
+        }
+        before, after = (self._accuracy(tensors) for tensors in made.values())
+        return before, after, network_of(self.job, made[self.kind], self.kind, self.client)
+
+    def _accuracy(self, tensors: Tensors) -> float | None:
+        deck, batch = self.desk.test_deck([self.client]), self.job.config.measure.batch_size
+        stacked = {name: tensor[None].to(self.federation.device) for name, tensor in tensors.items()}
+        found = float(percent_correct(self.desk.room, deck, stacked, batch))
+        return None if math.isnan(found) else found
+
+    def _state(self, standing: Standing, held: ClientState) -> tuple[State, Store]:
+        store = Store({self.client: held})
+        return State(standing.server, store), store

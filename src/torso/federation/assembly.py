@@ -1,0 +1,201 @@
+"""Who is there: clients are greeted, agree on what the run needs, and get a number; some come later, some never fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from torso.config import Config
+from torso.errors import PlaceLost, RequestError
+from torso.federation.agreement import Agreement, agree, joined_later
+from torso.federation.description import Description
+from torso.federation.letters import Letter, Question, Reply, beside, digest
+from torso.federation.links import ServerLink, Silence
+from torso.nets import Tensors
+from torso.runs.job import Job
+
+_GREETING = 30.0  # seconds that a client has to say who it is, or to read the terms of a run
+_LOOK = 0.2
+
+Described = tuple[Description, Tensors]
+
+
+@dataclass
+class Assembly:
+    """The clients of a federation as the server meets them. `say` is told what a person should know; `changed` is
+    called whenever the agreement has."""
+
+    link: ServerLink
+    config: Config
+    run: str
+    say: Callable[[str], None]
+    agreement: Agreement | None = None
+    changed: Callable[[Agreement], None] = lambda _: None
+    job: Job | None = None
+    described: dict[int, Described] = field(default_factory=dict)  # by connection
+    refused: dict[int, str] = field(default_factory=dict)
+    seated: dict[int, int] = field(default_factory=dict)  # client → connection
+
+    def name(self, client: int) -> str:
+        return self.agreement.names[client] if self.agreement else f"client {client}"
+
+    def greet(self) -> Mapping[int, str]:
+        """Ask those who have come since the last look who they are; everybody who is there, by connection."""
+        there = self.link.there()
+        new = [node for node in there if node not in self.described and node not in self.refused]
+        letter = Letter(Question(kind="who")).encode()
+        for node, answer in self.link.exchange(dict.fromkeys(new, letter), _GREETING) if new else ():
+            try:
+                self.described[node] = _introduced(answer, there[node], [d.name for d, _ in self.described.values()])
+            except RequestError as error:
+                if isinstance(answer, Silence):
+                    continue  # asked again at the next look
+                self._refuse(node, there[node] or f"connection {node}", str(error))
+        return there
+
+    def gather(self, wanted: int, least: int, seconds: float) -> None:
+        """Wait until so many clients are there; go on with fewer, if enough, when the time is over."""
+        until, told = time.monotonic() + seconds, -1
+        while True:
+            there = self.greet()
+            here = [node for node in self.described if node in there]
+            if len(here) >= wanted:
+                break
+            if time.monotonic() > until:
+                if len(here) >= least:
+                    break
+                raise PlaceLost(
+                    f"{len(here)} clients are there after {seconds:.0f} s (run.flower.wait), and train.min_clients = "
+                    f"{least}. Start more of them with: torso federation join"
+                )
+            if len(here) != told:
+                told = len(here)
+                self.say(f"waiting for clients: {told} of {wanted} are there")
+            time.sleep(_LOOK)
+        for gone in [node for node in self.described if node not in there]:
+            del self.described[gone]
+
+    def agree(self) -> Agreement:
+        """What those who are there agree on; who does not fit is told why, and the run goes on without."""
+        self.agreement = agree(list(self.described.values()), self.config.data)
+        for node, (description, _) in list(self.described.items()):
+            if reason := self.agreement.refused.get(description.name):
+                self._refuse(node, description.name, reason)
+        return self.agreement
+
+    def seat(self, job: Job) -> list[str]:
+        """Send everybody the terms of the run; the names of those who cannot take them."""
+        self.job = job
+        return self._seat([node for node in self.described if self._number(node) is not None])
+
+    def taken(self) -> Mapping[int, int]:
+        """Client → connection, of those who are there now. Who has just come is seated first, as what it was, or as a
+        newcomer."""
+        there = self.greet()
+        self.seated = {client: node for client, node in self.seated.items() if node in there}
+        at = set(self.seated.values())
+        new = [node for node in self.described if node in there and node not in at and node not in self.refused]
+        for node in new:
+            if self._number(node) is None:
+                self._come_later(node)
+        if new:
+            self._seat([node for node in new if node not in self.refused])
+        return self.seated
+
+    def _number(self, node: int) -> int | None:
+        assert self.agreement is not None
+        name = self.described[node][0].name
+        return self.agreement.names.index(name) if name in self.agreement.names else None
+
+    def _come_later(self, node: int) -> None:
+        assert self.agreement is not None
+        description, tensors = self.described[node]
+        found = joined_later(self.agreement, description, tensors)
+        if isinstance(found, str):
+            self._refuse(node, description.name, found)
+            return
+        self.agreement = found
+        self.changed(found)
+        self.say(f"{description.name} has come: it will get a model when training is over")
+
+    def _seat(self, nodes: list[int]) -> list[str]:
+        """Send the terms to clients that have a number; tensors that the run begins with to those who lack them."""
+        failed: list[str] = []
+        letters = {node: self._terms(node) for node in nodes}
+        while letters:
+            lacking: dict[int, Letter] = {}
+            for node, answer in self.link.exchange({n: letter.encode() for n, letter in letters.items()}, _GREETING):
+                name, client = self.described[node][0].name, self._number(node)
+                assert client is not None
+                reply = _read(answer)
+                if isinstance(reply, Reply) and reply.said.kind == "agreed":
+                    self.seated[client] = node
+                elif isinstance(reply, Reply) and reply.said.kind == "lacks" and self.job is not None:
+                    if f"+base/{next(iter(self.job.model))}" not in letters[node].tensors:
+                        lacking[node] = Letter(letters[node].question, beside("base", self.job.model))
+                    else:
+                        failed.append(name)
+                elif isinstance(answer, Silence):
+                    self.say(f"{name} has not answered: {answer.reason}")
+                    failed.append(name)
+                    self.described.pop(node)  # greeted again when it is back
+                else:
+                    self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)
+                    failed.append(name)
+            letters = lacking
+        return failed
+
+    def _terms(self, node: int) -> Letter:
+        assert self.agreement is not None
+        assert self.job is not None
+        client = self._number(node)
+        assert client is not None
+        return Letter(
+            Question(
+                kind="agree",
+                run=self.run,
+                client=client,
+                base=digest(self.job.model),
+                config=self.job.config.as_toml(),
+                agreement=self.agreement.seen_by(client).model_dump_json(),
+            )
+        )
+
+    def _refuse(self, node: int, name: str, reason: str) -> None:
+        """Told on both sides."""
+        self.refused[node] = reason
+        self.described.pop(node, None)
+        self.say(f"{name} is refused: {reason}")
+        letter = Letter(Question(kind="refused", reason=reason)).encode()
+        for _ in self.link.exchange({node: letter}, _GREETING):
+            pass
+
+
+def _read(answer: bytes | Silence) -> Reply | str:
+    if isinstance(answer, Silence):
+        return answer.reason
+    try:
+        return Reply.decode(answer)
+    except RequestError as error:
+        return str(error)
+
+
+def _introduced(answer: bytes | Silence, admitted: str, others: list[str]) -> Described:
+    """What a client says of itself; `admitted` is the name that its key stands for."""
+    reply = _read(answer)
+    if isinstance(reply, str) or reply.said.kind != "described":
+        raise RequestError(reply if isinstance(reply, str) else reply.said.reason or f"it said {reply.said.kind!r}")
+    try:
+        description = Description.model_validate_json(reply.said.description)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RequestError(f"its description cannot be read: {where}: {first['msg']}") from None
+    if admitted and description.name != admitted:
+        raise RequestError(f"it calls itself {description.name!r}, and its key was admitted as {admitted!r}")
+    if description.name in others:
+        raise RequestError(f"there is a client {description.name!r} already. Expected: a name of its own")
+    return description, reply.tensors

@@ -1,0 +1,275 @@
+"""A client's own machine: it reads letters and writes replies. Samples, labels and what it holds stay here.
+
+HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreement, its number
+HOME/runs/RUN/round-R.*         what it holds after round R (versions.py)
+HOME/runs/RUN/known-*.safetensors  tensors that the server has sent and that do not change from round to round
+HOME/models/RUN.safetensors     its personal model, once the run is over, and RUN.json: what it is
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from torso.config import Config
+from torso.errors import RequestError, TorsoError
+from torso.federation.agreement import Agreement, site_federation
+from torso.federation.letters import PROTOCOL, Letter, Question, Reply, Said, digest, failed
+from torso.federation.site_data import SiteData
+from torso.federation.versions import Versions
+from torso.federation.words import what_leaves
+from torso.measure.evaluate import Values
+from torso.nets import Tensors
+from torso.personal.store import ClientState
+from torso.results.checkpoint import replace_file, write_text
+from torso.results.model_file import SUFFIX, save_model
+from torso.runs.exchange import misfit
+from torso.runs.job import prepare
+from torso.runs.messages import Told, by_part
+from torso.runs.site import Site, Standing
+
+Say = Callable[[str], None]
+
+
+class Lacks(TorsoError):
+    """The server speaks of tensors that this client does not have: it has to send them along."""
+
+    def __init__(self, digests: Iterable[str]) -> None:
+        self.digests = tuple(digests)
+        super().__init__(f"tensors {', '.join(self.digests)} are not here")
+
+
+@dataclass
+class Seat:
+    """This client in one run."""
+
+    site: Site
+    versions: Versions
+    folder: Path
+
+    def held(self, question: Question) -> ClientState:
+        """What the client holds, as the last round that counted left it. A new stage begins with nothing."""
+        stage = self.site.job.stage(question.round)
+        return self.versions.at(question.since if question.since >= stage.first else 0)
+
+    def known(self, letter: Letter, part: str, wanted: str, names: Iterable[str]) -> Tensors:
+        """Tensors by their digest: those that the run begins with, or those that the server has sent."""
+        model, names = self.site.job.model, tuple(names)
+        if not wanted or wanted == digest(model, names):
+            return {name: model[name] for name in names} if wanted else {}
+        path, sent = self.folder / f"known-{wanted}{SUFFIX}", letter.part(part)
+        if sent:
+            if wrong := misfit(sent, model):
+                raise RequestError(f"the server sent {wrong}")
+            if digest(sent) != wanted:
+                raise RequestError(f"the server sent {part} tensors that are not those it names")
+            replace_file(path, lambda temporary: save_file(sent, temporary))
+            return sent
+        if not path.is_file():
+            raise Lacks([wanted])
+        found = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        if digest(found) != wanted:
+            raise Lacks([wanted])
+        return found
+
+    def hear(self, letter: Letter) -> Told:
+        """What the letter tells, with all that does not travel."""
+        message, question = letter.message(), letter.question
+        model, stage = self.site.job.model, self.site.job.stage(message.numbers.round)
+        travels = by_part(message.tensors).get("model", {})
+        if wrong := misfit(travels, model):
+            raise RequestError(f"the server sent {wrong}")
+        base = self.known(letter, "base", question.base, (n for n in model if n not in travels))
+        origin = self.known(letter, "origin", question.origin, stage.moving)
+        return self.site.hear(message, base, origin or None)
+
+    def standing(self, letter: Letter) -> Standing:
+        return Standing(letter.question.round, self.hear(letter), letter.part("shown"))
+
+
+class Home:
+    """`say` is told what a person at this machine should know."""
+
+    def __init__(self, name: str, data: SiteData, folder: Path, device: torch.device, say: Say = print) -> None:
+        self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
+        self._seats: dict[str, Seat] = {}
+        self._answers: dict[str, Callable[[Letter], Reply]] = {
+            "who": self._describe,
+            "refused": self._refused,
+            "agree": self._agree,
+            "told": self._told,
+            "sums": self._sums,
+            "exam": self._exam,
+            "pooled": self._pooled,
+            "finish": self._finish,
+        }
+
+    def answer(self, data: bytes) -> bytes:
+        """Bytes for bytes; whatever is wrong is said in the reply, and never ends the client."""
+        return self._reply(data).encode()
+
+    def _reply(self, data: bytes) -> Reply:
+        try:
+            letter = Letter.decode(data)
+            if letter.question.protocol != PROTOCOL:
+                return failed(f"it speaks protocol {PROTOCOL}, and the server {letter.question.protocol}")
+            return self._answers[letter.question.kind](letter)
+        except Lacks as lacks:
+            return Reply(Said(kind="lacks", lacks=lacks.digests))
+        except (TorsoError, ValidationError, OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+            reason = " ".join(f"{'' if isinstance(error, TorsoError) else f'{type(error).__name__}: '}{error}".split())
+            self.say(f"could not answer: {reason}")
+            return failed(reason[:2000])
+
+    def _describe(self, letter: Letter) -> Reply:
+        description, moments = self.data.description(self.name)
+        return Reply(Said(kind="described", description=description.model_dump_json()), moments)
+
+    def _refused(self, letter: Letter) -> Reply:
+        self.say(f"refused: {letter.question.reason}")
+        return Reply(Said(kind="done"))
+
+    def _agree(self, letter: Letter) -> Reply:
+        question = letter.question
+        agreed = {
+            "config": question.config,
+            "agreement": question.agreement,
+            "client": question.client,
+            "data": self.data.checksum,
+            "base": question.base,
+        }
+        folder = self._folder(question)
+        seat = self._seated(folder, agreed)
+        model = seat.known(letter, "base", question.base, seat.site.job.model)
+        seat = self._seated(folder, agreed, model)
+        known = folder / "agreed.json"
+        is_new = not known.is_file()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(known, json.dumps(agreed))
+        self._seats[str(question.run)] = seat
+        if is_new:
+            self.say(what_leaves(seat.site.job, self.name))
+        return Reply(Said(kind="agreed"))
+
+    def _seated(self, folder: Path, agreed: dict[str, Any], model: Tensors | None = None) -> Seat:
+        """This client in a run that it has agreed to; `model`: what the run begins with, where the seed does not say."""
+        try:
+            agreement = Agreement.model_validate_json(agreed["agreement"])
+            tree = tomllib.loads(agreed["config"])
+        except (ValidationError, tomllib.TOMLDecodeError) as error:
+            raise RequestError(f"what the server wants agreed cannot be read: {error}") from None
+        tree.setdefault("run", {})["device"] = str(self.device)
+        client = int(agreed["client"])
+        if agreement.names[client] != self.name:
+            raise RequestError(f"client {client} of the run is {agreement.names[client]!r}, and this is {self.name!r}")
+        job = prepare(Config(**tree), agreement.roster, self.device, begins=False)
+        if model:
+            job = job.begun(model)
+        site = Site(job, site_federation(self.data, agreement, client, self.device), client)
+        return Seat(site, Versions(folder), folder)
+
+    def _seat(self, question: Question) -> Seat:
+        """The run that a letter is about; after a restart, from what this client has agreed to."""
+        run = str(question.run)
+        if run not in self._seats:
+            folder = self._folder(question)
+            try:
+                agreed = json.loads((folder / "agreed.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                raise RequestError(f"it has agreed to no run {run}") from None
+            if agreed["data"] != self.data.checksum:
+                raise RequestError("its data are not those that it began the run with")
+            seat = self._seated(folder, agreed)
+            model = seat.known(Letter(question), "base", agreed["base"], seat.site.job.model)
+            self._seats[run] = self._seated(folder, agreed, model)
+        return self._seats[run]
+
+    def _folder(self, question: Question) -> Path:
+        if question.run is None:
+            raise RequestError(f"a letter {question.kind!r} is about no run")
+        return self.folder / "runs" / question.run
+
+    def _told(self, letter: Letter) -> Reply:
+        question, seat = letter.question, self._seat(letter.question)
+        told = seat.hear(letter)
+        held = seat.held(question.model_copy(update={"round": told.round}))
+        seat.versions.tidy(question.since, question.anchor)
+        began = time.perf_counter()
+        sent, left = seat.site.visit(told, held)
+        seat.versions.save(told.round, left)  # before anybody is told: an answer that counts can be gone on from
+        self.say(f"round {told.round}: trained for {time.perf_counter() - began:.1f} s, loss {sent.numbers.loss:.4f}")
+        return Reply(Said(kind="sent", numbers=sent.numbers), sent.tensors)
+
+    def _sums(self, letter: Letter) -> Reply:
+        seat = self._seat(letter.question)
+        return Reply(Said(kind="sums"), seat.site.class_sums(self._model(seat, letter)))
+
+    def _exam(self, letter: Letter) -> Reply:
+        question, seat = letter.question, self._seat(letter.question)
+        values = seat.site.exam(question.names, seat.standing(letter), seat.held(question))
+        return _values(values)
+
+    def _pooled(self, letter: Letter) -> Reply:
+        seat = self._seat(letter.question)
+        return _values(seat.site.pooled_exam(self._model(seat, letter)))
+
+    def _model(self, seat: Seat, letter: Letter) -> Tensors:
+        """A whole model that is not told for a visit."""
+        model = seat.site.job.model
+        travels = by_part(letter.tensors).get("model", {})
+        if wrong := misfit(travels, model):
+            raise RequestError(f"the server sent {wrong}")
+        base = self._base(seat, letter, travels)
+        return {name: {**base, **travels}[name] for name in model}
+
+    def _base(self, seat: Seat, letter: Letter, travels: Tensors) -> Tensors:
+        rest = (name for name in seat.site.job.model if name not in travels)
+        return seat.known(letter, "base", letter.question.base, rest)
+
+    def _finish(self, letter: Letter) -> Reply:
+        """The run is over: this client's own model, in a file."""
+        question, seat = letter.question, self._seat(letter.question)
+        standing, held, site = seat.standing(letter), seat.held(question), seat.site
+        kind, job = site.kind, site.job
+        before, after, net = site.make(standing, held)
+        models = self.folder / "models"
+        path = save_model(net, models / f"{question.run}{SUFFIX}")
+        about = {
+            "run": question.run,
+            "client": self.name,
+            "number": site.client,
+            "method": job.config.method.name,
+            "dataset": job.roster.name,
+            "kind": kind,
+            "round": question.round,
+            "taken_part": question.since > 0,
+            "classes": list(Agreement.model_validate_json(_agreed(seat.folder)["agreement"]).class_names),
+            "accuracy": {"before": before, "after": after},
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        }
+        write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
+        self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
+        return Reply(Said(kind="done"))
+
+
+def _agreed(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "agreed.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _percent(value: float | None) -> str:
+    return "no test data" if value is None else f"{value:.1f} %"
+
+
+def _values(values: Values) -> Reply:
+    return Reply(Said(kind="values", values={name: tuple(found) for name, found in values.items()}))

@@ -1,0 +1,260 @@
+"""A run over a real federation, from its config to the run folder on the server and a model on every client."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from torso.config import Config
+from torso.data import Federation
+from torso.data.clients import SOURCE
+from torso.data.federation import Roster
+from torso.engine import OneByOne
+from torso.errors import RequestError
+from torso.federation.agreement import Agreement
+from torso.federation.assembly import Assembly
+from torso.federation.letters import Letter, Reply
+from torso.federation.links import ServerLink
+from torso.federation.remote import Book, Errand, Remote, _Told, standing_letter
+from torso.learn.attacks import NoAttack
+from torso.measure import measures
+from torso.nets.bodies import GIVEN
+from torso.results.checkpoint import Checkpoint, load_newest, write_text
+from torso.results.folder import RunFolder, fingerprint
+from torso.results.result import Result
+from torso.runs.checks import POOLED
+from torso.runs.evaluation import LastVisit, evaluation_of
+from torso.runs.events import Listener, Stop
+from torso.runs.job import Job, prepare
+from torso.runs.run import play
+
+AGREED = "federation.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Charter:
+    """What a run over a federation is known by: its number, what its clients agreed on, and who has its model."""
+
+    run: str
+    agreement: Agreement
+    delivered: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        tree = {"run": self.run, "delivered": list(self.delivered), "agreement": self.agreement.model_dump(mode="json")}
+        write_text(folder / AGREED, json.dumps(tree, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Charter:
+        path = folder / AGREED
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            agreement = Agreement.model_validate_json(json.dumps(tree["agreement"]))
+            return cls(str(tree["run"]), agreement, tuple(map(str, tree["delivered"])))
+        except FileNotFoundError:
+            raise RequestError(
+                f"--resume: {str(folder)!r} holds no run of a federation (no {AGREED}). Leave --resume out to start one."
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            raise RequestError(f"{path} cannot be read: {error}") from None
+
+
+def run_federation(
+    config: Config,
+    link: ServerLink,
+    out: Path,
+    *,
+    resume: bool = False,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+    say: Say = print,
+    server_data: Callable[[Agreement], Federation] | None = None,
+) -> Result:
+    """Train, measure and record one experiment with clients that hold their own data.
+
+    `server_data`: a test set of the server's own, as a federation whose clients have nothing. Called again with
+    `resume` on a run that has ended, it brings the models to those who were not there at the end."""
+    config = for_federation(config)
+    charter = Charter.read(out) if resume else None
+    if charter is None:
+        RunFolder.check(out, config, resume=False)  # before anybody is waited for
+    with link:
+        hall = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
+        options = config.run.flower
+        hall.gather(options.clients or config.train.min_clients, config.train.min_clients, options.wait)
+        if charter is None:
+            charter = _founded(hall)
+        hall.agreement = charter.agreement
+        here = server_data(charter.agreement) if server_data else None
+        roster = replace(charter.agreement.roster, test_samples=len(here.test.labels) if here else 0)
+        job, left_out = fitted(config, roster)
+        for remark in left_out:
+            say(remark)
+        folder = RunFolder.check(out, job.config, resume)
+        if not resume:
+            folder.create()
+            charter.write(out)
+        book = Book(charter.run)
+        ledger = _Ledger(out, charter)
+        hall.changed = ledger.agreed
+        with folder.held():
+            hall.seat(job)
+            local = OneByOne(job.net, here, workers=1) if here is not None else None
+            with Remote(job, link, hall, book, options.deadline, options.wait, local) as engine:
+                if folder.finished:
+                    result = Result.read(out)
+                else:
+                    _remember(book, folder, job)
+                    result = play(job, engine, folder, resume, listener, stop)
+                if result.ok:
+                    _remember(book, folder, job)
+                    deliver(job, engine, hall, book, folder, ledger, say)
+        return result
+
+
+class _Ledger:
+    """Keeps the charter of a run's folder up to date."""
+
+    def __init__(self, folder: Path, charter: Charter) -> None:
+        self.folder, self.charter = folder, charter
+
+    def agreed(self, agreement: Agreement) -> None:
+        self._now(replace(self.charter, agreement=agreement))
+
+    def delivered(self, name: str) -> None:
+        self._now(replace(self.charter, delivered=(*self.charter.delivered, name)))
+
+    def _now(self, charter: Charter) -> None:
+        self.charter = charter
+        charter.write(self.folder)
+
+
+def _founded(hall: Assembly) -> Charter:
+    """What those who are there agree on."""
+    return Charter(hall.run, hall.agree())
+
+
+def for_federation(config: Config) -> Config:
+    """The same config with `run.engine = flower`, or why a real federation cannot run it, by key."""
+    method = config.method
+    refusals = {
+        f"attack.kind = {config.attack.kind!r} is for simulations: real clients attack by themselves. Accepted: none": (
+            not isinstance(config.attack.chosen, NoAttack)
+        ),
+        f"data.server_fraction = {config.data.server_fraction} deals samples of clients to the server. Accepted: 0": (
+            config.data.server_fraction > 0
+        ),
+        f"data.new_clients = {config.data.new_clients}: in a real federation, new clients join later. Accepted: 0": (
+            config.data.new_clients > 0
+        ),
+        f"method.server_data = {method.server_data!r} trains on samples that the server has, and it has none. "
+        "Accepted: none": method.server_data != "none",
+        f"method {method.name!r} has clients train on samples that the server gives to everybody, and it has none. "
+        "Accepted: methods without method.meta_data and meta steps": method.meta_data or method.step.uses_meta,
+        f"measure.analyses = {list(config.measure.analyses)} look at samples of all clients. Accepted: none": bool(
+            config.measure.analyses
+        ),
+        f"model.body = {config.model.body!r} is a module of a program, which does not travel. Accepted: names of "
+        "networks that all machines have": config.model.body.startswith(GIVEN),
+        f"data.source = {SOURCE!r} is for clients that a program hands over": config.data.source == SOURCE,
+    }
+    for reason, wrong in refusals.items():
+        if wrong:
+            raise RequestError(reason)
+    return config.but("run.engine=flower")
+
+
+def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
+    """The job, without measures that a real federation cannot take; and which those are, in words."""
+    plain = config.but("measure.names=[]", "measure.during=[]")
+    keeps = any(stage.keeps for stage in prepare(plain, roster).plan if not stage.method.server.keeps_uploads)
+    reasons: dict[str, str] = {}
+    for name in dict.fromkeys((*config.measure.names, *config.measure.during)):
+        measure = measures[name]
+        if measure.of == "newcomers":
+            reasons[name] = "newcomers are measured where they are"
+        elif measure.of == "mixes":
+            reasons[name] = "it would take the class counts of clients"
+        elif measure.whole_test and not roster.test_samples and name != POOLED:
+            reasons[name] = "the server has no test set"
+        elif measure.of == "server" and keeps:
+            reasons[name] = f"{config.method.name} keeps parts of the model at its clients, and they stay there"
+    taken = {
+        key: [name for name in names if name not in reasons]
+        for key, names in (("names", config.measure.names), ("during", config.measure.during))
+    }
+    lists = [f"measure.{key}={json.dumps(names)}" for key, names in taken.items()]
+    left_out = [f"{name} is not measured: {reason}" for name, reason in reasons.items()]
+    return prepare(config.but(*lists), roster), left_out
+
+
+def _remember(book: Book, folder: RunFolder, job: Job) -> None:
+    """Who was heard in which round, up to the newest checkpoint."""
+    found = _newest(folder, job)
+    done = found.state.round if found else 0
+    book.heard.clear()
+    book.history.clear()
+    for line in folder.history():
+        if line["round"] <= done:
+            book.counted(line["round"], line["participants"])
+    book.oldest = lambda: min((_round(path) for path in _checkpoints(folder)), default=0)
+
+
+def _newest(folder: RunFolder, job: Job) -> Checkpoint | None:
+    uploads = job.config.method.server.keeps_uploads
+    return load_newest(folder.path / "checkpoints", job.model, fingerprint(job.config), uploads=uploads)
+
+
+def _checkpoints(folder: RunFolder) -> list[Path]:
+    return list((folder.path / "checkpoints").glob("round-*.json"))
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))
+
+
+class _Finish(_Told):
+    """The run is over: a client makes its own model, and keeps it."""
+
+    reply = "done"
+
+    def __init__(self, job: Job, book: Book, last: LastVisit) -> None:
+        super().__init__(job, book, last.told)
+        self.model, self.round = last.state.reported.model, last.state.round
+
+    def letter(self, client: int) -> Letter:
+        args = (client, self.told, self.model, self.round, self.base, self.origin)
+        return standing_letter(self.book, "finish", *args)
+
+    def result(self, client: int, reply: Reply) -> bool:
+        return True
+
+    def nothing(self) -> bool:
+        return False
+
+
+def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFolder, ledger: _Ledger, say: Say) -> None:
+    """Every client that is there gets its own model: those that trained, and those that came later."""
+    found = _newest(folder, job)
+    assert found is not None
+    state = found.state
+    visit = evaluation_of(job, job.stage(state.round), state).visit
+    assert isinstance(visit, LastVisit)
+    errand: Errand = _Finish(job, book, visit)
+    waiting = [client for client in hall.taken() if hall.name(client) not in ledger.charter.delivered]
+    for client, made in engine.ask(errand, waiting):
+        if made:
+            ledger.delivered(hall.name(client))
+    for note in engine.repaired():
+        say(note)
+    missing = [name for name in ledger.charter.agreement.names if name not in ledger.charter.delivered]
+    if missing:
+        say(
+            f"without a model yet: {', '.join(missing)}. When they are there: torso federation run --out {folder.path} "
+            "--resume"
+        )
