@@ -19,6 +19,7 @@ from torso.errors import RequestError
 from torso.randomness import numpy_generator
 
 SOURCE = "given"
+HELD_OUT = 0.2  # of the samples of a client that has no test part
 _EXPECTED = (
     "(samples, labels), a torch.utils.data.Dataset of such pairs, or two of either: one to train on and one to test on"
 )
@@ -47,7 +48,7 @@ class Clients:
         self,
         clients: Mapping[str, Any] | Sequence[Any],
         *,
-        held_out: float = 0.2,
+        held_out: float = HELD_OUT,
         classes: int | None = None,
         input: Input | None = None,
         name: str = SOURCE,
@@ -67,8 +68,8 @@ class Clients:
         self.names = tuple(named) if isinstance(clients, Mapping) else ()
         self.name, self.input, self.classes = name, input, classes
         both = [_parts(f"clients[{key!r}]", value) for key, value in named.items()]
-        divided = [_divided(whose, part, test, held_out) for whose, (part, test) in zip(named, both, strict=True)]
-        self.train, self.test = ([pair[side] for pair in divided] for side in (0, 1))
+        pairs = [divided_in_two(whose, part, test, held_out) for whose, (part, test) in zip(named, both, strict=True)]
+        self.train, self.test = ([pair[side] for pair in pairs] for side in (0, 1))
 
     @classmethod
     def of(cls, found: Any) -> Clients:
@@ -172,8 +173,8 @@ def _named(value: Any) -> str:
     return f"{type(value).__name__}{size}"
 
 
-def _divided(
-    name: str, part: ClientSamples, test: ClientSamples | None, share: float
+def divided_in_two(
+    name: str, part: ClientSamples, test: ClientSamples | None, share: float = HELD_OUT
 ) -> tuple[ClientSamples, ClientSamples]:
     """A client's samples in two: what it learns from, and what it is tested on; drawn by its name where not given."""
     if test is not None:

@@ -75,6 +75,7 @@ class Dataset:
     input: Input | None = None  # the kind of sample; None: what the arrays say, images or arrays of numbers
     names: tuple[str, ...] = ()  # of the writers, by their number, where they have any
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
+    class_names: tuple[str, ...] = ()  # by their number, where the source knows them
 
     @property
     def kind(self) -> Input:
@@ -132,6 +133,10 @@ def checked(dataset: Any, where: str) -> Dataset:
         for split, part in (("train", dataset.train), ("test", dataset.test))
     )
     _check_labels(where, train, test, dataset.classes, kind.noun.removesuffix("s"))
+    if len(dataset.class_names) not in (0, dataset.classes):
+        raise RequestError(
+            f"{where} names {len(dataset.class_names)} of {dataset.classes} classes. Expected: a name for each, or none"
+        )
     if kind != other:
         raise RequestError(
             f"{where}: train {kind.noun} are {kind.size} but test {other.noun} {other.size}. Expected: one size"
@@ -187,14 +192,20 @@ def _check_labels(where: str, train: Labelled, test: Labelled, classes: int, nou
             )
 
 
-def statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel on the 0..1 scale, from a histogram; a constant channel has std 1."""
+def histogram(images: NDArray[np.uint8]) -> Ints:
+    """How often each channel has each value, [C, 256]."""
     channels = images.shape[-1]
     step = max(1, _PIXELS_AT_ONCE // max(1, images[0].size))
     counts = np.zeros((channels, 256), np.int64)
     for start in range(0, len(images), step):
         for c in range(channels):
             counts[c] += np.bincount(images[start : start + step, ..., c].ravel(), minlength=256)
+    return counts
+
+
+def statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel on the 0..1 scale, from a histogram; a constant channel has std 1."""
+    counts = histogram(images)
     levels, weights = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
     mean = weights @ levels
     std = np.sqrt((weights * (levels - mean[:, None]) ** 2).sum(1))

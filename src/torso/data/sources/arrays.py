@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
-from torso.data.inputs import Array, Floats, Input, Pixels, Tokens
+from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
 from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
 from torso.errors import RequestError
 
@@ -26,7 +26,12 @@ def npz(options: DataConfig, seed: int) -> Dataset:
     """Your own arrays: an .npz with train_images, train_labels, test_images, test_labels (and *_writers); for other
     samples train_samples and test_samples, floats of any shape or token ids (and *_mask)."""
     path = root_of(options, _NPZ)
-    arrays = read_npz(path, _NPZ, parts=())
+    return dataset_of(path, read_npz(path, _NPZ, parts=()), options)
+
+
+def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> Dataset:
+    """What the arrays of a file say. Beside the splits it may have `class_names`, `feature_names`, `mean` and `std`,
+    the `vocabulary` (a number) and `pad` of tokens, and the `name` of the data set."""
     if any(f"{split}_samples" in arrays for split in ("train", "test")):
         train, test, kind = _any_samples(path, check_parts(path, arrays, _NPZ, ("samples", "labels")), options)
     elif options.npz.kind not in ("auto", "pixels"):
@@ -37,12 +42,49 @@ def npz(options: DataConfig, seed: int) -> Dataset:
     else:
         (train, test), kind = read_splits(path, _NPZ, arrays), None
     top = int(train.labels.max())
-    if top >= len(train):
+    names = _words(path, arrays, "class_names")
+    if not names and top >= len(train):
         noun = "images" if kind is None else kind.noun
         raise RequestError(
             f"{path}: train label {top} with only {len(train)} {noun}. Expected: classes numbered from 0 up"
         )
-    return Dataset(path.stem, train, test, top + 1, input=kind)
+    names = names or tuple(map(str, range(top + 1)))
+    mean, std = _constants(path, arrays)
+    title = _words(path, arrays, "name") or (path.stem,)
+    return Dataset(title[0], train, test, len(names), mean, std, input=kind, class_names=names)
+
+
+def _words(path: Path, arrays: dict[str, np.ndarray], key: str) -> tuple[str, ...]:
+    """An array of words, each of them once; () where there is none."""
+    found = np.atleast_1d(arrays.get(key, np.zeros(0, np.str_)))
+    words = tuple(found.tolist()) if found.ndim == 1 and found.dtype.kind == "U" else ()
+    if len(set(words)) != found.size or "" in words:
+        raise RequestError(
+            f"{path}: {key} are {found.dtype} {list(found.shape)}, {len(set(words))} of them different. "
+            "Expected: words, shape [n], each of them once"
+        )
+    return words
+
+
+def _constants(path: Path, arrays: dict[str, np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std, where the file has them; whether there are enough of them is seen when the samples are checked."""
+    found = [arrays[key] for key in ("mean", "std") if key in arrays]
+    if not found:
+        return (), ()
+    if len(found) == 1 or any(array.ndim != 1 or array.dtype.kind not in "fiu" for array in found):
+        said = ", ".join(f"{array.dtype} {list(array.shape)}" for array in found)
+        raise RequestError(f"{path}: mean and std are {said}. Expected: both, numbers, shape [channels or features]")
+    mean, std = (tuple(array.astype(np.float64).tolist()) for array in found)
+    check_constants(mean, std, len(mean), str(path), "channel or feature")
+    return mean, std
+
+
+def _number(path: Path, arrays: dict[str, np.ndarray], key: str, usual: int) -> int:
+    """An array of one whole number."""
+    found = arrays.get(key, np.array(usual))
+    if found.size != 1 or found.dtype.kind not in "iu" or not -1 <= found.item() < 2**31:
+        raise RequestError(f"{path}: {key} is {found.dtype} {list(found.shape)}. Expected: one whole number")
+    return int(found.item())
 
 
 def _any_samples(
@@ -54,10 +96,13 @@ def _any_samples(
     whole: dict[str, Array]
     told: Input | None = None
     if kind == "tokens":
-        told, whole = _tokens(path, arrays, options.npz.pad)
+        pad = options.npz.pad if options.npz.pad >= 0 else _number(path, arrays, "pad", -1)
+        told, whole = _tokens(path, arrays, pad)
     else:
         made = Pixels.array if kind == "pixels" else Floats.array
         whole = {split: made(f"{path} {split}", arrays[f"{split}_samples"]) for split in _SPLITS}
+        if kind == "floats" and "feature_names" in arrays:
+            told = Floats(whole["train"].shape[1:], names=_words(path, arrays, "feature_names"))
     train, test = (
         as_samples(f"{path} {split}", whole[split], arrays[f"{split}_labels"], arrays.get(f"{split}_writers"))
         for split in _SPLITS
@@ -74,7 +119,7 @@ def _kind(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> str
         return "pixels"
     if found.dtype.kind == "f":
         return "floats"
-    if found.dtype.kind in "iu" and "train_mask" in arrays:
+    if found.dtype.kind in "iu" and ("train_mask" in arrays or "vocabulary" in arrays):
         return "tokens"
     raise RequestError(
         f"{path}: train_samples are {found.dtype} {list(found.shape)} without a train_mask, which may be numbers or "
@@ -95,7 +140,8 @@ def _tokens(path: Path, arrays: dict[str, np.ndarray], pad: int) -> tuple[Tokens
         plain = {
             split: Tokens.array(f"{path} {split}", ids, arrays[f"{split}_mask"], pad) for split, ids in plain.items()
         }
-    kind = Tokens(max(ids.shape[1] for ids in plain.values()), max(top, pad) + 1, pad)
+    vocabulary = max(_number(path, arrays, "vocabulary", 0), top + 1, pad + 1)
+    kind = Tokens(max(ids.shape[1] for ids in plain.values()), vocabulary, pad)
     return kind, {split: kind.accept(f"{path} {split}", ids) for split, ids in plain.items()}
 
 

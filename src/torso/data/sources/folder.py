@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,22 +24,28 @@ def folder(options: DataConfig, seed: int) -> Dataset:
     """Your own image files: ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png (or .jpg, …), of one size
     or resized (`data.size`)."""
     root = root_of(options, _EXPECTED)
-    files = {split: _files(root / split) for split in ("train", "test")}
-    names = sorted(files["train"])
-    strange = sorted(set(files["test"]) - set(names))
-    if strange:
-        raise RequestError(
-            f"{root / 'test' / strange[0]}: there is no such class in train. Accepted: {', '.join(names)}"
-        )
-    every = [path for split in files.values() for paths in split.values() for path in paths]
-    mode = _common_mode(every, options.size)
+    (train, test), names = read_folders([root / "train", root / "test"], options.size)
+    return Dataset(root.resolve().name, train, test, len(names), class_names=names)
 
-    def read(split: str) -> Images:
+
+def read_folders(splits: Sequence[Path], side: int) -> tuple[list[Images], tuple[str, ...]]:
+    """The images of folders that hold CLASS/*.png, and the names of the classes, which are those of the first."""
+    files = {split: _files(split) for split in splits}
+    names = tuple(sorted(files[splits[0]]))
+    for split in splits[1:]:
+        strange = sorted(set(files[split]) - set(names))
+        if strange:
+            raise RequestError(
+                f"{split / strange[0]}: there is no such class in {splits[0].name}. Accepted: {', '.join(names)}"
+            )
+    mode = _common_mode([path for by_class in files.values() for paths in by_class.values() for path in paths], side)
+
+    def read(split: Path) -> Images:
         pairs = [(path, label) for label, name in enumerate(names) for path in files[split].get(name, [])]
-        images = in_threads(lambda pair: _read(pair[0], mode, options.size), pairs)
-        return as_images(str(root / split), np.stack(images), [label for _, label in pairs])
+        images = in_threads(lambda pair: _read(pair[0], mode, side), pairs)
+        return as_images(str(split), np.stack(images), [label for _, label in pairs])
 
-    return Dataset(root.resolve().name, read("train"), read("test"), len(names))
+    return [read(split) for split in splits], names
 
 
 def _files(split: Path) -> dict[str, list[Path]]:

@@ -54,6 +54,7 @@ def csv_rows(options: DataConfig, seed: int) -> Dataset:
         input=Floats((len(features),), names=features),
         names=tuple(clients),
         remarks=_remarks(columns, tables),
+        class_names=tuple(classes),
     )
 
 

@@ -1,0 +1,73 @@
+"""What a client tells before the first round: never a sample, a label or how many samples of a class it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from torso import __version__
+from torso.data.inputs import Known
+from torso.data.sources.table import number
+from torso.kinds import CountOrZero
+
+TORSO, TORCH = __version__, str(torch.__version__)
+CLIENT_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or not text.strip():
+        raise ValueError("expected: letters that can be printed")
+    return text
+
+
+Word = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_printable)]
+ClientName = Annotated[str, StringConstraints(pattern=f"^{CLIENT_NAME}$")]
+AnyInput = Annotated[Known, Field(discriminator="kind")]
+
+
+class Record(BaseModel):
+    """Plain data that travels: checked where it arrives."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Description(Record):
+    """Sums of the samples, for mean and std, travel beside it as tensors (`SiteData.moments`)."""
+
+    name: ClientName
+    torso: Word  # version
+    torch: Word
+    classes: tuple[Word, ...] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
+    input: AnyInput  # the kind of sample, with mean and std where the client's files give them
+    train_samples: CountOrZero
+    test_samples: CountOrZero
+    augment: Word = "none"  # what the client's source suggests
+    dataset: str = Field("", max_length=200)  # name of the data, where its file gives one
+
+    @property
+    def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and std that the client's files give; empty where they give none."""
+        return getattr(self.input, "mean", ()), getattr(self.input, "std", ())
+
+
+def by_name(names: Iterable[str]) -> list[str]:
+    """Names of clients in their natural order: client-2 before client-10."""
+    return sorted(names, key=lambda name: ([_piece(piece) for piece in re.findall(r"\d+|\D+", name)], name))
+
+
+def _piece(text: str) -> tuple[int, int, str]:
+    return (0, int(text), "") if text.isdecimal() else (1, 0, text)
+
+
+def by_class_name(names: Iterable[str]) -> list[str]:
+    """Names of classes in the order of a federation: numbers by value, then texts by code point."""
+
+    def key(name: str) -> tuple[int, float, str]:
+        value = number(name)
+        return (1, 0.0, name) if value is None else (0, value, name)
+
+    return sorted(set(names), key=key)
