@@ -8,6 +8,7 @@ HOME/models/RUN.safetensors     its personal model, once the run is over, and RU
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import tomllib
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
@@ -103,6 +105,7 @@ class Home:
     def __init__(self, name: str, data: SiteData, folder: Path, device: torch.device, say: Say = print) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
         self._seats: dict[str, Seat] = {}
+        self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Letter], Reply]] = {
             "who": self._describe,
             "refused": self._refused,
@@ -132,8 +135,8 @@ class Home:
             return failed(reason[:2000])
 
     def _describe(self, letter: Letter) -> Reply:
-        description, moments = self.data.description(self.name)
-        return Reply(Said(kind="described", description=description.model_dump_json()), moments)
+        description = self.data.description(self.name)
+        return Reply(Said(kind="described", description=description.model_dump_json()), self.data.moments)
 
     def _refused(self, letter: Letter) -> Reply:
         self.say(f"refused: {letter.question.reason}")
@@ -145,7 +148,7 @@ class Home:
             "config": question.config,
             "agreement": question.agreement,
             "client": question.client,
-            "data": self.data.checksum,
+            "data": self._checksum,
             "base": question.base,
         }
         folder = self._folder(question)
@@ -158,11 +161,11 @@ class Home:
         write_text(known, json.dumps(agreed))
         self._seats[str(question.run)] = seat
         if is_new:
-            self.say(what_leaves(seat.site.job, self.name))
+            self.say(what_leaves(seat.site.job, question.client, self.name))
         return Reply(Said(kind="agreed"))
 
     def _seated(self, folder: Path, agreed: dict[str, Any], model: Tensors | None = None) -> Seat:
-        """This client in a run that it has agreed to; `model`: what the run begins with, where the seed does not say."""
+        """This client in a run that it has agreed to; `model`: what the run begins with, if not what the seed says."""
         try:
             agreement = Agreement.model_validate_json(agreed["agreement"])
             tree = tomllib.loads(agreed["config"])
@@ -187,7 +190,7 @@ class Home:
                 agreed = json.loads((folder / "agreed.json").read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 raise RequestError(f"it has agreed to no run {run}") from None
-            if agreed["data"] != self.data.checksum:
+            if agreed["data"] != self._checksum:
                 raise RequestError("its data are not those that it began the run with")
             seat = self._seated(folder, agreed)
             model = seat.known(Letter(question), "base", agreed["base"], seat.site.job.model)
@@ -253,13 +256,24 @@ class Home:
             "kind": kind,
             "round": question.round,
             "taken_part": question.since > 0,
-            "classes": list(Agreement.model_validate_json(_agreed(seat.folder)["agreement"]).class_names),
+            "classes": list(Agreement.model_validate_json(_agreed(seat.folder)["agreement"]).classes),
             "accuracy": {"before": before, "after": after},
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
         return Reply(Said(kind="done"))
+
+
+def _checksum(data: SiteData) -> str:
+    """What tells these data from others: a run goes on with those that it began with."""
+    made = hashlib.blake2b(digest_size=16)
+    made.update(repr((data.classes, data.input)).encode())
+    for part in (data.train, data.test):
+        for array in (part.samples, part.labels):
+            made.update(f"{array.dtype} {array.shape} ".encode())
+            made.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+    return made.hexdigest()
 
 
 def _agreed(folder: Path) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from torso.config import Config
-from torso.data import Federation
+from torso.data import Federation, Roster
 from torso.data.clients import SOURCE
-from torso.data.federation import Roster
 from torso.engine import OneByOne
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement
@@ -58,7 +57,8 @@ class Charter:
             return cls(str(tree["run"]), agreement, tuple(map(str, tree["delivered"])))
         except FileNotFoundError:
             raise RequestError(
-                f"--resume: {str(folder)!r} holds no run of a federation (no {AGREED}). Leave --resume out to start one."
+                f"--resume: {str(folder)!r} holds no run of a federation (no {AGREED}). "
+                "Leave --resume out to start one."
             ) from None
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             raise RequestError(f"{path} cannot be read: {error}") from None
@@ -110,7 +110,7 @@ def run_federation(
                     result = Result.read(out)
                 else:
                     _remember(book, folder, job)
-                    result = play(job, engine, folder, resume, listener, stop)
+                    result = play(job, engine, folder, resume, listener, stop, "torso federation run")
                 if result.ok:
                     _remember(book, folder, job)
                     deliver(job, engine, hall, book, folder, ledger, say)

@@ -8,11 +8,10 @@ from torso.runs.stages import Stage
 from torso.server.state import bytes_of
 
 
-def what_leaves(job: Job, name: str) -> str:
+def what_leaves(job: Job, client: int, name: str) -> str:
     """For the person at a client, once, before the first round."""
     config, roster = job.config, job.roster
-    number = roster.names.index(name)
-    own = f"its number of training samples ({roster.sizes[number]}) and its mean loss"
+    own = f"its number of training samples ({roster.sizes[client]}) and its mean loss"
     lines = [f"{name} takes part in a run of {config.method.name}, {job.rounds} rounds. What this machine sends:"]
     for stage in job.plan:
         asked, _ = stage.method.start.uploads(job.net, roster.classes)

@@ -93,16 +93,18 @@ def play(
     resume: bool = False,
     listener: Listener | None = None,
     stop: Stop | None = None,
+    command: str = "torso run",
 ) -> Result:
-    """Train, measure and record a job whose clients an engine reaches, wherever they are. `folder`: one that is held."""
-    return _Run(job, folder, listener or Listener(), stop or Stop()).go(engine, resume)
+    """Train, measure and record a job whose clients an engine reaches, wherever they are; `folder` is one that is held,
+    `command` what resumes such a run."""
+    return _Run(job, folder, listener or Listener(), stop or Stop(), command).go(engine, resume)
 
 
 class _Run:
     """The loop over rounds, with its bookkeeping."""
 
-    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop) -> None:
-        self.job, self.folder, self.listener, self.stop = job, folder, listener, stop
+    def __init__(self, job: Job, folder: RunFolder | None, listener: Listener, stop: Stop, command: str) -> None:
+        self.job, self.folder, self.listener, self.stop, self.command = job, folder, listener, stop, command
         self.config = job.config
         self.state = State.begin(job.model)
         self.opened = False  # whether the state is past what comes before the first round
@@ -246,7 +248,7 @@ class _Run:
         except PlaceLost:  # what clients held
             left = "; what came after the last checkpoint is lost"
         folder, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
-        return f"{where}{left}. Continue with: torso run {config} --out {folder} --resume"
+        return f"{where}{left}. Continue with: {self.command} {config} --out {folder} --resume"
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()

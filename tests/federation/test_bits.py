@@ -1,0 +1,52 @@
+"""What was simulated is what is deployed, to the bit: the same models on the server and at every client."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save
+from tests.federation.wire import Wire, homes_of
+from tests.runs.samples import tiny
+
+import torso
+from torso.federation.run import run_federation
+from torso.nets import Tensors
+from torso.results.checkpoint import load_newest
+from torso.runs.job import simulate
+
+METHODS = (
+    *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
+    *("fedrod-linear", "fedrod-hyper", "fedncm", "fedncm-ft", "fedfn", "per-fedavg", "lg-fedavg", "local-only"),
+)
+SETS = ("data.partition=dirichlet-class", "data.alpha=0.5", "train.fraction=0.5", "train.rounds=3")
+
+
+def sha256(tensors: Tensors) -> str:
+    return hashlib.sha256(save({name: tensor.contiguous().clone() for name, tensor in tensors.items()})).hexdigest()
+
+
+def checkpoint(folder: Path, method: str) -> Tensors:
+    task = simulate(tiny(method, *SETS))
+    found = load_newest(folder / "checkpoints", task.model, None, uploads=task.config.method.server.keeps_uploads)
+    assert found is not None
+    return found.server.reported.model
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_models_are_those_of_the_simulation(method: str, tmp_path: Path) -> None:
+    config = tiny(method, *SETS, "run.engine=one-by-one")
+    simulated = torso.run(config, tmp_path / "simulated")
+    homes = homes_of(config, tmp_path / "homes")
+    wire = Wire(homes)
+    real = run_federation(config.but("run.flower.clients=10"), wire, tmp_path / "real", say=lambda _: None)
+    assert real.ok
+    assert sha256(checkpoint(tmp_path / "real", method)) == sha256(checkpoint(tmp_path / "simulated", method))
+    for client, network in simulated.networks(range(len(homes))):
+        (path,) = (tmp_path / "homes" / f"client-{client}" / "models").glob("*.safetensors")
+        assert sha256(load_file(path)) == sha256(network.contents()), client
+    for name, found in real.accuracy.items():
+        if name != "generic":  # there, of the clients' test data
+            assert found == simulated.accuracy[name]
+    assert real.cost == simulated.cost
