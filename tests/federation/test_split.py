@@ -153,7 +153,10 @@ def test_classes_and_clients_whose_order_a_federation_would_change_carry_their_n
     [
         (["data.server_fraction=0.1"], r"data\.server_fraction = 0\.1: the server of a federation has no training"),
         (["data.new_clients=2"], r"data\.new_clients = 2: newcomers of a federation are those that join later"),
-        (["attack.kind=label-poisoning"], r"attack\.kind = label-poisoning: attacks are simulated only\. Accepted: none"),
+        (
+            ["attack.kind=label-poisoning"],
+            r"attack\.kind = label-poisoning: attacks are simulated only\. Accepted: none",
+        ),
         (["method.name=fedavg-meta"], r"has the server give samples to everybody \(data\.meta_per_class\)"),
     ],
 )
