@@ -14,8 +14,8 @@ from tests.runs.test_site import ByBytes
 from torso import Config, RequestError
 from torso.data import Federation, load
 from torso.engine import Engine, OneByOne
-from torso.federation.agreement import Agreement, agree, site_federation
-from torso.federation.site_data import SiteData, read_site
+from torso.federation.agreement import Agreement, agree, server_federation, site_federation
+from torso.federation.site_data import SiteData, read_site, read_test
 from torso.federation.split import split
 from torso.personal.state import State
 from torso.personal.store import KINDS
@@ -25,7 +25,10 @@ from torso.runs.site import Site
 
 CPU = torch.device("cpu")
 DIRICHLET = ("data.partition=dirichlet-class", "data.alpha=0.3", "train.fraction=0.5", "run.engine=one-by-one")
-METHODS = ("fedavg", "fedbabu", "scaffold", "fedper", "feddyn", "ditto", "pfedme", "fedrod-linear", "fedfn", "mtl")
+METHODS = (
+    *("fedavg", "fedbabu", "scaffold", "fedper", "fedrep", "feddyn", "ditto", "pfedme", "fedfn", "mtl", "fedfomo"),
+    *("fedrod-linear", "fedrod-hyper", "per-fedavg"),
+)
 
 
 def read_back(paths: list[Path], config: Config) -> tuple[dict[str, SiteData], Agreement]:
@@ -102,6 +105,7 @@ def write_tokens(path: Path) -> None:
     "sets",
     [
         ("data.partition=shards",),
+        ("data.partition=dirichlet-class", "data.alpha=0.05", "data.clients=60"),  # some have nothing to test on
         ("data.validation=0.25", "data.normalize=statistics"),
         ("data.source=synthetic", "data.synthetic.channels=3", "data.clients=12", "data.shards=5", "data.augment=flip"),
         (
@@ -130,10 +134,11 @@ def test_every_client_gets_back_what_it_had(
     if whole is not None:  # the npz source of a simulation reads a client's file, too
         assert whole.train.samples.tolist() == data[paths[0].stem].train.samples.tolist()
         assert whole.name == federation.name
-    with np.load("split/test.npz") as test:
-        kind = "images" if "test_images" in test.files else "samples"
-        assert np.array_equal(test[f"test_{kind}"], federation.test.samples.numpy())
-        assert np.array_equal(test["test_labels"], federation.test.labels.numpy())
+    server = server_federation(read_test("split/test.npz", config.data), agreement, CPU)
+    assert torch.equal(server.test.samples, federation.test.samples)
+    assert torch.equal(server.test.labels, federation.test.labels)
+    assert torch.equal(server.test_order, federation.test_order)
+    assert (server.roster.test_samples, server.roster.samples) == (federation.roster.test_samples, 0)
 
 
 def test_classes_and_clients_whose_order_a_federation_would_change_carry_their_number(tmp_path: Path) -> None:

@@ -29,11 +29,8 @@ from torso.federation.misfits import (
     has_room,
     listed,
     misfit_alone,
-    misfit_classes,
-    misfit_constants,
-    misfit_inputs,
-    misfits_alone,
     most_common,
+    next_misfits,
     other_constants,
     other_input,
     plain,
@@ -99,8 +96,7 @@ def agree(descriptions: Sequence[tuple[Description, Tensors]], options: DataConf
     """The same whatever the order in which the descriptions came. Who does not fit is refused by name, with a reason,
     and the others agree without it."""
     told, refused = without_doubles(descriptions)
-    for misfits in (misfits_alone, misfit_inputs, lambda those: misfit_constants(those, options), misfit_classes):
-        found: Mapping[str, str] = misfits(told)
+    while found := next_misfits(told, options):  # who is refused has no say in what the others agree on
         refused |= found
         told = {name: pair for name, pair in told.items() if name not in found}
     if not told:

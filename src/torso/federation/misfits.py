@@ -35,7 +35,12 @@ def without_doubles(descriptions: Sequence[tuple[Description, Tensors]]) -> tupl
     return {name: told[name] for name in by_name(told)}, twice
 
 
-def misfits_alone(told: Told) -> dict[str, str]:
+def next_misfits(told: Told, options: DataConfig) -> dict[str, str]:
+    """The first that are found; whoever is left is to be looked at again."""
+    return _alone(told) or _other_inputs(told) or _other_classes(told) or _other_constants(told, options)
+
+
+def _alone(told: Told) -> dict[str, str]:
     found = {name: misfit_alone(*pair) for name, pair in told.items()}
     return {name: reason for name, reason in found.items() if reason}
 
@@ -85,7 +90,7 @@ def _version(text: str) -> tuple[str, ...]:
     return found.groups() if found else (text,)
 
 
-def misfit_inputs(told: Told) -> dict[str, str]:
+def _other_inputs(told: Told) -> dict[str, str]:
     forms = {name: form_of(description.input) for name, (description, _) in told.items()}
     usual = most_common(list(forms.values()))
     like = next((told[name][0].input for name in told if forms[name] == usual), None)
@@ -124,7 +129,7 @@ def _words(input: Known) -> str:
     return input.words
 
 
-def misfit_constants(told: Told, options: DataConfig) -> dict[str, str]:
+def _other_constants(told: Told, options: DataConfig) -> dict[str, str]:
     """Where all give mean and std, those of the most hold. Where somebody gives none, they are computed for all."""
     given = {name: description.constants for name, (description, _) in told.items()}
     if options.normalize == "statistics" or not all(mean for mean, _ in given.values()):
@@ -146,19 +151,19 @@ def other_constants(one: Description, wanted: Known) -> str:
     )
 
 
-def misfit_classes(told: Told) -> dict[str, str]:
+def _other_classes(told: Told) -> dict[str, str]:
     """Of two spellings of a class that of more clients holds, or that of the first client by name.
 
     Where one client has both, they are two classes."""
-    refused: dict[str, str] = {}
-    left = [description for description, _ in told.values()]
-    while clashes := _alike(left):  # one after the other: who is refused for one has no say in the next
-        users = {each: [one.name for one in left if each in one.classes] for each in clashes[0]}
-        usual = most_common([each for one in left for each in clashes[0] if each in one.classes])
-        for other in users.keys() - {usual}:
-            refused |= {name: clash(other, users[other], usual, ", ".join(users[usual])) for name in users[other]}
-        left = [one for one in left if one.name not in refused]
-    return refused
+    those = [description for description, _ in told.values()]
+    for spellings in _alike(those):
+        users = {each: [one.name for one in those if each in one.classes] for each in spellings}
+        usual = most_common([each for one in those for each in spellings if each in one.classes])
+        others = [each for each in spellings if each != usual]
+        return {
+            name: clash(each, users[each], usual, ", ".join(users[usual])) for each in others for name in users[each]
+        }
+    return {}
 
 
 def _alike(those: Sequence[Description]) -> list[list[str]]:
