@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from torso import __version__
 from torso.data.inputs import Known
 from torso.data.sources.table import number
+from torso.errors import RequestError
 from torso.kinds import CountOrZero
 
 TORSO, TORCH = __version__, str(torch.__version__)
@@ -33,6 +34,19 @@ class Record(BaseModel):
     """Plain data that travels: checked where it arrives."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def read(cls, data: str | bytes, whose: str) -> Self:
+        """From the JSON of another machine; `whose` is how a message calls it."""
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(step) for step in first["loc"]) or cls.__name__
+            found = " ".join(repr(first.get("input")).split())[:80]
+            raise RequestError(f"{whose}: {where} = {found} is not accepted: {first['msg']}") from None
+        except RequestError as error:
+            raise RequestError(f"{whose}: {error}") from None
 
 
 class Description(Record):

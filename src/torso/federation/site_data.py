@@ -5,6 +5,7 @@ n samples, F channels or features.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,31 +95,50 @@ class SiteData:
 
 def read_site(path: str | Path, options: DataConfig, name: str) -> SiteData:
     """What lies at `path`. Where no part of it is for testing, a part is held out, drawn by the client's name."""
+    found, parted = _read(Path(path).expanduser(), options)
+    if not parted:
+        train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
+        return replace(found, train=Samples(*train), test=Samples(*test))
+    return found
+
+
+def read_test(path: str | Path, options: DataConfig) -> SiteData:
+    """A test set for the server: what at `path` is for testing, or all of it where it does not say."""
     path = Path(path).expanduser()
+    found, parted = _read(path, options, for_test=True)
+    test = found.test if parted else found.train
+    if path.suffix.lower() == ".csv":  # whose source holds rows out
+        both = found.train, found.test
+        test = Samples(*(np.concatenate([getattr(part, of) for part in both]) for of in ("samples", "labels")))
+    return replace(found, train=found.train.take(np.arange(0)), test=test)
+
+
+def _read(path: Path, options: DataConfig, for_test: bool = False) -> tuple[SiteData, bool]:
+    """What is there, and whether it says what is for testing; if not, all of it is in the training part.
+
+    `for_test`: what is for testing is all that is looked at, where it can be told apart."""
     if not path.exists():
         raise RequestError(f"data {str(path)!r} does not exist. Expected: {_FORMATS}")
     source = _format(path, options.source)
     own = options.model_copy(update={"root": str(path), "source": source})
     try:
-        dataset, parted = _read(path, own, source)
+        dataset, parted = _load(path, own, for_test)
     except MemoryError as error:
         raise RequestError(f"data {str(path)!r} do not fit into memory: {error}") from None
     if not len(dataset.train):
         raise RequestError(f"{path} has no training samples. Expected: at least one")
     tested = bool(len(dataset.test))
     whole = checked(dataset if tested else replace(dataset, test=dataset.train), f"data {str(path)!r}")
-    train, test = whole.train, whole.test if tested else whole.train.take(np.arange(0))
-    if not parted:
-        train, test = _parted(name, train)
-    return SiteData(
-        train=train,
-        test=test,
+    found = SiteData(
+        train=whole.train,
+        test=whole.test if tested else whole.train.take(np.arange(0)),
         classes=whole.class_names or tuple(map(str, range(whole.classes))),
         input=known(whole.kind),
         augment=whole.augment,
         dataset=whole.name,
         remarks=whole.remarks,
     )
+    return found, parted
 
 
 def _format(path: Path, source: str) -> str:
@@ -135,33 +155,36 @@ def _format(path: Path, source: str) -> str:
     raise RequestError(f"data {str(path)!r} is a file of no known format. Expected: {_FORMATS}")
 
 
-def _read(path: Path, options: DataConfig, source: str) -> tuple[Dataset, bool]:
+def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:
     """What the source gives, and whether it says what is for testing.
 
     The name of a file is nobody's business: it may say more than its owner wants."""
+    source = options.source
     if source == "folder":
-        return _read_folder(path, options.size)
+        return _read_folder(path, options.size, for_test)
     if source == "npz":
-        return _read_arrays(path, options)
+        return _read_arrays(path, options, for_test)
     with from_outside(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):
         found = sources[source](options, 0)
         return (replace(found, name="") if source == "csv" else found), True
 
 
-def _read_folder(path: Path, side: int) -> tuple[Dataset, bool]:
-    parted = (path / "train").is_dir()
-    splits = [path / "train", path / "test"] if parted else [path]
-    if not parted and (path / "test").is_dir():
+def _read_folder(path: Path, side: int, for_test: bool) -> tuple[Dataset, bool]:
+    splits = [path / split for split in ("train", "test") if (path / split).is_dir()]
+    if for_test:
+        splits = splits[-1:]
+    elif splits == [path / "test"]:
         raise RequestError(f"{path} has a folder test and no folder train. Expected: {_FORMATS}")
-    if parted and not splits[1].is_dir():
-        parted, splits = False, splits[:1]
-    images, names = read_folders(splits, side)
-    return Dataset("", images[0], images[-1], len(names), class_names=names), parted
+    images, names = read_folders(splits or [path], side)
+    return Dataset("", images[0], images[-1], len(names), class_names=names), len(splits) > 1
 
 
-def _read_arrays(path: Path, options: DataConfig) -> tuple[Dataset, bool]:
+def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:
     """A file without test_* has its test part held out; one with empty test_* has none."""
     arrays = read_npz(path, _FORMATS, parts=())
+    if for_test and any(key.startswith("test_") for key in arrays):
+        arrays = {key: array for key, array in arrays.items() if not key.startswith("train_")}
+        arrays = {re.sub("^test_", "train_", key): array for key, array in arrays.items()}
     parts = {key.removeprefix("train_"): array for key, array in arrays.items() if key.startswith("train_")}
     parted = any(key.startswith("test_") for key in arrays)
     empty = parted and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
@@ -181,9 +204,3 @@ def _numbers(path: Path, labels: Sequence[Array]) -> Array:
     if top >= max([_MOST_CLASSES, *map(len, labels)]):
         raise RequestError(f"{path}: there is a label {top}. Expected: classes numbered from 0 up")
     return np.array([str(label) for label in range(top + 1)])
-
-
-def _parted(name: str, whole: Labelled) -> tuple[Labelled, Labelled]:
-    """In two, as `torso.Clients` does it with a client of this name."""
-    train, test = divided_in_two(name, ClientSamples(whole.samples, whole.labels), None)
-    return Samples(*train), Samples(*test)

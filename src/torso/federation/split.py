@@ -1,0 +1,130 @@
+"""The clients of a simulated run as files, one for each: so that anybody can try the very same federation for real.
+
+N clients, C classes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso.config import Config, DataConfig
+from torso.data import Federation, Shelf, Split, build
+from torso.data.inputs import Floats, Pixels, Tokens
+from torso.errors import RequestError
+from torso.federation.description import CLIENT_NAME, by_class_name, by_name
+from torso.runs.job import prepare
+
+CONFIG, TEST = "config.toml", "test"
+
+
+def split(config: Config, out: str | Path) -> list[Path]:
+    """Write `out/NAME.npz` for each client, `out/test.npz`, the whole test set, and `out/config.toml`, with which a
+    federation of these files is the simulation to the bit. Gives the files of the clients, in their order."""
+    out = Path(out)
+    _refuse_what_a_federation_has_not(config)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RequestError(f"{str(out)!r} exists and is not empty. Expected: a new folder; nothing is overwritten")
+    shelf, cpu = Shelf(), torch.device("cpu")
+    federation = build(config.data, config.run.seed, cpu, shelf)
+    plan = prepare(config, federation.roster, cpu, begins=False).plan
+    if any(stage.uses_meta for stage in plan):
+        raise RequestError(
+            f"method {config.method.name!r} has the server give samples to everybody (data.meta_per_class), and in a "
+            "federation samples stay where they are. Expected: a method without them"
+        )
+    known = shelf.dataset(config.data, config.run.seed).class_names
+    common = _common(federation, _class_names(known or tuple(map(str, range(federation.classes)))))
+    names = _client_names(federation.names or [""] * federation.clients)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        for client, name in enumerate(names):
+            parts = {"train": _part(federation.train, client), "test": _part(federation.test, client)}
+            np.savez(temporary / f"{name}.npz", **_arrays(federation, parts), **common)
+        whole = {TEST: (federation.test.samples, federation.test.labels)}
+        np.savez(temporary / f"{TEST}.npz", **_arrays(federation, whole), **common)
+        (temporary / CONFIG).write_text(_told(config, federation), encoding="utf-8")
+        temporary.replace(out)
+    except OSError as error:
+        raise RequestError(f"{str(out)!r} cannot be written: {error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return [out / f"{name}.npz" for name in names]
+
+
+def _refuse_what_a_federation_has_not(config: Config) -> None:
+    """By the key that asks for it. What was dealt (data.partition, data.validation, …) is in the files."""
+    data, attack = config.data, config.attack.kind
+    named = attack["name"] if isinstance(attack, dict) else attack
+    reasons = {
+        "data.server_fraction": (data.server_fraction, "the server of a federation has no training samples", 0),
+        "data.new_clients": (data.new_clients, "newcomers of a federation are those that join later", 0),
+        "attack.kind": ("" if named == "none" else named, "attacks are simulated only", "none"),
+    }
+    for key, (found, reason, accepted) in reasons.items():
+        if found:
+            raise RequestError(f"{key} = {found}: {reason}. Accepted: {accepted}")
+
+
+def _part(part: Split, client: int) -> tuple[Tensor, Tensor]:
+    rows = part.rows(client)
+    return part.samples[rows], part.labels[rows]
+
+
+def _arrays(federation: Federation, parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """Samples and labels of a few splits, under the names by which the npz source knows them."""
+    what = "images" if isinstance(federation.input, Pixels) else "samples"
+    arrays = {f"{name}_{what}": samples.numpy() for name, (samples, _) in parts.items()}
+    return arrays | {f"{name}_labels": labels.numpy() for name, (_, labels) in parts.items()}
+
+
+def _common(federation: Federation, classes: Sequence[str]) -> dict[str, Any]:
+    """What all files say alike: names, and the kind of input with the constants of the simulation."""
+    kind = federation.input
+    told: dict[str, Any] = {"name": np.array(federation.name), "class_names": np.array(classes)}
+    if isinstance(kind, Pixels | Floats):
+        told |= {"mean": np.array(kind.mean), "std": np.array(kind.std)}
+    if isinstance(kind, Floats) and kind.names:
+        told["feature_names"] = np.array(kind.names)
+    if isinstance(kind, Tokens):
+        told |= {"vocabulary": np.array(kind.vocabulary), "pad": np.array(kind.pad)}
+    return told
+
+
+def _class_names(names: Sequence[str]) -> list[str]:
+    """As they are, where a federation gives them the same numbers; else with their number before them."""
+    if by_class_name(names) == list(names):
+        return list(names)
+    width = len(str(len(names) - 1))
+    return [f"{number:0{width}} {name}" for number, name in enumerate(names)]
+
+
+def _client_names(names: Sequence[str]) -> list[str]:
+    """As they are, where a federation gives them the same numbers and a file can have them; else with their number."""
+    usable = all(re.fullmatch(CLIENT_NAME, name) for name in names)
+    if usable and by_name(names) == list(names) and len({name.lower() for name in (*names, TEST)}) == len(names) + 1:
+        return list(names)
+    width = max(3, len(str(len(names) - 1)))
+    words = [re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40] for name in names]
+    return [f"{number:0{width}}-{word}" if word else f"client-{number:0{width}}" for number, word in enumerate(words)]
+
+
+def _told(config: Config, federation: Federation) -> str:
+    """The config of the federation: how samples were dealt is over, what is done with them stays."""
+    dealt = config.data
+    data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment)
+    head = (
+        f"# A federation of the {federation.clients} clients that were simulated with data.source = {dealt.source!r}, "
+        f"data.partition = {dealt.partition!r}, run.seed = {config.run.seed}.\n"
+    )
+    return head + config.model_copy(update={"data": data}).as_toml()
