@@ -23,6 +23,7 @@ Headers = Mapping[str, str]
 
 FLEET = "/v1/fleet/"
 HELLO = "/torso/hello"
+JOIN = "join"
 TRAFFIC = "/torso/traffic"
 SECRET_HEADER = "torso-operator"
 LARGEST = 16 * 2**20  # bytes of one request; Flower cuts what is larger than 5 MiB into pieces
@@ -38,7 +39,7 @@ def operator_token(secret: str) -> str:
 class Standing:
     """What the server knows of the key that a request is signed with."""
 
-    state: str  # unsigned, unknown, revoked, connected (somebody is, with this key), admitted
+    state: str  # open (no key is asked for), unsigned, clock, unknown, revoked, connected (somebody is), admitted
     words: str
     name: str = ""
     clock: float = 0.0  # seconds by which the sender's clock is behind
@@ -89,7 +90,8 @@ class Gate:
         from starlette.concurrency import run_in_threadpool
 
         found = await run_in_threadpool(self._standing, headers)
-        if found.state not in ("admitted", "open"):
+        joins = scope.get("query_string") == JOIN.encode()  # who is connected may ask, too
+        if found.state not in ("admitted", "open") and (joins or found.state != "connected"):
             self._tell(scope, found.words)
         await _answer(send, 200, asdict(found))
 
