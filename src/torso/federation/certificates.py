@@ -95,7 +95,9 @@ def make(names: Sequence[str]) -> Certificates:
         )
 
     pem = serialization.Encoding.PEM
-    return Certificates(authority.public_bytes(pem), private(authority_key), certificate.public_bytes(pem), private(key))
+    return Certificates(
+        authority.public_bytes(pem), private(authority_key), certificate.public_bytes(pem), private(key)
+    )
 
 
 def check(authority: Path, certificate: Path, key: Path, host: str) -> None:
@@ -138,8 +140,8 @@ def _check_dates(path: Path, found: x509.Certificate) -> None:
     now = datetime.now(UTC)
     if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
         raise RequestError(
-            f"{str(path)!r} is good from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}; "
-            f"today is {now:%Y-%m-%d}. Make new certificates with ./certificates.sh"
+            f"{str(path)!r} is good from {found.not_valid_before_utc:%Y-%m-%d} to "
+            f"{found.not_valid_after_utc:%Y-%m-%d}; today is {now:%Y-%m-%d}. Make new certificates with ./certificates.sh"
         )
 
 

@@ -67,7 +67,7 @@ def own_key(place: ClientPlace, name: str) -> Path:
 
 
 def public_key(path: Path) -> bytes:
-    """The public key in a file that `make_key` has written, in PEM; a private key is refused before it goes anywhere."""
+    """The key in a file that `make_key` has written, in PEM; a private key is refused before it goes anywhere."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -20,9 +20,9 @@ README = """\
 
 The server is at {address}. The clients connect to it; nothing ever connects to a client.
 
-`client/` is what every client machine is given. `server/` never leaves the server: who can read `server/secret` may command
-it. The certificates in here are for a trial and end after 30 days; `certificates.sh` makes others, of an authority of your
-own.
+`client/` is what every client machine is given. `server/` never leaves the server: who can read `server/secret` may
+command it. The certificates in here are for a trial and end after 30 days; `certificates.sh` makes others, of an
+authority of your own.
 
 ## On the server
 
@@ -44,8 +44,8 @@ Copy the folder `client` to the machine, and there, once:
 
     torso federation key client --name clinic-3
 
-This writes `client/keys/clinic-3`, which never leaves the machine, and `client/keys/clinic-3.pub`, which you send to the
-server's operator. When the key is admitted:
+This writes `client/keys/clinic-3`, which never leaves the machine, and `client/keys/clinic-3.pub`, which you send to
+the server's operator. When the key is admitted:
 
     torso federation join client --data PATH --name clinic-3
     torso federation models client    # what this machine has
@@ -53,11 +53,11 @@ server's operator. When the key is admitted:
 
 CERTIFICATES = """\
 #!/bin/sh
-# Certificates of an authority of your own, in the place of those for a trial. Run it in this folder, on the server; stop
-# the server before, start it again afterwards, and give every client the new client/ca.crt.
+# Certificates of an authority of your own, in the place of those for a trial. Run it in this folder, on the server;
+# stop the server before, start it again afterwards, and give every client the new client/ca.crt.
 #
-# Where your organisation has an authority already, you need three files of it: client/ca.crt (the authority's certificate),
-# server/server.crt (one for this server, with the names below) and server/server.key. All are PEM.
+# Where your organisation has an authority already, you need three files of it: client/ca.crt (the authority's
+# certificate), server/server.crt (one for this server, with the names below) and server/server.key. All are PEM.
 set -eu
 cd "$(dirname "$0")"
 umask 077

@@ -1,7 +1,7 @@
 """Flower's deployment runtime under the two interfaces of `federation.links`.
 
-What is started here is Flower's SuperLink and SuperNode; what answers is Torso's own process on either side. No code ever
-travels: nothing of a Flower app bundle is installed or run."""
+What is started here is Flower's SuperLink and SuperNode; what answers is Torso's own process on either side. No code
+ever travels: nothing of a Flower app bundle is installed or run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from torso.errors import RequestError
 
 if find_spec("flwr") is None:
-    raise RequestError("A federation needs Flower, which is not installed. Install it with `pip install 'torso[flower]'`.")
+    raise RequestError(
+        "A federation needs Flower, which is not installed. Install it with `pip install 'torso[flower]'`."
+    )
 
 # Flower reads these where it is imported: no telemetry, no look for updates, nothing on the user's terminal
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}

@@ -59,7 +59,7 @@ def control(place: ServerPlace) -> ControlHttpClient:
 def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | None = None) -> RuntimeHttpClient:
     """The Runtime API of a server's SuperLink, or of a client's own SuperNode, which speaks to this machine only.
 
-    Flower's own way to try again interrupts the process where it is refused, and waits for ever where nobody is there."""
+    Flower's own way to try again interrupts the process where it is refused, and waits for ever where nobody is."""
     again = RetryInvoker(
         lambda: exponential(base_delay=0.1, max_delay=1),
         recoverable_exceptions=httpx.TransportError,

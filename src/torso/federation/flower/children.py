@@ -72,5 +72,3 @@ def tail(log: Path, lines: int = 12) -> str:
         return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
-
-

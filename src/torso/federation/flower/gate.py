@@ -64,22 +64,26 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
         if scope["type"] != "http":
-            return None  # nothing here speaks over websockets
-        path: str = scope["path"]
+            return  # nothing here speaks over websockets
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if path == HELLO:
-            return await self._hello(scope, headers, send)
-        if path.startswith(FLEET):
-            return await self._fleet(scope, headers, receive, send)
+        if scope["path"] == HELLO:
+            await self._hello(scope, headers, send)
+        elif scope["path"].startswith(FLEET):
+            await self._fleet(scope, headers, receive, send)
+        else:
+            await self._command(scope, headers, receive, send)
+
+    async def _command(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         if not from_this_machine(scope):
-            return await self._refuse(scope, send, "only the server's own machine may command it")
-        if not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode("latin-1"), self._token.encode()):
-            return await self._refuse(scope, send, "the request does not carry the operator's secret")
-        if path == TRAFFIC:
-            return await _answer(send, 200, {path: asdict(found) for path, found in self._traffic.items()})
-        return await self._app(scope, receive, send)
+            await self._refuse(scope, send, "only the server's own machine may command it")
+        elif not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode("latin-1"), self._token.encode()):
+            await self._refuse(scope, send, "the request does not carry the operator's secret")
+        elif scope["path"] == TRAFFIC:
+            await _answer(send, 200, {path: asdict(found) for path, found in self._traffic.items()})
+        else:
+            await self._app(scope, receive, send)
 
     async def _refuse(self, scope: Scope, send: Send, reason: str) -> None:
         self._tell(scope, reason)
@@ -122,12 +126,12 @@ class Gate:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LARGEST:
             self._tell(scope, f"a request of {length[:20]} bytes, more than the {LARGEST} that are accepted")
-            return await _answer(send, 413, {"refused": "too large"})
+            await _answer(send, 413, {"refused": "too large"})
+            return
         await self._app(scope, received, sent)
         if status >= 400:
             found = await run_in_threadpool(self._standing, headers)
             self._tell(scope, f"{found.words} (status {status})")
-        return None
 
     def _tell(self, scope: Scope, reason: str) -> None:
         """One line; the same line again only after a while: nobody fills the operator's terminal."""

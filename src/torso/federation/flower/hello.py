@@ -57,7 +57,8 @@ class Greeter:
         except (httpx.HTTPStatusError, ValidationError):
             raise RequestError(
                 f"what answers at {self._place.settings.server} is no server of Torso's (status "
-                f"{response.status_code}). Expected in federation.toml: server = the address of `torso federation serve`"
+                f"{response.status_code}). Expected in federation.toml: server = the address where "
+                "`torso federation serve` runs"
             ) from None
 
     def _signed(self) -> dict[str, str]:
@@ -74,11 +75,13 @@ class Greeter:
         where, text = self._place.settings.server, problem.lower()
         if "certificate_verify_failed" in text and ("mismatch" in text or "not valid for" in text):
             return RequestError(
-                f"the server's certificate is not for the name by which it was called, {where} ({problem}). Expected: a "
-                "certificate with this name, which the server's operator makes"
+                f"the server's certificate is not for the name by which it was called, {where} ({problem}). Expected: "
+                "a certificate with this name, which the server's operator makes"
             )
         if "certificate_verify_failed" in text and "expired" in text:
-            return RequestError(f"the server's certificate has expired ({problem}). The server's operator makes a new one")
+            return RequestError(
+                f"the server's certificate has expired ({problem}). The server's operator makes a new one"
+            )
         if "certificate_verify_failed" in text:
             return RequestError(
                 f"the server at {where} does not show a certificate of the authority in {str(self._place.ca)!r} "

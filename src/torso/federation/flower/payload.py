@@ -1,5 +1,5 @@
-"""Bytes as a Flower message carries them: one array of one record, which Flower cuts into chunks. Anything else is refused
-on both sides."""
+"""Bytes as a Flower message carries them: one array of one record, which Flower cuts into chunks. Anything else is
+refused on both sides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unpack(message: Message) -> bytes:
     """The bytes of a message with content; `NotOurs` says what else it holds."""
     content = message.content
     if list(content) != [_RECORD]:
-        raise NotOurs(f"the message holds the records {_few(content)}, not {_RECORD!r} alone")
+        raise NotOurs(f"the message holds the records {_few(list(content))}, not {_RECORD!r} alone")
     record = content[_RECORD]
     if not isinstance(record, ArrayRecord) or list(record) != [_ARRAY]:
         raise NotOurs(f"the record {_RECORD!r} does not hold one array named {_ARRAY!r}")
@@ -35,6 +35,6 @@ def unpack(message: Message) -> bytes:
     return array.data
 
 
-def _few(names: object) -> str:
-    text = str(list(names) if not isinstance(names, tuple) else names)
+def _few(found: object) -> str:
+    text = str(found)
     return text if len(text) <= 200 else text[:200] + "…"

@@ -16,8 +16,8 @@ RETRY = 4  # seconds at most between attempts to reach a server that does not an
 
 
 def nap(waited: float, longest: float) -> float:
-    """Seconds until the next look: a twentieth of the time that one has waited. What comes quickly is seen quickly, and who
-    idles for minutes asks rarely."""
+    """Seconds until the next look: a twentieth of the time that one has waited. What comes quickly is seen quickly, and
+    who idles for minutes asks rarely."""
     return min(max(waited * SHARE, SHORTEST), longest)
 
 

@@ -240,7 +240,7 @@ class _Running:
             raise RunFailed(f"the server refuses to go on with the run: {said_by_flower(error)}") from None
 
 
-def _in_words(code: int, reason: str) -> str:
+def _in_words(code: int, reason: str | None) -> str:
     from flwr.common.constant import ErrorCode
 
     known = {
@@ -249,7 +249,7 @@ def _in_words(code: int, reason: str) -> str:
         ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer came too late",
         ErrorCode.CLIENT_APP_CRASHED: "its process ended before it had answered",
     }
-    return known.get(code) or " ".join(str(reason).split())[:1000] or f"an error of Flower's, {code}"
+    return known.get(code) or " ".join((reason or "").split())[:1000] or f"an error of Flower's, {code}"
 
 
 def _batches(messages: Mapping[int, bytes]) -> Iterator[list[int]]:

@@ -8,6 +8,7 @@ import socket
 import sys
 from base64 import b64decode
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -18,36 +19,47 @@ from torso.federation.keys import fingerprint
 
 def standing(headers: Headers, state: Callable[[], Any], authentication: bool) -> Standing:
     """What the signature of a fleet request is worth."""
-    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, NodeStatus
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
     if not authentication:
         return Standing("open", "the request is refused, though this server asks for no key")
     try:
-        public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-        written = headers[TIMESTAMP_HEADER]
-        clock = (now() - datetime.fromisoformat(written)).total_seconds()
-        if not verify_signature(bytes_to_public_key(public), written.encode("ascii"), signature):
-            return Standing("unsigned", "the signature is wrong")
+        public, clock = _signer(headers)
         print_ = fingerprint(public)
     except Exception:  # whatever a stranger may have sent
-        return Standing("unsigned", "the request carries no signature that could be read")
+        return Standing("unsigned", "the request carries no signature, or a wrong one")
     if not -SYSTEM_TIME_TOLERANCE < clock < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
         words = f"the signature is {clock:.0f} s old: a wrong clock, or a request that was recorded and sent again"
         return Standing("clock", words, clock=clock)
-    nodes = [node for node in state().get_node_info() if node.public_key == public]
-    if not nodes:
+    return _known(public, print_, clock, state())
+
+
+def _signer(headers: Headers) -> tuple[bytes, float]:
+    """The public key, and how many seconds ago by our clock it has signed."""
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.date import now
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+    signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+    written = headers[TIMESTAMP_HEADER]
+    if not verify_signature(bytes_to_public_key(public), written.encode("ascii"), signature):
+        raise ValueError
+    return public, (now() - datetime.fromisoformat(written)).total_seconds()
+
+
+def _known(public: bytes, print_: str, clock: float, state: Any) -> Standing:
+    from flwr.supercore.constant import NodeStatus
+
+    node = next((node for node in state.get_node_info() if node.public_key == public), None)
+    if node is None:
         return Standing("unknown", f"the key {print_} is not admitted", clock=clock)
-    node = nodes[0]
-    if node.status == NodeStatus.UNREGISTERED:
-        return Standing("revoked", f"the key {print_} of {node.name!r} is revoked", node.name, clock)
-    if node.status == NodeStatus.ONLINE:
-        words = f"{node.name!r} is connected already, or was until a moment ago, with the key {print_}"
-        return Standing("connected", words, node.name, clock)
-    return Standing("admitted", f"the key {print_} of {node.name!r} is admitted", node.name, clock)
+    found, words = {
+        NodeStatus.UNREGISTERED: ("revoked", "is revoked"),
+        NodeStatus.ONLINE: ("connected", "is in use: its owner is connected, or was until a moment ago"),
+    }.get(node.status, ("admitted", "is admitted"))
+    return Standing(found, f"the key {print_} of {node.name!r} {words}", node.name, clock)
 
 
 def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
@@ -117,10 +129,8 @@ def main() -> None:
     os.dup2(2, 1)  # what Flower prints goes where its log goes
 
     def say(line: str) -> None:
-        try:
+        with suppress(OSError, ValueError):  # nobody listens any more
             told.write(line + "\n")
-        except (OSError, ValueError):  # nobody listens any more
-            pass
 
     import uvicorn
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
