@@ -1,0 +1,109 @@
+"""Requests to Flower's APIs, with what Torso's own `Gate` asks for, and their failures in words."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from flwr.supercore.constant import TASK_TOKEN_HEADER
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufRequestContext
+from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from torso.errors import RequestError
+from torso.federation.flower.gate import SECRET_HEADER, operator_token
+from torso.federation.folder import ServerPlace
+
+Call = Callable[[ProtobufRequestContext], httpx.Response]
+_PATIENCE = 20.0  # seconds that a server may take to come back before a request to it has failed
+
+
+class Operator:
+    """Adds the header that the `Gate` asks for."""
+
+    def __init__(self, secret: str) -> None:
+        self._token = operator_token(secret)
+
+    def intercept(self, context: ProtobufRequestContext, call_next: Call) -> httpx.Response:
+        context.request.headers[SECRET_HEADER] = self._token
+        return call_next(context)
+
+
+class TaskToken:
+    """Adds the token of the task that is being worked on; one connection serves many tasks."""
+
+    def __init__(self) -> None:
+        self.token = ""
+
+    def intercept(self, context: ProtobufRequestContext, call_next: Call) -> httpx.Response:
+        if self.token:
+            context.request.headers[TASK_TOKEN_HEADER] = self.token
+        return call_next(context)
+
+
+def control(place: ServerPlace) -> ControlHttpClient:
+    return ControlHttpClient.from_server_address(
+        place.own_address,
+        place.insecure,
+        None if place.insecure else place.ca.read_bytes(),
+        [Operator(place.secret), RuntimeVersionHttpInterceptor("torso")],
+    )
+
+
+def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | None = None) -> RuntimeHttpClient:
+    """The Runtime API of a server's SuperLink, or of a client's own SuperNode, which speaks to this machine only.
+
+    Flower's own way to try again interrupts the process where it is refused, and waits for ever where nobody is."""
+    again = RetryInvoker(
+        lambda: exponential(base_delay=0.1, max_delay=1),
+        recoverable_exceptions=httpx.TransportError,
+        max_tries=None,
+        max_time=_PATIENCE,
+    )
+    signed = SuperExecAuthHttpInterceptor(
+        master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    )
+    added: list[Any] = [RuntimeVersionHttpInterceptor("torso"), signed, task]
+    if place is None or place.insecure:
+        own = [Operator(place.secret)] if place else []
+        return RuntimeHttpClient.from_server_address(address, True, None, [*own, *added], retry_invoker=again)
+    return RuntimeHttpClient.from_server_address(
+        address, False, place.ca.read_bytes(), [Operator(place.secret), *added], retry_invoker=again
+    )
+
+
+def get(place: ServerPlace, path: str) -> Any:
+    """One of Torso's own pages."""
+    scheme = "http" if place.insecure else "https"
+    verify: ssl.SSLContext | bool = place.insecure or ssl.create_default_context(cafile=str(place.ca))
+    headers = {SECRET_HEADER: operator_token(place.secret)}
+    with in_words(place), httpx.Client(verify=verify, trust_env=False, timeout=10) as client:
+        return client.get(f"{scheme}://{place.own_address}{path}", headers=headers).raise_for_status().json()
+
+
+@contextmanager
+def in_words(place: ServerPlace) -> Iterator[None]:
+    """Who asks the server for something is told what was wrong."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        said = said_by_flower(error)
+        raise RequestError(f"the server at {place.own_address} refuses: {said}") from None
+    except httpx.TransportError as error:
+        hint = f"Start it with `torso federation serve {place.path}`."
+        if "certificate" in str(error).lower():
+            hint = f"What runs there is not the server of this folder, or {str(place.certificate)!r} is not of its CA."
+        raise RequestError(f"no server answers at {place.own_address} ({error}). {hint}") from None
+
+
+def said_by_flower(error: httpx.HTTPStatusError) -> str:
+    found = FlowerError.from_json(error.response.text)
+    if found is None:
+        return f"status {error.response.status_code}, {error.response.text[:200]}"
+    return " ".join(filter(None, (found.message, found.public_details)))

@@ -1,0 +1,244 @@
+"""A client's end of the wire: a SuperNode of Flower's beside this process, which does its tasks."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import subprocess
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import httpx
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from flwr.supercore.constant import TaskType
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
+
+from torso.errors import RequestError, RunFailed, TorsoError
+from torso.federation.flower import children
+from torso.federation.flower.calls import TaskToken, runtime
+from torso.federation.flower.gate import Standing
+from torso.federation.flower.hello import Greeter, NoAnswer
+from torso.federation.flower.payload import NotOurs, pack, unpack
+from torso.federation.flower.quick import HEARTBEAT, nap, quicken
+from torso.federation.flower.tasks import beating, claim, finish
+from torso.federation.folder import ClientPlace, write_private
+from torso.federation.keys import check_name, own_key
+from torso.federation.links import Answer
+
+Say = Callable[[str], None]
+_START = 120.0  # seconds that the SuperNode may take to start and connect
+_GONE = 2.0 * HEARTBEAT + 5  # seconds after which the server has noticed that a process with this key is gone
+_LOOK = 10.0  # seconds between two looks whether the server is there, while nothing comes
+_AGAIN = 2.0  # seconds between two attempts to connect
+
+
+class FlowerClientLink:
+    """A `ClientLink`; `say` is told when the server goes and comes back."""
+
+    def __init__(self, place: ClientPlace, name: str, say: Say | None = None) -> None:
+        self.place = place
+        self.name = check_name(name)
+        self.sent = 0  # bytes of messages, without what Flower adds
+        self.received = 0
+        self._say = say or (lambda line: None)
+        self._open = ExitStack()
+        self._token = TaskToken()
+        self._child: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        quicken()
+        with ExitStack() as opened:
+            key = None if self.place.insecure else own_key(self.place, self.name)
+            self._key = key
+            self._greeter = Greeter(self.place, key)
+            opened.callback(self._greeter.close)
+            try:
+                self._ask_to_join()
+            except NoAnswer as error:
+                raise RequestError(str(error)) from None
+            self._home = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="torso-")))
+            self._secret = secrets.token_hex(32)
+            write_private(self._home / "secret", self._secret.encode())
+            opened.callback(self._stop)
+            self._start()
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+
+    def serve(self, answer: Answer) -> None:
+        since = looked = time.monotonic()
+        while True:
+            self._keep_connected()
+            try:
+                task = claim(self._client, self._token, TaskType.CLIENT_APP)
+                if task is not None:
+                    self._do(answer)
+                    since = looked = time.monotonic()
+                    continue
+            except (httpx.HTTPError, _Broken):
+                self._stop()  # `_keep_connected` starts another
+                continue
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                self._look()
+                looked = time.monotonic()
+            time.sleep(nap(now - since, 0.5))
+
+    def _do(self, answer: Answer) -> None:
+        """One message. Whatever happens to it, the SuperNode gets an answer: it waits for one for ever."""
+        with beating(self._client):
+            try:
+                message, context, _, _ = pull_task_input(self._client)
+            except Exception as error:
+                finish(self._client, "the message could not be read")
+                raise _Broken from error
+            failure = ""
+            try:
+                data = unpack(message)
+                self.received += len(data)
+                result = answer(data)
+                reply = Message(pack(result), reply_to=message)
+                self.sent += len(result)
+            except Exception as error:
+                failure = in_words(error)
+                reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, failure), reply_to=message)
+            try:
+                push_message(self._client, reply, context)
+            except Exception as error:
+                raise _Broken from error
+            finish(self._client, failure)
+
+    def _keep_connected(self) -> None:
+        """Start the SuperNode again where it has ended: with words where it will not be let in, else when it can."""
+        if self._child is not None and self._child.poll() is None:
+            return
+        self._stop()
+        told = False
+        while True:
+            try:
+                self._ask_to_join()
+                self._start()
+            except NoAnswer:
+                if not told:
+                    self._say("the server does not answer; waiting until it does")
+                told = True
+                time.sleep(_AGAIN)
+            else:
+                if told:
+                    self._say("the server is there again")
+                return
+
+    def _look(self) -> None:
+        """The SuperNode looks for the server by itself, without a word, when it is gone. We say so."""
+        told = False
+        while self._child is not None and self._child.poll() is None:
+            try:
+                found = self._greeter.ask(join=False)
+            except NoAnswer:
+                if not told:
+                    self._say("the server does not answer; waiting until it does")
+                told = True
+                time.sleep(_AGAIN)
+                continue
+            if told:
+                self._say("the server is there again")
+            if found.state not in ("connected", "admitted", "open"):
+                self._stop()
+            return
+
+    def _ask_to_join(self) -> None:
+        """Ask until this client may connect; RequestError says why it may not."""
+        until = time.monotonic() + _GONE
+        while True:
+            found = self._greeter.ask(join=True)
+            if found.state in ("admitted", "open"):
+                return
+            if found.state != "connected" or time.monotonic() > until:
+                raise RequestError(f"the server at {self.place.settings.server} refuses: {self._advice(found)}")
+            time.sleep(_AGAIN)
+
+    def _advice(self, found: Standing) -> str:
+        public = f"{self.place.key(self.name)}.pub"
+        advice = {
+            "unknown": f"Send {public} to the server's operator, who lets it in with `torso federation admit`.",
+            "revoked": "Ask the server's operator; a revoked key stays revoked.",
+            "connected": "Expected: one process for each key.",
+            "clock": f"Expected: a clock that is right; this machine's differs by {abs(found.clock):.0f} s.",
+        }
+        return f"{found.words}. {advice.get(found.state, '')}".strip()
+
+    def _start(self) -> None:
+        port = _free_port()
+        server = ["--superlink", self.place.settings.server]
+        if self.place.insecure:
+            server.append("--insecure")
+        else:
+            server += ["--root-certificates", str(self.place.ca), "--auth-supernode-private-key", str(self._key)]
+        log = self.place.log(self.name)
+        self._child = children.start(
+            "torso.federation.flower.supernode",
+            [
+                *server,
+                *("--isolation", "process", "--host", "127.0.0.1", "--port", str(port)),
+                *("--superexec-auth-secret-file", str(self._home / "secret")),
+            ],
+            log,
+            self._home,
+            {},
+        )
+        self._client = runtime(f"127.0.0.1:{port}", self._secret.encode(), self._token)
+        self._wait_until_connected(log)
+
+    def _wait_until_connected(self, log: Path) -> None:
+        until = time.monotonic() + _START
+        while True:
+            assert self._child is not None
+            if self._child.poll() is not None or time.monotonic() > until:
+                self._stop()
+                raise RunFailed(f"Flower's SuperNode did not start. Its last words:\n{children.tail(log)}")
+            if self._answers() and self._greeter.ask(join=False).state in ("connected", "open"):
+                return
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        address = httpx.URL(self._client._base_url)
+        try:
+            socket.create_connection((address.host, address.port or 0), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _stop(self) -> None:
+        if self._child is not None:
+            children.stop(self._child)
+            self._client.close()
+        self._child = None
+
+
+class _Broken(Exception):
+    """The SuperNode has a message for which it will get no answer: it has to be started anew."""
+
+
+def in_words(error: Exception) -> str:
+    """What the server is told. The text of an error that is not ours may hold what must not leave this machine."""
+    if isinstance(error, NotOurs):
+        return f"it was sent something else than a message of Torso's: {error}"
+    if isinstance(error, TorsoError):
+        return " ".join(str(error).split())
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"it failed with {type(error).__name__} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

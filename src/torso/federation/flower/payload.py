@@ -1,0 +1,40 @@
+"""Bytes as a Flower message carries them: one array of one record, which Flower cuts into chunks. Anything else is
+refused on both sides."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from torso.errors import TorsoError
+
+KIND = "query.torso"  # Flower lets few kinds of messages pass
+_RECORD, _ARRAY, _STYPE = "torso", "bytes", "torso"
+
+
+class NotOurs(TorsoError):
+    """A message that no Torso has written."""
+
+
+def pack(data: bytes) -> RecordDict:
+    array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
+    return RecordDict({_RECORD: ArrayRecord({_ARRAY: array})})
+
+
+def unpack(message: Message) -> bytes:
+    """The bytes of a message with content; `NotOurs` says what else it holds."""
+    content = message.content
+    if list(content) != [_RECORD]:
+        raise NotOurs(f"the message holds the records {_few(list(content))}, not {_RECORD!r} alone")
+    record = content[_RECORD]
+    if not isinstance(record, ArrayRecord) or list(record) != [_ARRAY]:
+        raise NotOurs(f"the record {_RECORD!r} does not hold one array named {_ARRAY!r}")
+    array = record[_ARRAY]
+    found = (array.stype, array.dtype, tuple(array.shape))
+    if found != (_STYPE, "uint8", (len(array.data),)):
+        raise NotOurs(f"the array is {_few(found)} with {len(array.data)} bytes, not bytes as Torso sends them")
+    return array.data
+
+
+def _few(found: object) -> str:
+    text = str(found)
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,77 @@
+"""Waits of Flower's that have no setting, made shorter: every private detail of Flower that is changed is changed here.
+
+Flower's SuperNode sleeps 3 s where no message has come and 0.5 s while its client works; it counts as gone after 60 s
+without a sign of life; who asks for a part of a message that is still on its way waits at least 1 s."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import Any
+
+SHORTEST = 0.03  # seconds
+SHARE = 0.05  # of the time that somebody has waited already
+HEARTBEAT = 15  # seconds; Flower accepts 10 to 1800, and counts a node as gone after twice as many
+RETRY = 4  # seconds at most between attempts to reach a server that does not answer
+
+
+def nap(waited: float, longest: float) -> float:
+    """Seconds until the next look: a twentieth of the time that one has waited. What comes quickly is seen quickly, and
+    who idles for minutes asks rarely."""
+    return min(max(waited * SHARE, SHORTEST), longest)
+
+
+class Naps:
+    """Stands in for the module `time` in the SuperNode's loop; it never sleeps longer than Flower would."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # it waits for the server
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < 1:  # for its own client, which costs nobody anything
+            self._since = None
+            return time.sleep(min(seconds, SHORTEST))
+        now = time.monotonic()
+        self._since = self._since or now
+        return time.sleep(nap(now - self._since, seconds))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def quicken() -> list[str]:
+    """Shorten the waits in this process; the names of those that this Flower does not have, and that are left alone."""
+    absent = [path for path, value in _values().items() if not _replaced(path, value)]
+    for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
+        path = f"flwr.supercore.inflatable.inflatable_utils.{name}"
+        defaults = getattr(_find(path), "__kwdefaults__", None) or {}
+        if not {"initial_backoff", "backoff_cap"} <= set(defaults):
+            absent.append(path)
+            continue
+        defaults.update(initial_backoff=SHORTEST, backoff_cap=1.0)
+    return absent
+
+
+def _values() -> dict[str, Any]:
+    return {
+        "flwr.supernode.start_client_internal.time": Naps(),
+        "flwr.supernode.fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL": HEARTBEAT,
+        "flwr.supercore.heartbeat.HEARTBEAT_DEFAULT_INTERVAL": HEARTBEAT,
+        "flwr.supercore.retry.http_retry.MAX_RETRY_DELAY": RETRY,
+    }
+
+
+def _replaced(path: str, value: Any) -> bool:
+    if _find(path) is None:
+        return False
+    module, _, name = path.rpartition(".")
+    setattr(import_module(module), name, value)
+    return True
+
+
+def _find(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:
+        return None

@@ -1,0 +1,166 @@
+"""`python -m torso.federation.flower.superlink …`: Flower's SuperLink, with its own flags, behind a `Gate`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from torso.federation.flower.children import die_with_parent
+from torso.federation.flower.gate import Gate, Headers, Standing
+from torso.federation.keys import fingerprint
+
+
+def standing(headers: Headers, state: Callable[[], Any], authentication: bool) -> Standing:
+    """What the signature of a fleet request is worth."""
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+
+    if not authentication:
+        return Standing("open", "the request is refused, though this server asks for no key")
+    try:
+        public, clock = _signer(headers)
+        print_ = fingerprint(public)
+    except Exception:  # whatever a stranger may have sent
+        return Standing("unsigned", "the request carries no signature, or a wrong one")
+    if not -SYSTEM_TIME_TOLERANCE < clock < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+        words = f"the signature is {clock:.0f} s old: a wrong clock, or a request that was recorded and sent again"
+        return Standing("clock", words, clock=clock)
+    return _known(public, print_, clock, state())
+
+
+def _signer(headers: Headers) -> tuple[bytes, float]:
+    """The public key, and how many seconds ago by our clock it has signed."""
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.date import now
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+    signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+    written = headers[TIMESTAMP_HEADER]
+    if not verify_signature(bytes_to_public_key(public), written.encode("ascii"), signature):
+        raise ValueError
+    return public, (now() - datetime.fromisoformat(written)).total_seconds()
+
+
+def _known(public: bytes, print_: str, clock: float, state: Any) -> Standing:
+    from flwr.supercore.constant import NodeStatus
+
+    node = next((node for node in state.get_node_info() if node.public_key == public), None)
+    if node is None:
+        return Standing("unknown", f"the key {print_} is not admitted", clock=clock)
+    found, words = {
+        NodeStatus.UNREGISTERED: ("revoked", "is revoked"),
+        NodeStatus.ONLINE: ("connected", "is in use: its owner is connected, or was until a moment ago"),
+    }.get(node.status, ("admitted", "is admitted"))
+    return Standing(found, f"the key {print_} of {node.name!r} {words}", node.name, clock)
+
+
+def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
+    """Python's event loop drops a connection whose TLS handshake fails without a word. Whether it could be patched."""
+    from asyncio import sslproto
+
+    protocol: Any = sslproto.SSLProtocol
+    before = getattr(protocol, "_on_handshake_complete", None)
+    if before is None:
+        return False
+
+    def complete(self: Any, problem: BaseException | None) -> Any:
+        if problem is not None and not isinstance(problem, ConnectionError):
+            peer = getattr(self, "_transport", None) and self._transport.get_extra_info("peername")
+            reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
+            say(f"refused: {peer[0] if peer else 'somebody'}: no TLS connection came about ({reason})")
+        return before(self, problem)
+
+    protocol._on_handshake_complete = complete
+    return True
+
+
+def keep_objects_in_memory() -> bool:
+    """Models that pass through stay out of the database file, which holds keys and node numbers. Whether Flower still
+    makes its stores where they can be replaced."""
+    import flwr.superlink.main as app
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.object_store import ObjectStoreFactory
+
+    if not hasattr(app, "get_objectstore_linkstate_factories"):
+        return False
+
+    def stores(database: str, manager: Any) -> tuple[ObjectStoreFactory, LinkStateFactory]:
+        objects = ObjectStoreFactory()
+        return objects, LinkStateFactory(database, manager, objects)
+
+    app.get_objectstore_linkstate_factories = stores
+    return True
+
+
+def sockets(host: str, port: int) -> list[socket.socket]:
+    """Where the server listens: on `host`, and in any case on 127.0.0.1, from where it is commanded."""
+    wanted = dict.fromkeys((host, "127.0.0.1") if host not in ("0.0.0.0", "::", "localhost") else (host,))
+    found: list[socket.socket] = []
+    try:
+        for name in wanted:
+            family, kind, number, _, address = socket.getaddrinfo(
+                name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            one = socket.socket(family, kind, number)
+            found.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            one.bind(address)
+            one.listen(128)
+    except OSError:
+        for one in found:
+            one.close()
+        raise
+    return found
+
+
+def main() -> None:
+    die_with_parent()
+    told = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what Flower prints goes where its log goes
+
+    def say(line: str) -> None:
+        with suppress(OSError, ValueError):  # nobody listens any more
+            told.write(line + "\n")
+
+    import uvicorn
+    from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+    from flwr.superlink.main import create_app
+
+    config = _parse_superlink_lifespan_config()
+    if not config.superexec_auth_secret:
+        sys.exit("--superexec-auth-secret-file is needed: who holds the secret commands the server")
+    secret = config.superexec_auth_secret.decode("ascii").strip()
+    keep_objects_in_memory()
+    tell_failed_handshakes(say)
+    app = create_app(config, SuperLinkLifespan)
+    factory = app.state.linkstate_factory
+    gate = Gate(app, secret, lambda headers: standing(headers, factory.state, config.enable_supernode_auth), say)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            gate,
+            loop="asyncio",  # whose handshakes can be told of
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=2,
+            ssl_keyfile=config.ssl_keyfile,
+            ssl_certfile=config.ssl_certfile,
+        )
+    )
+    asyncio.run(server.serve(sockets=sockets(config.host, config.port)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A client's key: made on its machine, where the private half stays."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from pathlib import Path
+
+from torso.errors import RequestError
+from torso.federation.folder import ClientPlace, write_private
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(name: str) -> str:
+    """Names are names of files on every machine, and parts of messages."""
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"--name {name!r} is no name. Accepted: 1 to 64 letters, digits, '.', '_' and '-', not starting with '.'"
+        )
+    return name
+
+
+def make_key(place: ClientPlace, name: str) -> Path:
+    """A new pair, `keys/NAME` and `keys/NAME.pub`; the path of the public half, which goes to the server."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    check_name(name)
+    if name.endswith(".pub"):
+        raise RequestError(f"--name {name!r} ends in .pub, as files of public keys do. Give another name.")
+    private = place.key(name)
+    public = private.with_name(f"{name}.pub")
+    pair = ec.generate_private_key(ec.SECP384R1())
+    try:
+        private.parent.mkdir(mode=0o700, exist_ok=True)
+        if public.exists():
+            raise FileExistsError(public)
+        write_private(
+            private,
+            pair.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+            ),
+        )
+        line = pair.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        public.write_bytes(line + b" " + name.encode() + b"\n")
+    except FileExistsError:
+        raise RequestError(
+            f"{str(private)!r} exists already: a key is never overwritten. Give another --name, or send "
+            f"{str(public)!r} to the server's operator."
+        ) from None
+    except OSError as error:
+        raise RequestError(f"{str(private)!r} cannot be written: {error}") from None
+    return public
+
+
+def own_key(place: ClientPlace, name: str) -> Path:
+    """The private half, where this machine has one."""
+    path = place.key(check_name(name))
+    if not path.is_file():
+        raise RequestError(
+            f"{str(path)!r} does not exist: this machine has no key for {name!r}. Make one with `torso federation key "
+            f"{place.path} --name {name}`, and let the server's operator admit it."
+        )
+    return path
+
+
+def public_key(path: Path) -> bytes:
+    """The key in a file that `make_key` has written, in PEM; a private key is refused before it goes anywhere."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    expected = "Expected: a file NAME.pub that `torso federation key` has written"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{str(path)!r} cannot be read: {error}") from None
+    if b"PRIVATE KEY" in data:
+        raise RequestError(f"{str(path)!r} is a private key: it never leaves its machine. {expected}")
+    try:
+        found = serialization.load_ssh_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        found = None
+    if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(found.curve, ec.SECP384R1):
+        raise RequestError(f"{str(path)!r} is no public key on the curve P-384. {expected}")
+    return found.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def fingerprint(public: bytes) -> str:
+    """What two people compare over the telephone: the same text as `ssh-keygen -lf NAME.pub` shows."""
+    from cryptography.hazmat.primitives import serialization
+
+    found = serialization.load_pem_public_key(public)
+    line = found.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return "SHA256:" + b64encode(sha256(b64decode(line.split()[1])).digest()).decode().rstrip("=")
