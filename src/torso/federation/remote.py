@@ -267,7 +267,7 @@ class _Known:
         return {base: ("base", self.base), origin: ("origin", self.origin)}
 
 
-class _Told:
+class Telling:
     """The base of errands that tell what a visit begins with."""
 
     def __init__(self, job: Job, book: Book, told: Told) -> None:
@@ -279,7 +279,7 @@ class _Told:
         return self._known.by_digest()
 
 
-class _Visits(_Told):
+class _Visits(Telling):
     reply = "sent"
 
     def letter(self, client: int) -> Letter:
@@ -314,7 +314,7 @@ class _Visits(_Told):
         return None
 
 
-class _Exams(_Told):
+class _Exams(Telling):
     reply = "values"
 
     def __init__(self, job: Job, book: Book, told: Told, model: Tensors, names: tuple[str, ...], round: int) -> None:

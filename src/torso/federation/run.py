@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
 
 from torso.config import Config
@@ -15,11 +16,13 @@ from torso.data import Federation, Roster
 from torso.data.clients import SOURCE
 from torso.engine import OneByOne
 from torso.errors import RequestError
-from torso.federation.agreement import Agreement
+from torso.federation.agreement import Agreement, server_federation
 from torso.federation.assembly import Assembly
 from torso.federation.letters import Letter, Reply
 from torso.federation.links import ServerLink
-from torso.federation.remote import Book, Errand, Remote, _Told, standing_letter
+from torso.federation.remote import Book, Errand, Remote, Telling, standing_letter
+from torso.federation.site_data import read_test
+from torso.federation.status import note_descriptions
 from torso.learn.attacks import NoAttack
 from torso.measure import measures
 from torso.nets.bodies import GIVEN
@@ -34,6 +37,17 @@ from torso.runs.run import play
 
 AGREED = "federation.json"
 Say = Callable[[str], None]
+ServerData = Callable[[Agreement], Federation]
+"""What was agreed on → what the server has: a test set, and no sample of a client."""
+
+
+def test_set(path: Path, config: Config) -> ServerData:
+    """A test set of the server's own, from a file or folder."""
+    found = read_test(path, config.data)
+    return lambda agreement: server_federation(found, agreement, torch.device("cpu"))
+
+
+test_set.__test__ = False  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -73,12 +87,13 @@ def run_federation(
     listener: Listener | None = None,
     stop: Stop | None = None,
     say: Say = print,
-    server_data: Callable[[Agreement], Federation] | None = None,
+    server_data: ServerData | None = None,
+    describe: Path | None = None,
 ) -> Result:
     """Train, measure and record one experiment with clients that hold their own data.
 
-    `server_data`: a test set of the server's own, as a federation whose clients have nothing. Called again with
-    `resume` on a run that has ended, it brings the models to those who were not there at the end."""
+    `server_data`: a test set of the server's own (`test_set`). `describe`: a file for what clients say of themselves.
+    Called again with `resume` on a run that has ended, it brings the models to those who were not there at the end."""
     config = for_federation(config)
     charter = Charter.read(out) if resume else None
     if charter is None:
@@ -87,8 +102,10 @@ def run_federation(
         hall = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
         options = config.run.flower
         hall.gather(options.clients or config.train.min_clients, config.train.min_clients, options.wait)
+        if describe is not None:
+            note_descriptions(describe, [description for description, _ in hall.described.values()])
         if charter is None:
-            charter = _founded(hall)
+            charter = Charter(hall.run, hall.agree())
         hall.agreement = charter.agreement
         here = server_data(charter.agreement) if server_data else None
         roster = replace(charter.agreement.roster, test_samples=len(here.test.labels) if here else 0)
@@ -132,11 +149,6 @@ class _Ledger:
     def _now(self, charter: Charter) -> None:
         self.charter = charter
         charter.write(self.folder)
-
-
-def _founded(hall: Assembly) -> Charter:
-    """What those who are there agree on."""
-    return Charter(hall.run, hall.agree())
 
 
 def for_federation(config: Config) -> Config:
@@ -218,7 +230,7 @@ def _round(path: Path) -> int:
     return int(path.stem.removeprefix("round-"))
 
 
-class _Finish(_Told):
+class _Finish(Telling):
     """The run is over: a client makes its own model, and keeps it."""
 
     reply = "done"

@@ -106,16 +106,17 @@ Network: body `{body}`, head `{head}`, made by torso {torso}.
 _BY_BATCH = """
 BatchNorm of this network has no running statistics: it goes by the batch that it is given, so an answer depends on the
 {noun} that are asked about together, and a single one is answered badly. Ask in batches like those that the model
-will be judged by (the run's had up to {batch} {noun} of one client), or train with `--set model.norm=running`.
+will be judged by{batch}, or train with `--set model.norm=running`.
 """
 
 
-def page(card: Card, result: Result, names: Sequence[str]) -> str:
-    """How to use the files, for somebody who has nothing else."""
-    batch = result.job.config.measure.batch_size if result.job else 0
+def page(card: Card, result: Result | None, names: Sequence[str], more: str = "") -> str:
+    """How to use the files, for somebody who has nothing else; `more` is said behind it."""
+    batch = result.job.config.measure.batch_size if result and result.job else 0
+    said = f" (the run's had up to {batch} {card.input.noun} of one client)" if batch else ""
     head = card.head["name"]
     few = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
-    return _PAGE.format(
+    text = _PAGE.format(
         method=card.method,
         dataset=card.dataset,
         files=f"{len(names)} file{'' if len(names) == 1 else 's'}: {', '.join(few)}.",
@@ -127,5 +128,6 @@ def page(card: Card, result: Result, names: Sequence[str]) -> str:
         body=card.body,
         head=head,
         torso=card.torso,
-        statistics=_BY_BATCH.format(batch=batch, noun=card.input.noun) if card.batch_statistics else "",
+        statistics=_BY_BATCH.format(batch=said, noun=card.input.noun) if card.batch_statistics else "",
     )
+    return f"{text}\n{more}\n" if more else text

@@ -84,8 +84,9 @@ class FlowerServerLink:
             self._open = opened.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self._failure = "" if kind is None else f"the run ended with {kind.__name__}"
+    def __exit__(self, *exc: object) -> None:
+        kind = exc[0] if exc else None
+        self._failure = f"the run ended with {kind.__name__}" if isinstance(kind, type) else ""
         self._open.close()
 
     def there(self) -> dict[int, str]:

@@ -17,7 +17,7 @@ def add_to(app: typer.Typer) -> None:
 
     @app.command()
     def export(
-        folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+        folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
         out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
         clients: Annotated[
             str, typer.Option("--clients", "--client", help="Whose personal models: all, or numbers such as 0,3.")
@@ -45,11 +45,22 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Write models of a finished run as safetensors files, and a page that says how to use them."""
         load_plugins(plugin)
-        from torso.results.export import PAGE, check_empty, chosen_clients, read_samples
+        from torso.results.export import check_empty, chosen_clients, read_samples
         from torso.results.export import export as write
         from torso.runs.load import load
 
         check_empty(out)  # before data are read
+        from torso.federation.models import export_generic, export_own, is_home, is_served
+
+        if is_home(folder) or is_served(folder):
+            if clients or held or new:
+                raise RequestError(
+                    f"{str(folder)!r} is of a federation: a client's model is on that client's machine alone, and "
+                    "everybody is asked for there. Leave --clients, --held and --new out."
+                )
+            written = export_own(folder, out) if is_home(folder) else export_generic(folder, out)
+            _tell(out, written, as_json)
+            return
         if epochs is not None and new is None:
             raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
         samples = read_samples(new) if new else None
@@ -62,8 +73,14 @@ def add_to(app: typer.Typer) -> None:
             personal=not held,
             newcomer=result.newcomer(*samples, epochs=epochs) if samples else None,
         )
-        if as_json:
-            print(json.dumps({"page": str(out / PAGE), "models": [str(path) for path in written]}))
-            return
-        size = sum(path.stat().st_size for path in written) / 1e6
-        print(f"{out}: {len(written)} model{'' if len(written) == 1 else 's'}, {size:.2f} MB. Use: {out / PAGE}")
+        _tell(out, written, as_json)
+
+
+def _tell(out: Path, written: list[Path], as_json: bool) -> None:
+    from torso.results.export import PAGE
+
+    if as_json:
+        print(json.dumps({"page": str(out / PAGE), "models": [str(path) for path in written]}))
+        return
+    size = sum(path.stat().st_size for path in written) / 1e6
+    print(f"{out}: {len(written)} model{'' if len(written) == 1 else 's'}, {size:.2f} MB. Use: {out / PAGE}")

@@ -1,0 +1,73 @@
+"""Who is in a federation, and with how many samples, as far as the server knows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torso.federation.assembly import Assembly
+from torso.federation.description import Description
+from torso.federation.folder import ServerPlace
+from torso.federation.links import ServerLink
+from torso.results.checkpoint import write_text
+
+DESCRIBED = "clients.json"
+
+
+def note_descriptions(path: Path, those: list[Description]) -> None:
+    """Keep what clients have said of themselves, for a look while a run goes on."""
+    known = _noted(path)
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    known |= {
+        one.name: {
+            "train": one.train_samples,
+            "test": one.test_samples,
+            "classes": len(one.classes),
+            "input": one.input.words,
+            "torso": one.torso,
+            "torch": one.torch,
+            "said": now,
+        }
+        for one in those
+    }
+    write_text(path, json.dumps(known, indent=1) + "\n")
+
+
+def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any]]:
+    """A row for each client that is admitted (or, where nobody needs to be, connected). `link`: to ask those who are
+    there; None while a run goes on, when what they have said last stands."""
+    from torso.config import Config
+
+    path = place.private / DESCRIBED
+    there: Mapping[int, str] = {}
+    if link is not None:
+        hall = Assembly(link, Config(), "", say=lambda _: None)
+        there = hall.greet()
+        note_descriptions(path, [description for description, _ in hall.described.values()])
+    noted = _noted(path)
+    return [
+        {"name": name, "state": state, **{key: noted.get(name, {}).get(key, "") for key in _COLUMNS}}
+        for name, state in _states(place, there, noted).items()
+    ]
+
+
+_COLUMNS = ("train", "test", "classes", "input", "torso", "torch", "said")
+
+
+def _states(place: ServerPlace, there: Mapping[int, str], noted: Mapping[str, Any]) -> dict[str, str]:
+    if place.insecure:
+        return dict.fromkeys(noted, "connected") if there else {}
+    from torso.federation.flower.control import admitted
+
+    return {one.name: one.state for one in admitted(place)}
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError):
+        return {}
