@@ -27,8 +27,9 @@ def sha256(tensors: Tensors) -> str:
     return hashlib.sha256(save({name: tensor.contiguous().clone() for name, tensor in tensors.items()})).hexdigest()
 
 
-def checkpoint(folder: Path, method: str) -> Tensors:
-    task = simulate(tiny(method, *SETS))
+def checkpoint(folder: Path, method: str, *sets: str) -> Tensors:
+    """The model that accuracy was reported on at the end of a run."""
+    task = simulate(tiny(method, *(sets or SETS)))
     found = load_newest(folder / "checkpoints", task.model, None, uploads=task.config.method.server.keeps_uploads)
     assert found is not None
     return found.server.reported.model

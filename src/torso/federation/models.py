@@ -59,11 +59,12 @@ def export_own(home: Path, out: Path, run: str = "") -> list[Path]:
     if not those:
         raise RequestError(f"{str(home)!r} holds no model{f' of run {run}' if run else ''}: no run has ended here yet.")
     chosen = those[-1]
-    net = load_model(chosen.path)  # nothing is handed out that cannot be read again
+    card = load_model(chosen.path).card  # nothing is handed out that cannot be read again
+    assert card is not None
     out.mkdir(parents=True, exist_ok=True)
     written = out / f"{chosen.about.get('client', 'client')}{SUFFIX}"
     shutil.copyfile(chosen.path, written)
-    write_text(out / PAGE, page(net.card, None, [written.name], _classes(chosen.about.get("classes", ()))))
+    write_text(out / PAGE, page(card, None, [written.name], _classes(chosen.about.get("classes", ()))))
     return [written]
 
 
@@ -89,8 +90,9 @@ def export_generic(folder: Path, out: Path) -> list[Path]:
     """The server's model, and a page that says how to use it."""
     check_empty(out)
     net, classes = generic_of_run(folder)
-    written = save_model(net, out / f"generic{SUFFIX}")
-    write_text(out / PAGE, page(net.card, Result.read(folder), [written.name], _classes(classes)))
+    written, card = save_model(net, out / f"generic{SUFFIX}"), net.card
+    assert card is not None
+    write_text(out / PAGE, page(card, Result.read(folder), [written.name], _classes(classes)))
     return [written]
 
 

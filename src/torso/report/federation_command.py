@@ -181,7 +181,8 @@ def status(folder: Folder, as_json: Json = False) -> None:
     if not rows and not as_json:
         print("no client is admitted yet: torso federation admit")
         return
-    print_list(rows, as_json)
+    shown = rows if as_json else [{key: row[key] for key in row if key not in ("input", "said")} for row in rows]
+    print_list(shown, as_json)
 
 
 @_app.command()
@@ -202,10 +203,10 @@ def models(
             "client": home.name,
             "method": model.about["method"],
             "rounds": model.about["round"],
-            "before": model.about["accuracy"]["before"],
-            "after": model.about["accuracy"]["after"],
+            "before %": _rounded(model.about["accuracy"]["before"]),
+            "after %": _rounded(model.about["accuracy"]["after"]),
             "finished": model.about["finished"],
-            "file": str(model.path.relative_to(place.path)),
+            **({"file": str(model.path), "classes": model.about["classes"]} if as_json else {}),
         }
         for home in homes
         for model in models_of(home)
@@ -214,6 +215,12 @@ def models(
         print(f"no run has ended here yet ({place.path}).")
         return
     print_list(rows, as_json)
+    if not as_json:
+        print(f"accuracy on the client's own test data. To take one out: torso export {folder}/NAME --out DIR")
+
+
+def _rounded(percent: float | None) -> float | str:
+    return "" if percent is None else round(percent, 1)
 
 
 @_app.command()

@@ -32,6 +32,17 @@ def means(accuracy: Mapping[str, Accuracy]) -> str:
     return "  ".join(f"{name} {found.mean:.1f}" for name, found in accuracy.items())
 
 
+def who(round: Round) -> str:
+    """How many have answered, and how many of those who were asked have not."""
+    missing = f", {len(round.missing)} missing" if round.missing else ""
+    return f"{len(round.participants)} clients{missing}"
+
+
+def megabytes(round: Round) -> str:
+    """What has travelled so far, both ways."""
+    return f"{(round.cost.bytes_up + round.cost.bytes_down) / 1e6:.1f} MB"
+
+
 class PlainLines(Listener):
     """For logs and pipes."""
 
@@ -56,15 +67,16 @@ class PlainLines(Listener):
         left = (time.perf_counter() - self.began) / here * (self.rounds - round.round)
         parts = [
             f"{self.label}: round {round.round}/{self.rounds}",
-            f"{len(round.participants)} clients",
+            who(round),
             f"loss {round.loss:.4f}",
             f"{seconds:.2f} s",
+            megabytes(round),
             f"{left:.0f} s left",
         ]
         self._say("  ".join([*parts, *([short(self.last)] if self.last else [])]))
 
     def note(self, text: str) -> None:
-        self._say(f"{self.label}: {text}")
+        self._say(f"{self.label}: {text}" if self.label else text)
 
     def beside(self) -> Listener:
         return copy.copy(self)
@@ -107,7 +119,7 @@ class LiveBars(Listener):
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         self.last = means(accuracy) or self.last
-        news = f"{len(round.participants)} clients  loss {round.loss:.3f}  {self.last}"
+        news = f"{who(round)}  loss {round.loss:.3f}  {megabytes(round)}  {self.last}"
         self.progress.update(self.task, completed=round.round, news=news)
 
     def note(self, text: str) -> None:

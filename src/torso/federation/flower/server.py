@@ -27,7 +27,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.superlink.grid.http_grid import HttpGrid
 
 import torso
-from torso.errors import InUse, RequestError, RunFailed
+from torso.errors import InUse, PlaceLost, RequestError, RunFailed
 from torso.federation.flower.calls import TaskToken, control, in_words, runtime, said_by_flower
 from torso.federation.flower.payload import KIND, NotOurs, pack, unpack
 from torso.federation.flower.quick import nap
@@ -228,17 +228,17 @@ class _Running:
 
     def __enter__(self) -> None:
         if self._link._lost.is_set():
-            raise RunFailed("the server has given the run up: this process was silent for too long. Resume the run.")
+            raise PlaceLost("the server has given the run up: this process was silent for too long")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         place = self._link.place
         if isinstance(error, httpx.TransportError):
-            raise RunFailed(
+            raise PlaceLost(
                 f"the server at {place.own_address} is gone ({error}). Start it again with `torso federation serve "
-                f"{place.path}`, and resume the run."
+                f"{place.path}`"
             ) from None
         if isinstance(error, httpx.HTTPStatusError):
-            raise RunFailed(f"the server refuses to go on with the run: {said_by_flower(error)}") from None
+            raise PlaceLost(f"the server refuses to go on with the run: {said_by_flower(error)}") from None
 
 
 def _in_words(code: int, reason: str | None) -> str:

@@ -1,0 +1,230 @@
+"""Whatever breaks, the models are those of a run in which the same clients were absent in the same rounds."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tests.federation.absent import absent
+from tests.federation.test_bits import checkpoint, sha256
+from tests.federation.wire import CPU, Wire, homes_of, site_data
+from tests.runs.samples import tiny
+
+import torso
+from torso import Config
+from torso.errors import PlaceLost
+from torso.federation.home import Home
+from torso.federation.letters import Question
+from torso.federation.run import run_federation
+from torso.federation.versions import Versions
+from torso.measure import Accuracy
+from torso.runs.events import Listener
+from torso.runs.job import simulate
+from torso.runs.rounds import Round
+
+METHODS = ("fedavg", "fedper", "scaffold", "feddyn", "ditto", "fedrep", "mtl", "fedfomo", "fedrod-hyper", "lg-fedavg")
+SETS = ("data.partition=dirichlet-class", "data.alpha=0.5", "data.clients=5", "train.fraction=1.0", "train.rounds=4")
+SILENT = {1: {2}, 2: {0, 3}, 4: {2}}
+
+
+def config_of(method: str, *sets: str) -> Config:
+    return tiny(method, *SETS, "run.engine=one-by-one", "run.flower.clients=5", "run.flower.wait=2", *sets)
+
+
+def federated(config: Config, wire: Wire, out: Path, **more: Any) -> torso.Result:
+    return run_federation(config, wire, out, say=lambda _: None, **more)
+
+
+def assert_same(tmp_path: Path, method: str, simulated: torso.Result, real: str = "real") -> None:
+    assert sha256(checkpoint(tmp_path / real, method, *SETS)) == sha256(
+        checkpoint(tmp_path / "simulated", method, *SETS)
+    )
+    for client, network in simulated.networks(range(5)):
+        (path,) = (tmp_path / "homes" / f"client-{client}" / "models").glob("*.safetensors")
+        assert sha256(load_file(path)) == sha256(network.contents()), client
+
+
+@pytest.mark.parametrize("where", ["there", "back"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_letter_that_is_lost_makes_its_client_absent(method: str, where: str, tmp_path: Path) -> None:
+    """Also one whose reply was lost: what it has learned does not count, neither on the server nor at home."""
+
+    def lost(name: str, question: Question) -> str:
+        client = int(name.removeprefix("client-"))
+        return where if question.kind == "told" and client in SILENT.get(question.round, ()) else ""
+
+    config = config_of(method)
+    simulated = torso.run(config, tmp_path / "simulated", engine=absent(SILENT))
+    real = federated(config, Wire(homes_of(config, tmp_path / "homes"), lost), tmp_path / "real")
+    assert real.ok
+    assert_same(tmp_path, method, simulated)
+    lines = map(json.loads, (tmp_path / "real" / "history.jsonl").read_text().splitlines())
+    assert {line["round"]: set(line.get("missing", ())) for line in lines} == {
+        1: {2},
+        2: {0, 3},
+        3: set(),
+        4: {2},
+        **({5: set()} if method == "lg-fedavg" else {}),
+    }
+
+
+def test_participants_are_drawn_from_those_who_are_there(tmp_path: Path) -> None:
+    away = {2: {1, 4}, 3: {1}}
+    config = config_of("scaffold", "train.fraction=0.6")
+    simulated = torso.run(config, tmp_path / "simulated", engine=absent({}, away))
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+
+    class ComeAndGo(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.absent = {f"client-{client}" for client in away.get(round.round + 1, ())}
+
+    federated(config, wire, tmp_path / "real", listener=ComeAndGo())
+    assert_same(tmp_path, "scaffold", simulated)
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAfter(Listener):
+    def __init__(self, round: int) -> None:
+        self.last = round
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        if round.round == self.last:
+            raise Killed
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("method", ["fedper", "scaffold", "ditto", "mtl"])
+def test_a_server_that_was_killed_goes_on_from_its_checkpoint(method: str, every: int, tmp_path: Path) -> None:
+    """Its clients have gone further than the checkpoint, and some of them were restarted: they go back with it."""
+    config = config_of(method, f"run.checkpoint_every={every}")
+    simulated = torso.run(config, tmp_path / "simulated")
+    with pytest.raises(Killed):
+        federated(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", listener=KillAfter(3))
+    federated(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", resume=True)
+    assert_same(tmp_path, method, simulated)
+
+
+@pytest.mark.parametrize("method", ["fedrep", "feddyn", "fedfomo"])
+def test_what_a_client_holds_survives_its_restart(method: str, tmp_path: Path) -> None:
+    config = config_of(method)
+    simulated = torso.run(config, tmp_path / "simulated")
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+
+    class Restart(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.homes.update(homes_of(config, tmp_path / "homes"))
+
+    federated(config, wire, tmp_path / "real", listener=Restart())
+    assert_same(tmp_path, method, simulated)
+
+
+def test_a_round_that_too_few_answer_is_played_again(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def lost(name: str, question: Question) -> str:
+        if question.kind != "told" or question.round != 2 or name == "client-0":
+            return ""
+        tries.append(name)
+        return "back" if tries.count(name) < 3 else ""
+
+    config = config_of("fedper", "train.min_clients=3")
+    simulated = torso.run(config, tmp_path / "simulated")
+    real = federated(config, Wire(homes_of(config, tmp_path / "homes"), lost), tmp_path / "real")
+    assert_same(tmp_path, "fedper", simulated)
+    assert len(tries) == 12
+    assert real.cost == simulated.cost  # of rounds that have happened
+
+
+def test_without_enough_clients_the_run_waits_and_can_be_resumed(tmp_path: Path) -> None:
+    config = config_of("fedper", "train.min_clients=3", "run.flower.wait=0.5")
+    simulated = torso.run(config, tmp_path / "simulated")
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+
+    class Leave(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.absent = {"client-1", "client-2", "client-4"} if round.round == 2 else set()
+
+    with pytest.raises(
+        PlaceLost, match=r"2 clients are there and train.min_clients = 3.*torso federation run .*--resume"
+    ):
+        federated(config, wire, tmp_path / "real", listener=Leave())
+    wire.absent = set()
+    federated(config, wire, tmp_path / "real", resume=True)
+    assert_same(tmp_path, "fedper", simulated)
+
+
+def test_a_client_whose_disk_is_full_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = {(2, "client-3"), (3, "client-3")}
+    write = Versions.save
+
+    def save(self: Versions, round: int, state: Any) -> None:
+        if (round, self.folder.parts[-3]) in full:
+            import torso.federation.versions as versions
+
+            def no_space(*_: Any) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(versions, "replace_file", no_space)
+                write(self, round, state)
+        write(self, round, state)
+
+    monkeypatch.setattr(Versions, "save", save)
+    said: list[str] = []
+    config = config_of("fedrep")
+    simulated = torso.run(config, tmp_path / "simulated", engine=absent({2: {3}, 3: {3}}))
+
+    class Notes(Listener):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    federated(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", listener=Notes())
+    assert_same(tmp_path, "fedrep", simulated)
+    assert sum("client-3 has not answered" in text and "No space left" in text for text in said) == 2
+
+
+def test_who_comes_later_gets_what_a_newcomer_gets(tmp_path: Path) -> None:
+    config = config_of("fedrod-hyper")
+    simulated = torso.run(config, tmp_path / "simulated")
+    homes = homes_of(config, tmp_path / "homes")
+    wire = Wire(homes)
+    late = site_data(simulate(config_of("fedrod-hyper", "run.seed=7")), 2)
+
+    class Come(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            if round.round == 2:
+                home = Home("late", late, tmp_path / "homes" / "late", CPU, say=lambda _: None)
+                wire.homes["late"] = home
+
+    federated(config, wire, tmp_path / "real", listener=Come())
+    assert_same(tmp_path, "fedrod-hyper", simulated)
+    (path,) = (tmp_path / "homes" / "late" / "models").glob("*.safetensors")
+    wanted = simulated.newcomer(late.train.samples, late.train.labels)
+    assert sha256(load_file(path)) == sha256(wanted.contents())
+    told = [question.kind for name, question in wire.asked if name == "late"]
+    assert told == ["who", "agree", "finish"]
+
+
+def test_who_was_not_there_at_the_end_gets_its_model_later(tmp_path: Path) -> None:
+    config = config_of("fedbabu")
+    simulated = torso.run(config, tmp_path / "simulated", engine=absent({}, {4: {1}}))
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+
+    class Leave(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.absent = {"client-1"} if round.round == 3 else wire.absent
+
+    first = federated(config, wire, tmp_path / "real", listener=Leave())
+    assert first.accuracy["personalized"].clients[1] is None
+    assert not (tmp_path / "homes" / "client-1" / "models").exists()
+    wire.absent = set()
+    federated(config, wire, tmp_path / "real", resume=True)
+    assert_same(tmp_path, "fedbabu", simulated)
