@@ -167,7 +167,7 @@ def test_a_client_whose_disk_is_full_is_absent(tmp_path: Path, monkeypatch: pyte
 
     def save(self: Versions, round: int, state: Any) -> None:
         if (round, self.folder.parts[-3]) in full:
-            import torso.federation.versions as versions
+            from torso.federation import versions
 
             def no_space(*_: Any) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
