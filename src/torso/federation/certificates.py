@@ -141,7 +141,7 @@ def _check_dates(path: Path, found: x509.Certificate) -> None:
     if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
         raise RequestError(
             f"{str(path)!r} is good from {found.not_valid_before_utc:%Y-%m-%d} to "
-            f"{found.not_valid_after_utc:%Y-%m-%d}; today is {now:%Y-%m-%d}. New ones: ./certificates.sh"
+            f"{found.not_valid_after_utc:%Y-%m-%d}; today is {now:%Y-%m-%d}. Make new ones with ./certificates.sh"
         )
 
 

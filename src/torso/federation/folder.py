@@ -138,8 +138,9 @@ class ServerPlace:
         return self.private / "server.key"
 
     @property
-    def database(self) -> Path:
-        return self.private / "federation.db"
+    def nodes(self) -> Path:
+        """Whom the server knows: written by the server alone."""
+        return self.private / "admitted.json"
 
     @property
     def log(self) -> Path:

@@ -17,7 +17,8 @@ from torso.errors import RequestError, RunFailed
 from torso.federation.flower import children
 from torso.federation.flower.calls import get
 from torso.federation.flower.gate import TRAFFIC
-from torso.federation.flower.superlink import sockets
+from torso.federation.flower.nodes import read
+from torso.federation.flower.superlink import NODES, sockets
 from torso.federation.folder import ServerPlace
 
 Say = Callable[[str], None]
@@ -36,13 +37,14 @@ def serve(place: ServerPlace, say: Say | None = None) -> None:
 def serving(place: ServerPlace, say: Say) -> Iterator[subprocess.Popen[str]]:
     """The server, up and answering, in the block."""
     place.check_certificates()
+    read(place.nodes)
     _check_port(place)
     child = children.start(
         "torso.federation.flower.superlink",
         _arguments(place),
         place.log,
         place.private / "flower",
-        {},
+        {NODES: str(place.nodes)},
         stdout=subprocess.PIPE,
     )
     relay = threading.Thread(target=_relay, args=(child, say), daemon=True)
@@ -77,7 +79,7 @@ def _arguments(place: ServerPlace) -> list[str]:
         *protection,
         *("--host", place.settings.listen, "--port", str(place.settings.port)),
         *("--isolation", "process", "--disable-runtime-dependency-installation"),
-        *("--database", str(place.database), "--superexec-auth-secret-file", str(place.secret_file)),
+        *("--superexec-auth-secret-file", str(place.secret_file)),
     ]
 
 

@@ -10,11 +10,14 @@ from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from torso.federation.flower.children import die_with_parent
 from torso.federation.flower.gate import Gate, Headers, Standing
 from torso.federation.keys import fingerprint
+
+NODES = "TORSO_NODES"  # the file of `nodes`
 
 
 def standing(headers: Headers, state: Callable[[], Any], authentication: bool) -> Standing:
@@ -82,24 +85,6 @@ def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
     return True
 
 
-def keep_objects_in_memory() -> bool:
-    """Models that pass through stay out of the database file, which holds keys and node numbers. Whether Flower still
-    makes its stores where they can be replaced."""
-    import flwr.superlink.main as app
-    from flwr.server.superlink.linkstate import LinkStateFactory
-    from flwr.supercore.object_store import ObjectStoreFactory
-
-    if not hasattr(app, "get_objectstore_linkstate_factories"):
-        return False
-
-    def stores(database: str, manager: Any) -> tuple[ObjectStoreFactory, LinkStateFactory]:
-        objects = ObjectStoreFactory()
-        return objects, LinkStateFactory(database, manager, objects)
-
-    app.get_objectstore_linkstate_factories = stores
-    return True
-
-
 def sockets(host: str, port: int) -> list[socket.socket]:
     """Where the server listens: on `host`, and in any case on 127.0.0.1, from where it is commanded."""
     wanted = dict.fromkeys((host, "127.0.0.1") if host not in ("0.0.0.0", "::", "localhost") else (host,))
@@ -136,11 +121,13 @@ def main() -> None:
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
 
+    from torso.federation.flower.nodes import remember_in
+
     config = _parse_superlink_lifespan_config()
     if not config.superexec_auth_secret:
         sys.exit("--superexec-auth-secret-file is needed: who holds the secret commands the server")
     secret = config.superexec_auth_secret.decode("ascii").strip()
-    keep_objects_in_memory()
+    remember_in(Path(os.environ[NODES]))
     tell_failed_handshakes(say)
     app = create_app(config, SuperLinkLifespan)
     factory = app.state.linkstate_factory

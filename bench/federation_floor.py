@@ -1,0 +1,143 @@
+"""What a round over Flower costs when there is nothing to do: `python bench/federation_floor.py`.
+
+Clients are processes on this machine that send every message back as it is, over TLS and with keys. A round ends when
+the last answer is there. Each row is also the bytes that crossed the fleet's connections in a round (bodies and headers of HTTP;
+not what TLS adds), beside the payload: n messages down and n answers up.
+
+`unchanged` is Flower as it comes; `quick` is with the shorter waits of `torso.federation.flower.quick`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from torso.federation.flower.control import admit, traffic
+from torso.federation.flower.serve import serving
+from torso.federation.flower.server import FlowerServerLink
+from torso.federation.flower.supernode import UNCHANGED
+from torso.federation.folder import ClientPlace, ServerPlace, init
+from torso.federation.keys import make_key
+
+HERE = Path(__file__).resolve().parent
+MB = 10**6
+ECHO = """
+import sys
+from torso.federation.folder import ClientPlace
+from torso.federation.flower.client import FlowerClientLink
+with FlowerClientLink(ClientPlace.open(sys.argv[1]), sys.argv[2]) as link:
+    link.serve(lambda data: data)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@contextmanager
+def echoing(place: ServerPlace, names: list[str], unchanged: bool) -> Iterator[FlowerServerLink]:
+    """An open link with so many clients connected."""
+    environment = {**os.environ, UNCHANGED: "1" if unchanged else "0"}
+    started = [subprocess.Popen([sys.executable, "-c", ECHO, str(place.path), name], env=environment) for name in names]
+    try:
+        with FlowerServerLink(place) as link:
+            while len(link.there()) < len(names):
+                time.sleep(0.2)
+                if any(one.poll() is not None for one in started):
+                    raise SystemExit("a client has ended")
+            yield link
+    finally:
+        for one in started:
+            one.terminate()
+        for one in started:
+            one.wait()
+
+
+def crossed(place: ServerPlace) -> tuple[int, int]:
+    """Bytes and requests so far, but for signs of life."""
+    found = {path: counts for path, counts in traffic(place).items() if not path.endswith("heartbeat")}
+    return sum(c.received + c.sent for c in found.values()), sum(c.requests for c in found.values())
+
+
+def measure(place: ServerPlace, link: FlowerServerLink, size: int, rounds: int) -> dict[str, Any]:
+    nodes = link.there()
+    seconds = []
+    before = crossed(place)
+    for _ in range(rounds):
+        data = os.urandom(size)
+        began = time.perf_counter()
+        answers = dict(link.exchange(dict.fromkeys(nodes, data), 300))
+        seconds.append(time.perf_counter() - began)
+        assert all(answer == data for answer in answers.values()), answers
+    after = crossed(place)
+    payload = 2 * size * len(nodes)
+    wire = (after[0] - before[0]) / rounds
+    return {
+        "clients": len(nodes),
+        "payload_bytes": size,
+        "n": rounds,
+        "seconds": round(median(seconds), 3),
+        "seconds_range": [round(min(seconds), 3), round(max(seconds), 3)],
+        "wire_bytes": round(wire),
+        "overhead_bytes_per_client": round((wire - payload) / len(nodes)),
+        "overhead_percent": round(100 * (wire - payload) / payload, 2) if payload else None,
+        "requests_per_client": round((after[1] - before[1]) / rounds / len(nodes), 1),
+    }
+
+
+def rows(clients: list[int], sizes: list[int], rounds: int) -> Iterator[dict[str, Any]]:
+    for unchanged in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            place = init(Path(folder) / "floor", "127.0.0.1", free_port())
+            with serving(place, lambda line: None):
+                names = [f"client-{k}" for k in range(max(clients))]
+                for name in names:
+                    admit(place, make_key(ClientPlace.open(place.path), name), name)
+                for count in clients if not unchanged else clients[:1]:
+                    with echoing(place, names[:count], unchanged) as link:
+                        for size in sizes if not unchanged else sizes[:2]:
+                            n = max(rounds // 3, 2) if size >= 10 * MB or unchanged else rounds
+                            yield {"waits": "unchanged" if unchanged else "quick", **measure(place, link, size, n)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 5, 10])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[0, MB, 50 * MB], help="bytes")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=HERE / "federation_floor.json")
+    asked = parser.parse_args()
+    print(f"{'waits':>9} {'clients':>7} {'payload':>11} {'n':>3} {'s/round':>8}  {'range':<15} overhead/client")
+    found = []
+    for row in rows(asked.clients, asked.sizes, asked.rounds):
+        found.append(row)
+        low, high = row["seconds_range"]
+        print(
+            f"{row['waits']:>9} {row['clients']:>7} {row['payload_bytes']:>11,} {row['n']:>3} {row['seconds']:>8.3f}  "
+            f"{f'{low:.3f}-{high:.3f}':<15} {row['overhead_bytes_per_client']:,} bytes in "
+            f"{row['requests_per_client']} requests",
+            flush=True,
+        )
+    machine = {"cores": os.cpu_count(), "machine": platform.machine(), "system": platform.system()}
+    versions = {name: version(name) for name in ("flwr", "uvicorn", "httpx")} | {"python": platform.python_version()}
+    asked.out.write_text(json.dumps({"machine": machine, "versions": versions, "rows": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Whom the server knows, in a file that survives its restart. Everything else of Flower's state is in memory: with its
+database a message takes three times as long, and models that pass through would be written to the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+from flwr.supercore.constant import NodeStatus
+from flwr.supercore.object_store import ObjectStoreFactory
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from torso.errors import RequestError
+
+
+class Known(BaseModel):
+    """One key, as long as the federation lasts: a revoked one stays revoked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    node: int
+    owner: str
+    public_key: str
+    registered_at: str
+    last_deactivated_at: str = ""
+    revoked_at: str = ""
+
+
+_FILE = TypeAdapter(list[Known])
+
+
+def read(path: Path) -> list[Known]:
+    try:
+        return _FILE.validate_json(path.read_bytes()) if path.exists() else []
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"]) or "the file"
+        raise RequestError(f"{str(path)!r}: {where} is not what the server has written: {first['msg']}") from None
+    except OSError as error:
+        raise RequestError(f"{str(path)!r} cannot be read: {error}") from None
+
+
+def write(path: Path, known: list[Known]) -> None:
+    """All of it, or nothing."""
+    temporary = path.with_suffix(".new")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(_FILE.dump_json(known, indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class RememberedNodes(InMemoryLinkState):
+    """Flower's state in memory, whose nodes are those of a file and go back to it."""
+
+    def __init__(self, path: Path, manager: Any, objects: Any) -> None:
+        super().__init__(manager, objects)
+        self._path = path
+        for one in read(path):
+            self._restore(one)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> int:
+        with self.lock:
+            number = super().create_node(*args, **kwargs)
+            self._write()
+            return number
+
+    def delete_node(self, *args: Any, **kwargs: Any) -> None:
+        with self.lock:
+            super().delete_node(*args, **kwargs)
+            self._write()
+
+    def _restore(self, one: Known) -> None:
+        """Who was connected says so himself within seconds."""
+        status = NodeStatus.OFFLINE if one.last_deactivated_at else NodeStatus.REGISTERED
+        self.nodes[one.node] = NodeInfo(
+            node_id=one.node,
+            owner_aid=one.owner,
+            owner_name=one.owner,
+            status=NodeStatus.UNREGISTERED if one.revoked_at else status,
+            registered_at=one.registered_at,
+            last_deactivated_at=one.last_deactivated_at,
+            unregistered_at=one.revoked_at,
+            public_key=one.public_key.encode("ascii"),
+            name=one.name,
+        )
+        self.node_public_key_to_node_id[one.public_key.encode("ascii")] = one.node
+        self.owner_to_node_ids.setdefault(one.owner, set()).add(one.node)
+
+    def _write(self) -> None:
+        write(self._path, [_known(node) for node in self.nodes.values() if node.name])
+
+
+def _known(node: NodeInfo) -> Known:
+    return Known(
+        name=node.name,
+        node=node.node_id,
+        owner=node.owner_aid,
+        public_key=node.public_key.decode("ascii"),
+        registered_at=node.registered_at,
+        last_deactivated_at=node.last_deactivated_at or node.last_activated_at,
+        revoked_at=node.unregistered_at,
+    )
+
+
+def remember_in(path: Path) -> None:
+    """Let the server that is about to be made use such a state."""
+    import flwr.superlink.main as app
+
+    if not hasattr(app, "get_objectstore_linkstate_factories"):
+        raise SystemExit("this version of Flower makes its state elsewhere: Torso does not know it yet")
+
+    def stores(database: str, manager: Any) -> tuple[ObjectStoreFactory, LinkStateFactory]:
+        objects = ObjectStoreFactory()
+        factory = LinkStateFactory(database, manager, objects)
+        factory.state_instance = RememberedNodes(path, manager, objects.store())
+        return objects, factory
+
+    app.get_objectstore_linkstate_factories = stores
