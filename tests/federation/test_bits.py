@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save
-from tests.federation.wire import Wire, homes_of
+from tests.federation.at_home import Wire, homes_of
 from tests.runs.samples import tiny
 
 import torso

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 from tests.federation.absent import absent
+from tests.federation.at_home import CPU, Wire, homes_of, site_data
 from tests.federation.test_bits import checkpoint, sha256
-from tests.federation.wire import CPU, Wire, homes_of, site_data
 from tests.runs.samples import tiny
 
 import torso
