@@ -213,6 +213,20 @@ def test_who_comes_later_gets_what_a_newcomer_gets(tmp_path: Path) -> None:
     assert told == ["who", "agree", "finish"]
 
 
+def test_who_comes_later_does_not_stand_in_for_one_who_trains(tmp_path: Path) -> None:
+    config = config_of("fedbabu", "train.min_clients=3", "run.flower.wait=0.5")
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+    late = site_data(simulate(config_of("fedbabu", "run.seed=7")), 2)
+
+    class TakeTurns(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.absent = {"client-1", "client-2", "client-4"}
+            wire.homes["late"] = Home("late", late, tmp_path / "homes" / "late", CPU, say=lambda _: None)
+
+    with pytest.raises(PlaceLost, match=r"2 clients are there and train.min_clients = 3"):
+        federated(config, wire, tmp_path / "real", listener=TakeTurns())
+
+
 def test_who_was_not_there_at_the_end_gets_its_model_later(tmp_path: Path) -> None:
     config = config_of("fedbabu")
     simulated = torso.run(config, tmp_path / "simulated", engine=absent({}, {4: {1}}))

@@ -124,10 +124,10 @@ class Remote:
             self.local.__exit__(*exc)
 
     def present(self) -> Collection[int]:
-        least, late = self.job.config.train.min_clients, set(self.job.roster.newcomers.tolist())
+        least, training = self.job.config.train.min_clients, set(self.job.roster.training.tolist())
         until = time.monotonic() + self.wait
         told = False
-        while len(here := self.seats.taken().keys() - late) < least:
+        while len(here := self.seats.taken().keys() & training) < least:  # who came later does not train
             if time.monotonic() > until:
                 raise PlaceLost(
                     f"{len(here)} clients are there and train.min_clients = {least}; waited {self.wait:.0f} s "
