@@ -127,4 +127,6 @@ def _told(config: Config, federation: Federation) -> str:
         f"# A federation of the {federation.clients} clients that were simulated with data.source = {dealt.source!r}, "
         f"data.partition = {dealt.partition!r}, run.seed = {config.run.seed}.\n"
     )
-    return head + config.model_copy(update={"data": data}).as_toml()
+    everybody = config.run.flower.model_copy(update={"clients": federation.clients})  # to wait for: the run is theirs
+    run = config.run.model_copy(update={"flower": everybody})
+    return head + config.model_copy(update={"data": data, "run": run}).as_toml()

@@ -3,16 +3,23 @@
 CONFIG = """\
 # The run: `torso federation run DIR` sends it to the clients that are there. Every key: docs/reference.md
 [method]
-name = "fedbabu"
+name = "fedbabu"       # torso methods
 
 [model]
-body = "mlp"
+body = "mlp"           # torso models
 
 [train]
 rounds = 20
 local_epochs = 5
 batch_size = 10
 lr = 0.1
+fraction = 1.0         # of the clients that are there take part in a round
+min_clients = 2        # have to answer in a round, or it is repeated
+
+[run.flower]
+clients = 2            # are waited for before the first round; who comes later gets a model, and does not train
+wait = 600.0           # seconds: for them, and for those who leave
+deadline = 600.0       # seconds that a client has in a round
 """
 
 README = """\
@@ -30,7 +37,9 @@ authority of your own.
 
 In another terminal, for every client, once:
 
-    torso federation admit . clinic-3.pub --name clinic-3
+    torso federation admit . clinic-3.pub
+
+It prints the fingerprint of the key: compare it with what the client's people see, by telephone.
 
 Then, as often as you like:
 
@@ -47,8 +56,12 @@ Copy the folder `client` to the machine, and there, once:
 This writes `client/keys/clinic-3`, which never leaves the machine, and `client/keys/clinic-3.pub`, which you send to
 the server's operator. When the key is admitted:
 
-    torso federation join client --data PATH --name clinic-3
-    torso federation models client    # what this machine has
+    torso federation join client --name clinic-3 --data PATH     # a folder of images, .csv or .npz; until Ctrl-C
+
+When a run is over:
+
+    torso federation models client                              # the models that this machine has
+    torso export client/clinic-3 --out clinic-3-model            # the newest, and how to use it
 """
 
 CERTIFICATES = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torso.data import Floats, Input, Pixels, Tokens
 from torso.nets import Tensors
 from torso.runs.job import Job
 from torso.runs.stages import Stage
@@ -10,23 +11,46 @@ from torso.server.state import bytes_of
 
 def what_leaves(job: Job, client: int, name: str) -> str:
     """For the person at a client, once, before the first round."""
-    config, roster = job.config, job.roster
-    own = f"its number of training samples ({roster.sizes[client]}) and its mean loss"
-    lines = [f"{name} takes part in a run of {config.method.name}, {job.rounds} rounds. What this machine sends:"]
+    method, late = job.config.method.name, client in job.roster.newcomers
+    lines = [
+        f"{name} comes to a run of {method} that has begun: it gets a model at the end. What this machine sends:"
+        if late
+        else f"{name} takes part in a run of {method}, {job.rounds} rounds. What this machine sends:",
+        f"- so far: {_description(job.roster.input)}",
+        *(["- nothing more"] if late else _while_it_runs(job, client)),
+    ]
+    stays = ["samples", "labels"]
+    if not tells_class_counts(job):
+        stays.append("class counts")
+    stays += sorted({part for stage in job.plan for part in _kept(stage)})
+    if not job.plan[-1].method.server.keeps_uploads:
+        stays.append("its personal model")
+    lines.append(f"What stays here: {', '.join(stays)}.")
+    return "\n".join(lines)
+
+
+def _description(input: Input) -> str:
+    """What every client has told before the terms of a run reach it (`description.py`)."""
+    told = ["its name", "versions of Torso and torch", "names of its classes"]
+    if isinstance(input, Floats) and input.names:
+        told.append("names of its columns")
+    told += [f"the kind of its samples ({input.words})", "their numbers for training and testing"]
+    if not isinstance(input, Tokens):
+        told.append(f"sums of their values and squares by {'channel' if isinstance(input, Pixels) else 'feature'}")
+    return ", ".join(told)
+
+
+def _while_it_runs(job: Job, client: int) -> list[str]:
+    lines, own = [], f"its number of training samples ({job.roster.sizes[client]}), its mean loss"
     for stage in job.plan:
-        asked, _ = stage.method.start.uploads(job.net, roster.classes)
+        asked, _ = stage.method.start.uploads(job.net, job.roster.classes)
         if asked != "nothing":
             lines.append(f"- before the first round: {asked}, which tell how many samples of each class it has")
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
             lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model)}, {own}")
-    lines.append(
-        f"- when asked to measure: its accuracies ({', '.join(config.measure.names)}) and its number of test samples"
-    )
-    kept = sorted({part for stage in job.plan for part in _kept(stage)})
-    stays = ["samples", "labels", *([] if tells_class_counts(job) else ["class counts"]), *kept]
-    lines.append(f"What stays here: {', '.join(stays)}.")
-    return "\n".join(lines)
+    names = ", ".join(job.config.measure.names)
+    return [*lines, f"- when asked to measure: its accuracies ({names}), its number of test samples"]
 
 
 def tells_class_counts(job: Job) -> bool:

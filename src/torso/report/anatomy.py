@@ -113,9 +113,17 @@ def explain(name: str) -> list[tuple[str, str]]:
         lines.append(("server_data", f"after each round the server trains {method.server_data} on data of its own"))
     if method.meta_data:
         lines.append(("meta_data", "clients train on the server's balanced images too"))
-    lines += [("travels", found.travels), ("client keeps", found.keeps)]
+    lines += [("travels", found.travels), ("client keeps", found.keeps), ("class counts", class_counts(method))]
     size = f"down {found.bytes_down:,}, up {found.bytes_up:,} (per participant and round, 4convNet, 10 classes)"
     return [*lines, ("bytes", size)]
+
+
+def class_counts(method: Method, body: str = "conv4", classes: int = 10) -> str:
+    """Whether the server learns how many samples of each class a client has. Rounds never tell it."""
+    sent, _ = method.start.uploads(build(body, classes, (3, 32, 32), method.head), classes)
+    if sent == "nothing":
+        return "stay with the client"
+    return f"leave with the {sent}, once, before the first round"
 
 
 def _training(method: Method) -> str:

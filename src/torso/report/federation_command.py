@@ -83,10 +83,11 @@ def key(folder: Client, name: Name) -> None:
     """Make this client's key. The private half never leaves this machine; send the other to the server's operator."""
     _needs_flower()
     from torso.federation.folder import ClientPlace
-    from torso.federation.keys import make_key
+    from torso.federation.keys import fingerprint, make_key, public_key
 
     public = make_key(ClientPlace.open(folder), name)
-    print(f"{public}: send this file to the server's operator (torso federation admit).")
+    print(f"{public}: send this file to the server's operator, who admits it. To compare by telephone:")
+    print(fingerprint(public_key(public)))
 
 
 @_app.command()
@@ -101,18 +102,18 @@ def admit(
     from torso.federation.folder import ServerPlace
 
     found = let_in(ServerPlace.open(folder), public, name or public.stem)
-    print(f"{found.name} is admitted.")
+    print(f"{found.name} is admitted, with the key {found.fingerprint}")
 
 
 @_app.command()
 def revoke(folder: Folder, name: Annotated[str, typer.Argument(metavar="NAME", help="The client's name.")]) -> None:
-    """Let a client in no more; it is cut off at once."""
+    """Let a client in no more; it is cut off at once, and its key is good for nothing from then on."""
     _needs_flower()
     from torso.federation.flower.control import revoke as shut_out
     from torso.federation.folder import ServerPlace
 
     shut_out(ServerPlace.open(folder), name)
-    print(f"{name} is let in no more.")
+    print(f"{name} is revoked: it is cut off, and its key is not let in again.")
 
 
 @_app.command()
@@ -134,6 +135,7 @@ def join(
     import torch
 
     from torso.config import Config
+    from torso.federation.flower.children import terminated_as_interrupted
     from torso.federation.flower.client import FlowerClientLink
     from torso.federation.folder import ClientPlace
     from torso.federation.home import Home
@@ -150,7 +152,7 @@ def join(
     for remark in found.remarks:
         _say(remark)
     home = Home(name, found, place.path / name, device_named(device), _say)
-    with FlowerClientLink(place, name, _say) as link:
+    with terminated_as_interrupted(), FlowerClientLink(place, name, _say) as link:
         if place.insecure:
             _warn("no TLS, no authentication: whoever is in between can read and change everything.")
         _say(
@@ -160,6 +162,7 @@ def join(
         try:
             link.serve(home.answer)
         except KeyboardInterrupt:
+            _say(f"{name} has left. What it holds is in {home.folder}: with it, it can come back to a run.")
             raise typer.Exit from None
 
 
@@ -245,7 +248,11 @@ def _add_run(watching: Watching) -> None:
     @_app.command()
     def run(
         config: Annotated[
-            Path, typer.Argument(metavar="CONFIG.toml|DIR", help="A config, or a federation's folder with its own.")
+            Path,
+            typer.Argument(
+                metavar="CONFIG.toml|DIR",
+                help="A config, or a federation's folder: with the config in there, or with that of the run to resume.",
+            ),
         ],
         at: Annotated[
             Path | None,
@@ -278,7 +285,9 @@ def _add_run(watching: Watching) -> None:
         if resume and out is None:
             raise RequestError("--resume needs --out, the folder of the run to continue.")
         place = ServerPlace.open(_federation_of(config, at))
-        experiment = Config.load(config / "config.toml" if config.is_dir() else config, sets)
+        if config.is_dir():
+            config = (out if resume and out is not None else config) / "config.toml"
+        experiment = Config.load(config, sets)
         link = FlowerServerLink(place)
         name = f"{experiment.method.name}-federation"
         with own_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import httpx
 
@@ -28,7 +26,7 @@ _PATIENCE = 120.0  # seconds until it answers; importing Flower takes two on a q
 def serve(place: ServerPlace, say: Say | None = None) -> None:
     """Run the server until somebody interrupts or ends this process; every refusal is one line."""
     say = say or _print
-    with _terminated_as_interrupted(), serving(place, say) as child, suppress(KeyboardInterrupt):
+    with children.terminated_as_interrupted(), serving(place, say) as child, suppress(KeyboardInterrupt):
         child.wait()
         raise RunFailed(f"the server has ended by itself. Its last words:\n{children.tail(place.log)}")
 
@@ -126,20 +124,3 @@ def _print(line: str) -> None:
 
     Console(soft_wrap=True, highlight=False).print(line)
     sys.stdout.flush()
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends us in order, too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

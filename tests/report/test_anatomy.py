@@ -1,0 +1,23 @@
+"""What `torso methods show` says of a method is what the method does."""
+
+from __future__ import annotations
+
+import json
+
+from tests.conftest import Torso
+
+from torso.methods import methods
+from torso.report.anatomy import class_counts
+
+
+def test_class_counts_leave_with_the_class_sums_of_fedncm_and_with_nothing_else() -> None:
+    told = {name for name, method in methods.items() if class_counts(method, "mlp") != "stay with the client"}
+    asks = {name for name, method in methods.items() if type(method.start).__name__ == "ClassMeans"}
+    assert told == asks
+    assert {"fedncm", "fedncm-ft"} <= told
+
+
+def test_the_rules_of_a_method_say_whether_class_counts_leave(torso: Torso) -> None:
+    said = {name: json.loads(torso("methods", "show", name, "--json").out) for name in ("fedncm", "fedrod-hyper")}
+    assert said["fedncm"]["class counts"] == "leave with the class sums, once, before the first round"
+    assert said["fedrod-hyper"]["class counts"] == "stay with the client"
