@@ -18,7 +18,9 @@ from torso.nets import Tensors
 from torso.runs.job import Job
 
 _GREETING = 30.0  # seconds that a client has to say who it is, or to read the terms of a run
-_LOOK = 0.2
+_STILL = 5.0  # seconds in which one who is there answers to its name
+_LOOK = 0.2  # seconds between two looks at who has come
+_WHO = Letter(Question(kind="who")).encode()
 
 Described = tuple[Description, Tensors]
 
@@ -43,18 +45,32 @@ class Assembly:
         return self.agreement.names[client] if self.agreement else f"client {client}"
 
     def greet(self) -> Mapping[int, str]:
-        """Ask those who have come since the last look who they are; everybody who is there, by connection."""
+        """Ask those who have come since the last look who they are; everybody who is there, by connection.
+
+        Who has gone is forgotten: when it is back, it may be another."""
         there = self.link.there()
+        self.described = {node: found for node, found in self.described.items() if node in there}
+        self.refused = {node: reason for node, reason in self.refused.items() if node in there}
         new = [node for node in there if node not in self.described and node not in self.refused]
-        letter = Letter(Question(kind="who")).encode()
-        for node, answer in self.link.exchange(dict.fromkeys(new, letter), _GREETING) if new else ():
+        for node, answer in self.link.exchange(dict.fromkeys(new, _WHO), _GREETING) if new else ():
             try:
-                self.described[node] = _introduced(answer, there[node], [d.name for d, _ in self.described.values()])
+                self._introduce(node, _introduced(answer, there[node]))
             except RequestError as error:
                 if isinstance(answer, Silence):
                     continue  # asked again at the next look
                 self._refuse(node, there[node] or f"connection {node}", str(error))
         return there
+
+    def _introduce(self, node: int, found: Described) -> None:
+        """A name is one client's. Where no key stands for it, who was there before must still answer to it."""
+        name = found[0].name
+        before = next((other for other, (one, _) in self.described.items() if one.name == name), None)
+        if before is not None:
+            answers = [not isinstance(answer, Silence) for _, answer in self.link.exchange({before: _WHO}, _STILL)]
+            if any(answers):
+                raise RequestError(f"there is a client {name!r} already. Expected: a name of its own")
+            del self.described[before]
+        self.described[node] = found
 
     def gather(self, wanted: int, least: int, seconds: float) -> None:
         """Wait until so many clients are there; go on with fewer, if enough, when the time is over."""
@@ -75,8 +91,6 @@ class Assembly:
                 told = len(here)
                 self.say(f"waiting for clients: {told} of {wanted} are there")
             time.sleep(_LOOK)
-        for gone in [node for node in self.described if node not in there]:
-            del self.described[gone]
 
     def agree(self) -> Agreement:
         """What those who are there agree on; who does not fit is told why, and the run goes on without."""
@@ -183,7 +197,7 @@ def _read(answer: bytes | Silence) -> Reply | str:
         return str(error)
 
 
-def _introduced(answer: bytes | Silence, admitted: str, others: list[str]) -> Described:
+def _introduced(answer: bytes | Silence, admitted: str) -> Described:
     """What a client says of itself; `admitted` is the name that its key stands for."""
     reply = _read(answer)
     if isinstance(reply, str) or reply.said.kind != "described":
@@ -196,6 +210,4 @@ def _introduced(answer: bytes | Silence, admitted: str, others: list[str]) -> De
         raise RequestError(f"its description cannot be read: {where}: {first['msg']}") from None
     if admitted and description.name != admitted:
         raise RequestError(f"it calls itself {description.name!r}, and its key was admitted as {admitted!r}")
-    if description.name in others:
-        raise RequestError(f"there is a client {description.name!r} already. Expected: a name of its own")
     return description, reply.tensors

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from torso.config import Config
@@ -129,7 +128,7 @@ class Home:
             return self._answers[letter.question.kind](letter)
         except Lacks as lacks:
             return Reply(Said(kind="lacks", lacks=lacks.digests))
-        except (TorsoError, ValidationError, OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        except Exception as error:  # whatever a server may ask: the others' run must not hang on it, nor this client
             reason = " ".join(f"{'' if isinstance(error, TorsoError) else f'{type(error).__name__}: '}{error}".split())
             self.say(f"could not answer: {reason}")
             return failed(reason[:2000])
@@ -207,6 +206,7 @@ class Home:
         told = seat.hear(letter)
         held = seat.held(question.model_copy(update={"round": told.round}))
         seat.versions.tidy(question.since, question.anchor)
+        self.say(f"round {told.round}: training")
         began = time.perf_counter()
         sent, left = seat.site.visit(told, held)
         seat.versions.save(told.round, left)  # before anybody is told: an answer that counts can be gone on from

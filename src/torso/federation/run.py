@@ -89,10 +89,12 @@ def run_federation(
     say: Say = print,
     server_data: ServerData | None = None,
     describe: Path | None = None,
+    command: str = "torso federation run",
 ) -> Result:
     """Train, measure and record one experiment with clients that hold their own data.
 
     `server_data`: a test set of the server's own (`test_set`). `describe`: a file for what clients say of themselves.
+    `command`: what a person would type to go on.
     Called again with `resume` on a run that has ended, it brings the models to those who were not there at the end."""
     config = for_federation(config)
     charter = Charter.read(out) if resume else None
@@ -127,10 +129,15 @@ def run_federation(
                     result = Result.read(out)
                 else:
                     _remember(book, folder, job)
-                    result = play(job, engine, folder, resume, listener, stop, "torso federation run")
+                    result = play(job, engine, folder, resume, listener, stop, command)
                 if result.ok:
                     _remember(book, folder, job)
-                    deliver(job, engine, hall, book, folder, ledger, say)
+                    missing = deliver(job, engine, hall, book, folder, ledger)
+                    for note in engine.repaired():
+                        say(note)
+                    if missing:
+                        again = f"{command} {out / 'config.toml'} --out {out} --resume"
+                        say(f"without a model yet: {', '.join(missing)}. When they are there: {again}")
         return result
 
 
@@ -250,8 +257,9 @@ class _Finish(Telling):
         return False
 
 
-def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFolder, ledger: _Ledger, say: Say) -> None:
-    """Every client that is there gets its own model: those that trained, and those that came later."""
+def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFolder, ledger: _Ledger) -> list[str]:
+    """Every client that is there gets its own model: those that trained, and those that came later. The names of those
+    that still have none."""
     found = _newest(folder, job)
     assert found is not None
     state = found.state
@@ -262,11 +270,4 @@ def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFol
     for client, made in engine.ask(errand, waiting):
         if made:
             ledger.delivered(hall.name(client))
-    for note in engine.repaired():
-        say(note)
-    missing = [name for name in ledger.charter.agreement.names if name not in ledger.charter.delivered]
-    if missing:
-        say(
-            f"without a model yet: {', '.join(missing)}. When they are there: torso federation run --out {folder.path} "
-            "--resume"
-        )
+    return [name for name in ledger.charter.agreement.names if name not in ledger.charter.delivered]

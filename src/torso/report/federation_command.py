@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -301,6 +302,7 @@ def _add_run(watching: Watching) -> None:
                 say=listener.note if not quiet else (lambda _: None),
                 server_data=None if test is None else test_set(test, experiment),
                 describe=place.private / "clients.json",
+                command=f"torso federation run --at {shlex.quote(str(place.path))}",
             )
         print_results([result], as_json, result.as_json())
         raise typer.Exit(0 if result.ok else 1)
