@@ -229,8 +229,11 @@ def _rounded(percent: float | None) -> float | str:
 
 @_app.command()
 def split(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="A run that can be simulated.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG.toml]", help="A run that can be simulated; left out: the defaults."),
+    ] = None,
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:

@@ -1,0 +1,233 @@
+"""docs/federation.md as it is written: a server and two clients, each in a network namespace of its own, and every
+command of the page in its order. What the page shows is what is said, but for numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.federation.flower import ENVIRONMENT, PATIENCE, wait_until
+
+from torso.results.result import Result
+
+pytestmark = pytest.mark.xdist_group("federation")
+pytest.importorskip("flwr", reason="the extra flower is not installed")
+
+PAGE = Path(__file__).parents[2] / "docs" / "federation.md"
+ADDRESS = "10.0.0.1"  # the server's, on the page and in its namespace
+CLIENTS = ("clinic-1", "clinic-2")
+BLOCK = re.compile(r"^```(?:console|text (\S+))\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PROMPT = re.compile(r"(server|clinic-\d)\$ (.*)")
+FOR_EVER = ("torso federation serve", "torso federation join")
+LITERAL_OR_NOT = re.compile(rf"(clinic-\d|{re.escape(ADDRESS)}:9092|…|\d+(?:\.\d+)?|─+|\s+)")
+COPY = """#!/bin/sh
+# Files from one machine to another, as scp does it between hosts: HOST:PATH is PATH in the folder of the host.
+for word; do case "$word" in *:*) set -- "$@" "{machines}/${{word%%:*}}/${{word#*:}}";; *) set -- "$@" "$word";; esac; shift; done
+exec cp "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command on a machine, or (no command) what the one that runs there for ever says next."""
+
+    machine: str
+    command: str
+    shown: tuple[str, ...]
+
+
+def steps(page: str) -> list[Step]:
+    found: list[tuple[str, str, list[str]]] = []
+    for speaker, block in BLOCK.findall(page):
+        if speaker:
+            found.append((speaker, "", []))
+        for line in block.replace("\\\n", " ").splitlines():
+            if typed := PROMPT.fullmatch(line):
+                found.append((*typed.groups(), []))
+            elif line.strip() and not line.startswith("$ "):
+                found[-1][2].append(line)
+    return [Step(machine, command, tuple(shown)) for machine, command, shown in found]
+
+
+def pattern(line: str) -> re.Pattern[str]:
+    """The line with any numbers, any space, and anything for `…`."""
+    anything = {"…": ".*", "─": "─+", " ": r"\s+"}
+
+    def loose(piece: str) -> str:
+        if re.fullmatch(r"\d+(\.\d+)?", piece):
+            return r"[\d.]+"
+        return anything.get(piece[:1].replace("\t", " "), re.escape(piece))
+
+    return re.compile("".join(map(loose, filter(None, LITERAL_OR_NOT.split(line.strip())))))
+
+
+def not_said(shown: tuple[str, ...], said: str) -> str:
+    """The first line of a page that was not said after those before it; "": all were."""
+    lines = iter(said.splitlines())
+    for wanted in shown:
+        look = pattern(wanted)
+        if not any(look.search(line) for line in lines):
+            return wanted
+    return ""
+
+
+@dataclass
+class Machine:
+    name: str
+    namespace: str
+    folder: Path
+    environment: dict[str, str]
+    running: subprocess.Popen[bytes] | None = None
+    logs: list[Path] = field(default_factory=list)
+    heard: int = 0  # characters of the newest log that have been looked at
+
+    def call(self, step: Step) -> None:
+        done = subprocess.run(
+            self._words(step.command), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240
+        )
+        said = done.stderr + done.stdout
+        assert done.returncode == 0, f"{step.command}\n{said}"
+        assert not not_said(step.shown, said), f"{step.command}\nnot said: {not_said(step.shown, said)}\nbut: {said}"
+
+    def start(self, step: Step) -> None:
+        assert self.running is None, f"{self.name} is busy"
+        self.logs.append(self.folder / f"said-{len(self.logs)}")
+        with self.logs[-1].open("wb") as log:
+            self.running = subprocess.Popen(
+                self._words(f"exec {step.command}"),
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.listen(step)
+
+    def listen(self, step: Step) -> None:
+        """Wait until what runs here has said what the page shows; `^C` interrupts it."""
+        assert self.running is not None
+        shown = step.shown
+        if shown[:1] == ("^C",):
+            self.signal(signal.SIGINT)
+            shown = shown[1:]
+        try:
+            wait_until(f"{shown} on {self.name}", lambda: not not_said(shown, self.said) or self._has_ended())
+        finally:
+            wrong = not_said(shown, self.said)
+        assert not wrong, f"{self.name} did not say: {wrong}\nbut: {self.said}"
+        if step.shown[:1] == ("^C",):
+            self.running.wait(PATIENCE)
+        if self._has_ended():
+            self.running = None
+
+    @property
+    def said(self) -> str:
+        return self.logs[-1].read_text(encoding="utf-8", errors="replace")
+
+    def _has_ended(self) -> bool:
+        return self.running is None or self.running.poll() is not None
+
+    def _words(self, command: str) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace, "sh", "-c", command]
+
+    def signal(self, number: int) -> None:
+        if self.running is not None and self.running.poll() is None:
+            os.killpg(self.running.pid, number)
+
+    def open_ports(self) -> set[int]:
+        """Those at which others could reach this machine."""
+        words = self._words("cat /proc/net/tcp /proc/net/tcp6")
+        table = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+        rows = [line.split() for line in table.splitlines() if ":" in line]
+        listening = [row[1].split(":") for row in rows if row[3] == "0A"]
+        loopback = ("0100007F", "00000000000000000000000001000000")
+        return {int(port, 16) for address, port in listening if address not in loopback}
+
+
+def ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+def wire(server: str, namespaces: list[str]) -> None:
+    """Every client has a wire to the server, and to nobody else."""
+    for namespace in (server, *namespaces):
+        ip("netns", "add", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+    for number, namespace in enumerate(namespaces, start=2):
+        here, own = f"to-{number}", f"10.0.0.{number}"
+        ip("link", "add", here, "netns", server, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        for where, device, mine, other in ((server, here, ADDRESS, own), (namespace, "eth0", own, ADDRESS)):
+            ip("-n", where, "address", "add", mine, "peer", other, "dev", device)
+            ip("-n", where, "link", "set", device, "up")
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
+    for tool in ("ip", "openssl"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"there is no {tool} here")
+    names = ("server", *CLIENTS)
+    spaces = {name: f"torso-{os.getpid()}-{name}" for name in names}
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    script(tools / "torso", f'#!/bin/sh\nexec "{sys.executable}" -m torso "$@"\n')
+    script(tools / "scp", COPY.format(machines=tmp_path / "machines"))
+    environment = {**ENVIRONMENT, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "120"}
+    found: dict[str, Machine] = {}
+    try:
+        try:
+            wire(spaces["server"], [spaces[name] for name in CLIENTS])
+        except OSError as error:
+            pytest.skip(f"network namespaces cannot be made here ({error})")
+        for name in names:
+            folder = tmp_path / "machines" / name
+            folder.mkdir(parents=True)
+            found[name] = Machine(name, spaces[name], folder, environment)
+        yield found
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            for machine in reversed(found.values()):
+                machine.signal(number)
+            _wait_a_little(lambda: all(machine.running is None or machine.running.poll() is not None for machine in found.values()))
+        for space in spaces.values():
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False, timeout=PATIENCE)
+
+
+def _wait_a_little(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def test_the_page_on_federations_works_as_written(machines: dict[str, Machine]) -> None:
+    server = machines["server"]
+    for step in steps(PAGE.read_text(encoding="utf-8")):
+        machine = machines[step.machine]
+        if not step.command:
+            machine.listen(step)
+        elif step.command.startswith(FOR_EVER):
+            machine.start(step)
+        else:
+            machine.call(step)
+        if step.command.startswith("torso federation run"):  # everybody is connected
+            assert server.open_ports() == {9092}
+            assert [machines[name].open_ports() for name in CLIENTS] == [set(), set()]
+    real, simulated = (Result.read(server.folder / "runs" / name) for name in ("first", "simulated"))
+    assert real.accuracy == simulated.accuracy
