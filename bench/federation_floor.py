@@ -1,8 +1,8 @@
 """What a round over Flower costs when there is nothing to do: `python bench/federation_floor.py`.
 
 Clients are processes on this machine that answer every message with as many random bytes, over TLS and with keys. A
-round ends when the last answer is there. Each row also tells what crossed the fleet's connections beside the payload (bodies
-and headers of HTTP; not what TLS adds): n messages down, n answers up, and looks for messages in between.
+round ends when the last answer is there. Each row also tells what crossed the fleet's connections beside the payload
+(bodies and headers of HTTP; not what TLS adds): n messages down, n answers up, and looks for messages in between.
 
 `unchanged` is Flower as it comes; `quick` is with the shorter waits of `torso.federation.flower.quick`.
 """

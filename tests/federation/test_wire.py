@@ -30,7 +30,7 @@ from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from tests.federation.wire import PATIENCE, free_port, joined, until
+from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 
 from torso import RequestError, RunFailed
 from torso.errors import InUse
@@ -58,6 +58,7 @@ class Running:
 
     place: ServerPlace
     said: list[str] = field(default_factory=list)
+    joined: dict[str, Joined] = field(default_factory=dict)
 
     @property
     def client(self) -> ClientPlace:
@@ -77,7 +78,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with serving(place, found.said.append), ExitStack() as clients:
         for name in NAMES:
             found.admit(name)
-            clients.enter_context(joined(found.client, name))
+            found.joined[name] = clients.enter_context(joined(found.client, name))
         yield found
 
 
@@ -136,6 +137,16 @@ def test_an_answer_that_fails_is_told_without_what_is_private(link: FlowerServer
 def test_who_is_too_late_is_silent_and_heard_again(link: FlowerServerLink) -> None:
     assert ask(link, "client-1", b"sleep 3", seconds=0.5) == Silence("it has not answered within 0.5 s")
     assert ask(link, "client-1", b"abc") == b"cba"
+
+
+def test_a_message_that_came_too_late_is_not_delivered(running: Running, link: FlowerServerLink) -> None:
+    """Its client was busy with another message; when it is free, this one has been withdrawn."""
+    node, got = numbers(link)["client-2"], running.joined["client-2"].got
+    link._push([node], {node: b"sleep 4"}, PATIENCE)
+    until(lambda: b"sleep 4" in got, "the client is busy")
+    assert isinstance(ask(link, "client-2", b"withdrawn", seconds=0.5), Silence)
+    assert ask(link, "client-2", b"abc") == b"cba"
+    assert b"withdrawn" not in got
 
 
 def test_answers_come_as_they_are_ready(link: FlowerServerLink) -> None:

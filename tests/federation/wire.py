@@ -26,8 +26,6 @@ def obey(message: bytes) -> bytes:
         raise RequestError("data.size = 3 is not accepted.\nAccepted: 8")
     if word == b"sleep":
         time.sleep(float(rest))
-    if word == b"leave":
-        raise KeyboardInterrupt
     return message[::-1]
 
 
@@ -47,16 +45,21 @@ def free_port() -> int:
 
 
 class Joined(threading.Thread):
-    """A client in a thread; `error` is what `serve` ended with."""
+    """A client in a thread: what it `got`, and the `error` that `serve` has ended with."""
 
     def __init__(self, link: FlowerClientLink) -> None:
         super().__init__(daemon=True)
         self.link = link
         self.error: BaseException | None = None
+        self.got: list[bytes] = []
 
     def run(self) -> None:
+        def answer(message: bytes) -> bytes:
+            self.got.append(message)
+            return obey(message)
+
         try:
-            self.link.serve(obey)
+            self.link.serve(answer)
         except BaseException as error:
             self.error = error
 
