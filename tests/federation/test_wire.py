@@ -32,8 +32,8 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 
-from torso import RequestError, RunFailed
-from torso.errors import InUse
+from torso import RequestError
+from torso.errors import InUse, PlaceLost
 from torso.federation import certificates
 from torso.federation.flower import children, client, hello, quick
 from torso.federation.flower.calls import control
@@ -482,7 +482,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
                 os.killpg(server.pid, signal.SIGKILL)
                 server.wait()
                 link._client._retry_invoker.max_time = 1
-                with pytest.raises(RunFailed, match=r"is gone .*torso federation serve"):
+                with pytest.raises(PlaceLost, match=r"is gone .*torso federation serve"):
                     link.there()
         with serving(found.place, found.said.append), FlowerServerLink(found.place) as link:
             until(lambda: numbers(link) == before, "the client, with the number that it had")
