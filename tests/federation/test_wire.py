@@ -568,12 +568,12 @@ def test_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert naps.strftime() == "as before"
     for _ in range(300):
         naps.sleep(3)
-    assert slept[0] == quick.SHORTEST
+    assert slept[0] == quick.SHORTEST_AWAY
     assert slept == sorted(slept)
     assert slept[-1] == 3
     naps.sleep(0.5)
     naps.sleep(3)
-    assert slept[-2:] == [quick.SHORTEST, quick.SHORTEST]
+    assert slept[-2:] == [quick.SHORTEST, quick.SHORTEST_AWAY]
 
 
 def test_a_child_takes_nobody_along() -> None:

@@ -78,7 +78,7 @@ class RememberedNodes(InMemoryLinkState):
             self._write()
 
     def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
-        """Asked at every signed request, each of which is a sign of life: heartbeats alone are late on a busy machine."""
+        """Asked at every signed request, which is a sign of life: on a busy machine heartbeats alone are late."""
         with self.lock:
             number = super().get_node_id_by_public_key(public_key)
             node = self.nodes.get(number) if number is not None else None
