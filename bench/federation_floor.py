@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from torso.federation.flower.control import admit, traffic
+from torso.federation.flower.control import admit, admitted, traffic
 from torso.federation.flower.serve import serving
 from torso.federation.flower.server import FlowerServerLink
 from torso.federation.flower.supernode import UNCHANGED
@@ -68,6 +68,8 @@ def echoing(place: ServerPlace, names: list[str], unchanged: bool) -> Iterator[F
             one.terminate()
         for one in started:
             one.wait()
+        while any(one.state == "online" for one in admitted(place)):  # their SuperNodes end a moment later
+            time.sleep(0.2)
 
 
 def crossed(place: ServerPlace) -> tuple[int, int]:
