@@ -1,4 +1,5 @@
 """One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes. One Ray.
+A run that does not say how many workers it wants has one, too: two that take turns cost half as much time again.
 
 And the CPU, on machines with an accelerator too: what is written out here is of a CPU. TORSO_TEST_CUDA=1
 (`make test-cuda`) leaves the accelerator to the tests that are about it.
@@ -17,6 +18,7 @@ import torch
 
 from torso.cli import main
 from torso.data.augment import Lens, PixelLens
+from torso.engine import engines
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
@@ -24,10 +26,14 @@ if os.environ.get("TORSO_TEST_CUDA") != "1":
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+    before, made = torch.get_num_threads(), engines["one-by-one"]
     torch.set_num_threads(1)
+    engines["one-by-one"] = lambda net, federation, run: made(
+        net, federation, run.model_copy(update={"workers": run.workers or 1})
+    )
     yield
     torch.set_num_threads(before)
+    engines["one-by-one"] = made
 
 
 @pytest.fixture

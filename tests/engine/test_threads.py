@@ -57,6 +57,12 @@ def test_the_first_products_of_a_worker_thread_use_one_core() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_workers_are_as_many_as_asked_or_as_there_are_cores() -> None:
+    job = simulate(config("fedavg", "one-by-one"))
+    found = [OneByOne(job.net, job.federation, workers=n).workers for n in (3, 0)]
+    assert found == [3, os.cpu_count()]
+
+
 def test_torch_has_its_threads_back_after_the_engine() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
