@@ -171,12 +171,13 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_a_round(process: subprocess.Popen[str]) -> None:
+def wait_for_rounds(process: subprocess.Popen[str], rounds: int) -> None:
     assert process.stderr is not None
     for line in process.stderr:
-        if "round " in line and "loss" in line:
+        rounds -= "round " in line and "loss" in line
+        if not rounds:
             return
-    pytest.fail("the run ended before its first round")
+    pytest.fail(f"the run ended {rounds} rounds too early")
 
 
 def test_killed_again_and_again_at_random_moments_it_is_the_same_run(tmp_path: Path) -> None:
@@ -185,14 +186,16 @@ def test_killed_again_and_again_at_random_moments_it_is_the_same_run(tmp_path: P
     begin: tuple[str, ...] = ("run", str(tmp_path / "config.toml"), "--out", str(folder))
     for _ in range(2):  # the second is one that goes on
         with start(*begin) as process:
-            wait_for_a_round(process)
+            wait_for_rounds(process, 3)  # it has a checkpoint
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(random.uniform(0, 0.1))
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
         begin = ("run", "--out", str(folder), "--resume")
     assert not (folder / "result.json").exists()
-    run(config, folder, resume=True)
+    seen = StopAfter(99)
+    run(config, folder, resume=True, listener=seen, stop=seen.stop)
+    assert seen.note.startswith("continuing after round ")
     run(config, tmp_path / "whole")
     assert_same_run(folder, tmp_path / "whole")
 
@@ -201,7 +204,7 @@ def test_ctrl_c_ends_after_the_round_and_names_a_command_that_works(torso: Torso
     folder = tmp_path / "with space"
     sets = [f"--set={text}" for text in (*TINY, "method.name=fedper", *LONG[1:])]
     with start("run", "--out", str(folder), *sets) as process:
-        wait_for_a_round(process)
+        wait_for_rounds(process, 1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130
