@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from torso.cli import main
 from torso.data.augment import Lens, PixelLens
-from torso.engine import engines
+from torso.engine import threads
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
@@ -26,14 +27,12 @@ if os.environ.get("TORSO_TEST_CUDA") != "1":
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    before, made = torch.get_num_threads(), engines["one-by-one"]
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    engines["one-by-one"] = lambda net, federation, run: made(
-        net, federation, run.model_copy(update={"workers": run.workers or 1})
-    )
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "os", SimpleNamespace(cpu_count=lambda: 1))
+        yield
     torch.set_num_threads(before)
-    engines["one-by-one"] = made
 
 
 @pytest.fixture
