@@ -1,10 +1,10 @@
-# Everything a fresh clone needs: `make demo`, `make test`. Both share one .venv, made once and again when pyproject.toml changes.
+# Everything a fresh clone needs: `make demo`, `make test`, `make quick`. They share one .venv, made once and again when pyproject.toml changes.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 ZOO := .venv/.zoo
 
-.PHONY: demo test test-cuda lint bench browser clean
+.PHONY: demo test quick test-cuda lint bench browser clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
@@ -26,6 +26,20 @@ demo: $(READY)
 
 test: $(ZOO)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# what catches most mistakes, within a minute: numbers by hand, every method once, config, commands, run folders, rooms
+QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/test_randomness.py tests/test_precision.py \
+	tests/data tests/server $(addprefix tests/learn/test_,drift.py objectives.py gradients.py schedule.py features.py sgd.py) \
+	$(addprefix tests/nets/test_,parts.py split.py heads.py network.py layers.py draws.py sequences.py) \
+	$(addprefix tests/methods/test_,known_answers.py steps.py meta.py personal.py parts.py fomo.py store.py starts.py \
+	missing.py stacked_strategies.py invariants.py) \
+	$(addprefix tests/runs/test_,run.py job.py stop.py cost.py objects.py site.py) \
+	$(addprefix tests/measure/test_,fairness.py mixes.py attacks.py newcomers.py generic.py) \
+	$(addprefix tests/results/test_,folder.py checkpoints.py export.py) \
+	$(addprefix tests/engine/test_,dealing.py parcels.py) \
+	$(addprefix tests/report/test_,table.py statistics.py records.py charts.py comparison.py)
+quick: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(QUICK_TESTS)
 
 # what only an accelerator can show
 CUDA_TESTS := tests/nets/test_kernels.py tests/nets/test_memory.py tests/data/test_look.py tests/learn/test_sgd.py tests/learn/test_recorded.py tests/engine/test_cuda.py

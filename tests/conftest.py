@@ -1,4 +1,5 @@
 """One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes. One Ray.
+A run that does not say how many workers it wants has one, too: two that take turns cost half as much time again.
 
 And the CPU, on machines with an accelerator too: what is written out here is of a CPU. TORSO_TEST_CUDA=1
 (`make test-cuda`) leaves the accelerator to the tests that are about it.
@@ -11,12 +12,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from torso.cli import main
 from torso.data.augment import Lens, PixelLens
+from torso.engine import threads
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
@@ -26,7 +29,9 @@ if os.environ.get("TORSO_TEST_CUDA") != "1":
 def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "os", SimpleNamespace(cpu_count=lambda: 1))
+        yield
     torch.set_num_threads(before)
 
 

@@ -117,9 +117,9 @@ def test_nesterov_by_hand() -> None:
         assert theta["w"].item() == expected
 
 
-def test_nesterov_without_memory_is_fedavg() -> None:
+def test_nesterov_without_memory_is_fedavg(plain: Small) -> None:
     """β = 0 leaves θ + Δ, which is the mean to rounding."""
-    plain, mine = small("fedavg"), small({"name": "fedavg", "server": {"name": "nesterov", "beta": 0.0}})
+    mine = small({"name": "fedavg", "server": {"name": "nesterov", "beta": 0.0}})
     for name, tensor in plain.model.items():
         assert_close(mine.model[name], tensor, rtol=1e-4, atol=1e-5)
 
@@ -275,14 +275,19 @@ def mixed() -> Small:
     return small("fedala")
 
 
+@pytest.fixture(scope="module")
+def plain() -> Small:
+    return small("fedavg")
+
+
 def close(one: Tensors, other: Tensors) -> None:
     for name, tensor in one.items():
         assert (other[name] - tensor).norm() < 1e-3 * max(tensor.norm().item(), 1.0), name
 
 
-def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small) -> None:
+def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small, plain: Small) -> None:
     """A rate of 0 leaves W at 1; the mix does something where it does not."""
-    plain, ones = small("fedavg"), small({"name": "fedala", "personal": {"lr": 0.0}})
+    ones = small({"name": "fedala", "personal": {"lr": 0.0}})
     assert all(torch.equal(ones.model[name], tensor) for name, tensor in plain.model.items())
     assert not all(torch.equal(mixed.model[name], tensor) for name, tensor in plain.model.items())
 
@@ -296,11 +301,11 @@ def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
         close(notes, stacked.state.clients[client].notes)
 
 
-def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small) -> None:
+def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mixed: Small, plain: Small) -> None:
     assert mixed.state.clients.of_kind("own").keys() == mixed.state.server.met
     assert not mixed.state.clients.of_kind("kept")
-    plain = small("fedavg").result.cost
-    assert (mixed.result.cost.bytes_up, mixed.result.cost.bytes_down) == (plain.bytes_up, plain.bytes_down)
+    cost, without = mixed.result.cost, plain.result.cost
+    assert (cost.bytes_up, cost.bytes_down) == (without.bytes_up, without.bytes_down)
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -317,13 +322,16 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) ->
     assert samples.result_of(tmp_path / "whole") == samples.result_of(tmp_path / "half")
 
 
-def test_the_command_line_knows_it_by_name(tmp_path: Path) -> None:
+def test_the_command_line_knows_it_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [f"--set={text}" for text in (*samples.TINY, "method.name=fedala", "method.personal.lower=blocks:1")]
     done = torso("run", "--plugin", "fedala", *sets, "--quiet", "--json", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["method"] == "fedala"
     assert 'lower = "blocks:1"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
-    assert "did you mean" in torso("run", "--set", "method.name=fedala", "--quiet").stderr  # nobody has imported it
+    monkeypatch.delitem(methods, "fedala")  # nobody has imported it
+    refused = CliRunner().invoke(app, ["run", "--set", "method.name=fedala", "--quiet"])
+    assert isinstance(refused.exception, RequestError)
+    assert "did you mean" in str(refused.exception)
 
 
 # data, a partition, a network and a measure

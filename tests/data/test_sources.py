@@ -56,8 +56,10 @@ def test_synthetic_images_scatter_around_one_per_class() -> None:
 
 
 def test_what_does_not_fit_into_memory_is_a_request_error() -> None:
+    """10¹⁵ bytes of images, more than a process has addresses for; their labels fit."""
+    large = SyntheticConfig(classes=1, samples=4 * 10**7, size=5000)
     with pytest.raises(RequestError, match=r"data.source = 'synthetic' does not fit into memory"):
-        load(options(source="synthetic", synthetic=SyntheticConfig(samples=10**9, size=1000)), 0)
+        load(options(source="synthetic", synthetic=large), 0)
 
 
 # --- IDX -------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,10 @@ from torso.personal.state import State
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 
-RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
+RAGGED = {
+    **{"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02},
+    **{"source": "synthetic", "synthetic": {"samples": 600, "test_samples": 360}},
+}
 
 
 def go(method: str, engine: str, body: str = "mlp", at_once: int = 0) -> Result:
@@ -57,12 +60,12 @@ def test_convolutions_too() -> None:
 def test_in_double_precision_nothing_is_left_of_the_difference(body: str, double: None) -> None:
     """In float32 a single ReLU tie can move a small tensor by a percent (resnet8): nothing else does."""
     size = 8 if body in ("conv3", "resnet8") else 32
-    data = {**RAGGED, "clients": 4, "source": "synthetic", "synthetic": {"samples": 60, "size": size, "channels": 3}}
+    data = {**RAGGED, "clients": 4, "source": "synthetic", "synthetic": {"samples": 32, "size": size, "channels": 3}}
     config = Config(
         method="fedavg",
         data=data,
         model={"body": body},
-        train={"rounds": 1, "local_epochs": 1, "fraction": 1.0, "batch_size": 16, "lr": 0.01},
+        train={"rounds": 1, "local_epochs": 1, "fraction": 1.0, "batch_size": 8, "lr": 0.01},
     )
     job = simulate(config)
     ends = []

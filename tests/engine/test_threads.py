@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 from tests.engine.clusters import config
 from torch import Tensor
@@ -55,6 +56,13 @@ def test_the_first_products_of_a_worker_thread_use_one_core() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_workers_are_as_many_as_asked_or_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torso.engine.threads.os.cpu_count", lambda: 7)
+    job = simulate(config("fedavg", "one-by-one"))
+    found = [OneByOne(job.net, job.federation, workers=n).workers for n in (3, 0)]
+    assert found == [3, 7]
 
 
 def test_torch_has_its_threads_back_after_the_engine() -> None:

@@ -51,3 +51,14 @@ def test_models_are_those_of_the_simulation(method: str, tmp_path: Path) -> None
         if name != "generic":  # there, of the clients' test data
             assert found == simulated.accuracy[name]
     assert real.cost == simulated.cost
+
+
+def test_without_a_test_set_of_the_servers_the_clients_test_data_are_pooled(tmp_path: Path) -> None:
+    """FedAvg's clients all hold the generic model: its accuracy is theirs, weighed by their test samples."""
+    config = tiny("fedavg", *SETS, "run.flower.clients=10")
+    real = run_federation(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", say=lambda _: None)
+    sizes = simulate(config).federation.test.sizes
+    found = [(share, size) for share, size in zip(real.accuracy["initial"].clients, sizes, strict=True) if size]
+    pooled = sum((share or 0.0) * size for share, size in found) / sum(size for _, size in found)
+    assert real.accuracy["generic"].mean == pytest.approx(pooled, abs=1e-5)
+    assert real.accuracy["generic"].clients == ()

@@ -4,19 +4,31 @@ The models of a run are compared with those of a simulation, by SHA-256: the ser
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from tests.federation.flower import Running, running
+from tests.federation.absent import absent
+from tests.federation.flower import Process, Running, running
 from tests.federation.test_bits import sha256
+from typer.testing import CliRunner
 
 import torso
 from torso import Config
+from torso.cli import app
+from torso.errors import PlaceLost
+from torso.federation.flower.control import traffic
+from torso.measure import Accuracy
 from torso.nets import Tensors
 from torso.results.checkpoint import load_newest
+from torso.runs.events import Listener
 from torso.runs.job import simulate
+from torso.runs.rounds import Round
 
 pytestmark = pytest.mark.xdist_group("federation")
 pytest.importorskip("flwr", reason="the extra flower is not installed")
@@ -71,3 +83,180 @@ def test_what_was_simulated_is_what_is_deployed(method: str, federation: Running
     assert own_models(federation) == wanted
     assert real.accuracy["personalized"] == expected.accuracy["personalized"]
     assert real.cost == expected.cost
+
+
+class After(Listener):
+    """Do something in another thread when a round is over, while the next one is played."""
+
+    def __init__(self, round: int, work: Callable[[], None]) -> None:
+        self.number, self.work = round, work
+        self.notes: list[str] = []
+        self.thread: threading.Thread | None = None
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        if round.round == self.number:
+            self.thread = threading.Thread(target=self.work)
+            self.thread.start()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+ROUNDS = ("train.rounds=3", "train.fraction=1.0")
+
+
+def check(federation: Running, tmp_path: Path, alone: Config, expected: torso.Result) -> None:
+    """The models of `tmp_path / "real"` are those of a simulated run."""
+    assert sha256(server_model(tmp_path / "real", alone)) == sha256(server_model(tmp_path / "simulated", alone))
+    wanted = {f"client-{k:03d}": sha256(net.contents()) for k, net in expected.networks(range(CLIENTS))}
+    assert own_models(federation) == wanted
+
+
+@pytest.mark.parametrize(("method", "victims"), [("fedrep", [2]), ("scaffold", [0, 3])])
+def test_clients_that_are_killed_in_mid_round(
+    method: str, victims: list[int], federation: Running, tmp_path: Path
+) -> None:
+    alone = simulated(method, *ROUNDS)
+    those = [federation.clients[f"client-{k:03d}"] for k in victims]
+    others = [client for client in federation.clients.values() if client not in those]
+    before = [client.said.count("round 2: trained") for client in others]
+
+    def strike() -> None:
+        """They have the message and do nothing about it; when all others have answered, they die, and come back."""
+        for client, done in zip(others, before, strict=True):
+            client.wait_for("round 2: trained", done + 1)
+        for client in those:
+            client.kill()
+            client.start()
+
+    class Freeze(After):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            if round.round == 1:
+                for client in those:
+                    client.child.send_signal(signal.SIGSTOP)
+            super().round(round, seconds, accuracy)
+
+    listener = Freeze(1, strike)
+    real = federation.run(
+        federation.config.but(f"method.name={method}", *ROUNDS, *PATIENT), tmp_path / "real", listener=listener
+    )
+    assert real.ok
+    assert sum("has not answered" in note for note in listener.notes) == len(victims)
+    lines = [json.loads(line) for line in (tmp_path / "real" / "history.jsonl").read_text().splitlines()]
+    silent = {line["round"]: set(line.get("missing", ())) for line in lines}
+    assert silent == {1: set(), 2: set(victims), 3: set()}
+    everybody = set(range(CLIENTS))  # in the last round some may not have been back yet
+    away = {line["round"]: everybody - {*line["participants"], *line.get("missing", ())} for line in lines}
+    expected = torso.run(alone, tmp_path / "simulated", engine=absent(silent, away))
+    for client in those:
+        client.wait_for("is connected", 2)
+    federation.run(federation.config.but(f"method.name={method}", *ROUNDS, *PATIENT), tmp_path / "real", resume=True)
+    check(federation, tmp_path, alone, expected)
+
+
+def test_a_server_that_is_killed_in_mid_round(federation: Running, tmp_path: Path) -> None:
+    alone = simulated("ditto", *ROUNDS)
+    expected = torso.run(alone, tmp_path / "simulated")
+    client = federation.clients["client-001"]
+    done = client.said.count("round 2: training")
+
+    def strike() -> None:
+        client.wait_for("round 2: training", done + 1)
+        federation.server.kill()
+
+    config = federation.config.but("method.name=ditto", *ROUNDS, *PATIENT)
+    with pytest.raises(PlaceLost, match=r"stopped after round [12] of 3, with a checkpoint.*--resume"):
+        federation.run(config, tmp_path / "real", listener=After(1, strike))
+    federation.server.start()
+    federation.server.wait_for("TLS and authentication of clients are on", 2)
+    real = federation.run(config, tmp_path / "real", resume=True)
+    assert real.ok
+    check(federation, tmp_path, alone, expected)
+
+
+def test_a_run_that_is_killed_in_mid_round(federation: Running, tmp_path: Path) -> None:
+    alone = simulated("feddyn", *ROUNDS)
+    expected = torso.run(alone, tmp_path / "simulated")
+    config = federation.config.but("method.name=feddyn", *ROUNDS, *PATIENT)
+    (tmp_path / "config.toml").write_text(config.as_toml())
+    words = ["federation", "run", tmp_path / "config.toml", "--at", federation.place.path, "--out", tmp_path / "real"]
+    command = Process(list(map(str, words)), tmp_path / "run.log")
+    command.wait_for("round 1/3")
+    command.kill()
+    real = federation.run(config, tmp_path / "real", resume=True)
+    assert real.ok
+    check(federation, tmp_path, alone, expected)
+
+
+def test_a_client_whose_disk_is_full(federation: Running, tmp_path: Path) -> None:
+    """Its disk takes what it holds after one round, and not what it needs beside that to go on."""
+    alone = simulated("ditto", *ROUNDS)
+    expected = torso.run(alone, tmp_path / "simulated", engine=absent({2: {4}, 3: {4}}))
+    small = federation.home("client-004") / "runs"
+    small.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", small]
+    mounted = subprocess.run(mount, check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no small disk can be made here: " + mounted.stderr.decode().strip())
+    listener = After(0, lambda: None)
+    try:
+        config = federation.config.but("method.name=ditto", *ROUNDS, *PATIENT)
+        real = federation.run(config, tmp_path / "real", listener=listener)
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+    assert real.ok
+    assert sum("client-004 has not answered" in note and "No space left" in note for note in listener.notes) == 2
+    check(federation, tmp_path, alone, expected)
+
+
+def test_the_command_line_of_a_federation(federation: Running, tmp_path: Path) -> None:
+    """A person sees who is there, runs, finds the models, and takes one out, on both sides."""
+    runner = CliRunner()
+    place, home = federation.place.path, federation.home("client-002")
+
+    def torso_(*words: object) -> str:
+        said = runner.invoke(app, ["federation", *map(str, words)])
+        assert said.exit_code == 0, said.output
+        return said.stdout
+
+    rows = json.loads(torso_("status", place, "--json"))
+    assert [(row["name"], row["state"], row["classes"]) for row in rows] == [
+        (name, "online", 10) for name in federation.clients
+    ]
+    out, test = tmp_path / "real", federation.folder / "split" / "test.npz"
+    sets = [word for text in ("method.name=fedbabu", 'measure.names=["generic"]', *PATIENT) for word in ("--set", text)]
+    found = json.loads(torso_("run", place, "--out", out, "--test", test, "--json", "--quiet", *sets))
+    alone = torso.run(simulated("fedbabu", 'measure.names=["generic"]'), tmp_path / "simulated")
+    assert found["accuracy"]["generic"]["mean"] == alone.accuracy["generic"].mean  # on the very same test set
+    models = json.loads(torso_("models", home.parent, "--json"))
+    assert models[-1]["method"] == "fedbabu"
+    assert models[-1]["classes"] == [str(number) for number in range(10)]
+    for folder, name in ((home, "client-002"), (out, "generic")):
+        said = runner.invoke(app, ["export", str(folder), "--out", str(tmp_path / name)])
+        assert said.exit_code == 0, said.output
+        net = torso.load_model(tmp_path / name / f"{name}.safetensors")
+        assert net.card is not None
+        assert "0, 1, 2" in (tmp_path / name / "README.md").read_text()
+    assert runner.invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")]).exit_code == 0
+
+
+def test_bytes_on_the_wire_are_those_that_are_counted(federation: Running, tmp_path: Path) -> None:
+    """What goes over the clients' connections for rounds is the cost, within 5 % and 12 kB a message: Flower's headers,
+    signatures and object numbers. Looks for messages that are not there are not counted: they depend on the time."""
+
+    def carried() -> int:
+        found = traffic(federation.place)
+        return sum(one.received + one.sent for path, one in found.items() if path.rpartition("/")[2] in CARRIES)
+
+    class Count(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            seen.append((carried(), round.cost.bytes_up + round.cost.bytes_down))
+
+    seen: list[tuple[int, int]] = []
+    config = federation.config.but("method.name=scaffold", *ROUNDS, *PATIENT)
+    assert federation.run(config, tmp_path / "real", listener=Count()).ok
+    (first, cost), *_, (last, cost_then) = seen
+    assert 0 < cost_then - cost <= last - first <= 1.05 * (cost_then - cost) + 12_000 * 2 * 2 * CLIENTS
+
+
+CARRIES = ("pull-object", "push-object", "push-messages", "confirm-message-received")

@@ -88,7 +88,7 @@ def test_the_server_keeps_the_mean_over_all_clients(method: str, workers: int) -
     result = run(
         Config(
             method=method,
-            data={"clients": 10},
+            data={"source": "synthetic", "clients": 10, "synthetic": {"samples": 300, "test_samples": 40}},
             train={"rounds": 5, "fraction": 0.3, "batch_size": 10, "momentum": 0.0},
             measure={"names": ["generic"]},
             run={"workers": workers},

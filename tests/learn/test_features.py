@@ -23,7 +23,10 @@ from torso.learn.steps import Habits, LookAhead
 from torso.nets import Tensors
 from torso.runs.job import Simulation, simulate
 
-RAGGED = {"clients": 4, "partition": "dirichlet-class", "alpha": 0.5}
+RAGGED = {
+    **{"clients": 4, "partition": "dirichlet-class", "alpha": 0.5},
+    **{"source": "synthetic", "synthetic": {"samples": 300, "test_samples": 40}},
+}
 
 
 def job_of(body: str = "conv3", head: str = "linear", norm: str = "running") -> Simulation:

@@ -125,7 +125,12 @@ def test_the_part_that_is_fine_tuned_makes_a_difference_and_zero_rate_makes_none
 
 def test_fine_tuning_leaves_the_run_untouched() -> None:
     """Measuring in mid-run changes no bit of the training."""
-    plain = Config(data={"clients": 5}, train={"rounds": 4, "batch_size": 10}, model={"body": "conv3"})
+    plain = Config(
+        data={"source": "synthetic", "clients": 5, "synthetic": {"samples": 300, "test_samples": 100}},
+        train={"rounds": 4, "batch_size": 10, "local_epochs": 2},
+        personalize={"epochs": 2},
+        model={"body": "conv3"},
+    )
     looked = plain.but("measure.every=1", 'measure.during=["personalized", "without_head", "generic"]')
     one, other = run(plain), run(looked)
     assert one.state is not None

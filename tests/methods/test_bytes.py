@@ -23,7 +23,7 @@ from torso.engine import SERVER, Desk, Engine, OneByOne, engines
 from torso.engine.base import T, Work
 from torso.errors import RequestError
 from torso.methods import methods
-from torso.nets import Network, Tensors
+from torso.nets import Head, Network, Tensors
 from torso.nets import build as build_net
 from torso.personal import Fomo
 from torso.personal.state import State
@@ -104,28 +104,44 @@ def data() -> Federation:
     return build(DataConfig(**DATA), 0, torch.device("cpu"))
 
 
-def watched(
-    patch: pytest.MonkeyPatch, name: str, body: str = "mlp", rounds: int = 2
-) -> tuple[Result, Spy, list[Stage]]:
+@dataclass(frozen=True)
+class Watched:
     """A run of three of six clients a round, what its engine saw, and the stage of each visit."""
+
+    result: Result
+    spy: Spy
+    plan: list[Stage]
+
+
+def watched(name: str, body: str = "mlp", rounds: int = 2) -> Watched:
     made: list[Spy] = []
 
     def make(net: Network, federation: Federation, options: RunConfig) -> Engine:
         made.append(Spy(net, federation, options.workers, options.clients_at_once))
         return made[0]
 
-    patch.setitem(engines, "spy", make)
-    config = Config(
-        method=name,
-        data=DATA,
-        model={"body": body},
-        train={"rounds": rounds, "local_epochs": 1, "fraction": 0.5, "batch_size": 20, "lr": 0.05},
-        measure={"names": ("generic",)},
-        run={"engine": "spy", "workers": 1, "device": "cpu"},
-    )
-    result = run(config, federation=data())
-    job = simulate(config, data())
-    return result, made[0], [job.stage(visited.told.round) for visited in made[0].visits]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(engines, "spy", make)
+        config = Config(
+            method=name,
+            data=DATA,
+            model={"body": body},
+            train={"rounds": rounds, "local_epochs": 1, "fraction": 0.5, "batch_size": 20, "lr": 0.05},
+            measure={"names": ("generic",)},
+            run={"engine": "spy", "workers": 1, "device": "cpu"},
+        )
+        result = run(config, federation=data())
+        job = simulate(config, data())
+    return Watched(result, made[0], [job.stage(visited.told.round) for visited in made[0].visits])
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"run of {name}")) for name in sorted(methods)],
+)
+def seen(request: pytest.FixtureRequest) -> Watched:
+    """Three rounds of every method, for all that can be told of its messages."""
+    return watched(request.param, rounds=3)
 
 
 def once(result: Result) -> Cost:
@@ -138,13 +154,12 @@ def once(result: Result) -> Cost:
     return Cost(bytes_up=taken, bytes_down=given)
 
 
-@pytest.mark.parametrize("name", sorted(methods))
-def test_the_messages_of_a_run_are_as_long_as_its_cost_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_messages_of_a_run_are_as_long_as_its_cost_says(seen: Watched) -> None:
     """What is counted is what is sent: the tensors of each message, which are those that `cost` has said before."""
-    result, spy, plan = watched(monkeypatch, name)
+    result = seen.result
     assert result.ok
-    sent, got = 0, sum(map(wire, spy.sums))  # class sums are FedNCM's only message
-    for visited, stage in zip(spy.visits, plan, strict=True):
+    sent, got = 0, sum(map(wire, seen.spy.sums))  # class sums are FedNCM's only message
+    for visited, stage in zip(seen.spy.visits, seen.plan, strict=True):
         for client, (down_there, back) in zip(visited.clients, visited.messages(), strict=True):
             sent, got = sent + wire(down_there.tensors), got + wire(back.tensors)
             assert down_there.schema == schema_of(down(visited.told, client))
@@ -152,15 +167,15 @@ def test_the_messages_of_a_run_are_as_long_as_its_cost_says(name: str, monkeypat
             assert wire(back.tensors) == schema_bytes(up(stage, visited.told, client))
     extra = once(result)
     assert (result.cost.bytes_down, result.cost.bytes_up) == (sent + extra.bytes_down, got + extra.bytes_up)
-    assert (sent + got == 0) == (name in {"local-only", "centralized", "centralized-body"})
+    assert (sent + got == 0) == (result.method in {"local-only", "centralized", "centralized-body"})
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "mtl", "fedfomo", "pfedme"])
-def test_running_statistics_are_in_the_messages(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_statistics_are_in_the_messages(name: str) -> None:
     """ResNet-8's statistics travel with the model, two floats a channel and a counter of 8 bytes a layer (spec 1.6)."""
-    result, spy, plan = watched(monkeypatch, name, "resnet8")
-    sent = got = 0
-    for visited, stage in zip(spy.visits, plan, strict=True):
+    seen = watched(name, "resnet8")
+    result, sent, got = seen.result, 0, 0
+    for visited, stage in zip(seen.spy.visits, seen.plan, strict=True):
         for client, (down_there, back) in zip(visited.clients, visited.messages(), strict=True):
             sent, got = sent + wire(down_there.tensors), got + wire(back.tensors)
             assert back.schema == up(stage, visited.told, client)
@@ -179,22 +194,20 @@ def posted(message: Message, schema: Schema) -> Message:
     return came
 
 
-@pytest.mark.parametrize("name", sorted(methods))
-def test_a_message_is_all_that_a_participant_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_all_that_a_participant_needs(seen: Watched) -> None:
     """The same visit from the bytes of the message alone, by a client that knows the model of the start and its own
     store: the same bits come back. The server has them from the bytes of the answer alone, and its schema.
 
     FedDyn's memory is worked out by both sides from the model that travels, so it is not sent (spec 3.8)."""
-    _, spy, plan = watched(monkeypatch, name, rounds=3)
     starts: dict[int, Tensors] = {}
-    for visited, stage in zip(spy.visits, plan, strict=True):
+    for visited, stage in zip(seen.spy.visits, seen.plan, strict=True):
         told = visited.told
         start = starts.setdefault(stage.first, told.model)
         for client, sent, (down_there, back) in zip(visited.clients, visited.came, visited.messages(), strict=True):
             heard = Told.heard(
                 posted(down_there, down_there.schema), start, start if stage.method.personal.from_start else None
             )
-            desk = spy.desk.holding(visited.store.of([client]))
+            desk = seen.spy.desk.holding(visited.store.of([client]))
             again = visit_of(stage, heard, seed=0)(desk, [client])
             assert_same_sent(again, sent)
             for kind in KINDS:
@@ -433,9 +446,15 @@ class Idle:
         )
 
 
+@cache
+def mobilenet_with(head: Head) -> Network:
+    """Nobody trains it here: one for all methods with this head."""
+    return build_net("mobilenet", CLASSES, (3, 32, 32), head)
+
+
 def mobilenet(method: str) -> tuple[Stage, State]:
     config = Config(method=method, train={"fraction": 1.0})
-    net = build_net("mobilenet", CLASSES, (3, 32, 32), config.method.head)
+    net = mobilenet_with(config.method.head)
     stage = stages(config, net)[-1]
     return stage, State.begin({n: t.detach() for n, t in net.state_dict().items()}, round=stage.first - 1)
 

@@ -10,17 +10,30 @@ from torso.methods import methods
 from torso.nets import Tensors
 
 SMALL = {"rounds": 3, "local_epochs": 2, "fraction": 0.4, "batch_size": 10, "lr": 0.05}
+FEW = {"source": "synthetic", "synthetic": {"samples": 400, "test_samples": 100}}  # 40 and 10 a client
 
 
 def go(method: object, *, body: str = "mlp", data: dict[str, object] | None = None, **train: object) -> Result:
     return run(
         Config(
             method=method,
-            data={"clients": 10, "server_fraction": 0.02, **(data or {})},
+            data={"clients": 10, "server_fraction": 0.02, **FEW, **(data or {})},
             model={"body": body},
             train={**SMALL, **train},
+            personalize={"epochs": 1},
+            run={"workers": 1},
         )
     )
+
+
+@pytest.fixture(scope="module")
+def fedavg() -> Result:
+    return go("fedavg")
+
+
+@pytest.fixture(scope="module")
+def fedbabu() -> Result:
+    return go("fedbabu")
 
 
 def model(result: Result) -> Tensors:
@@ -43,18 +56,18 @@ def test_fedbabu_head_is_bit_identical_to_its_start() -> None:
     assert all(torch.equal(model(result)[name], tensor) for name, tensor in head_start(result).items())
 
 
-def test_fedavg_with_head_rate_zero_is_fedbabu_bit_for_bit_and_byte_for_byte() -> None:
-    frozen, babu = go("fedavg", head_lr_factor=0.0), go("fedbabu")
-    same_bits(frozen, babu)
-    assert frozen.cost == babu.cost
+def test_fedavg_with_head_rate_zero_is_fedbabu_bit_for_bit_and_byte_for_byte(fedbabu: Result) -> None:
+    frozen = go("fedavg", head_lr_factor=0.0)
+    same_bits(frozen, fedbabu)
+    assert frozen.cost == fedbabu.cost
 
 
-def test_fedprox_without_pull_is_fedavg() -> None:
-    same_bits(go({"name": "fedprox", "drift": {"mu": 0.0}}), go("fedavg"))
+def test_fedprox_without_pull_is_fedavg(fedavg: Result) -> None:
+    same_bits(go({"name": "fedprox", "drift": {"mu": 0.0}}), fedavg)
 
 
-def test_partial_update_of_all_blocks_is_fedbabu() -> None:
-    same_bits(go({"name": "partial-update", "train": "blocks:2"}), go("fedbabu"))
+def test_partial_update_of_all_blocks_is_fedbabu(fedbabu: Result) -> None:
+    same_bits(go({"name": "partial-update", "train": "blocks:2"}), fedbabu)
 
 
 def test_partial_update_leaves_later_blocks() -> None:
@@ -80,8 +93,8 @@ def test_weightings_agree_when_sizes_are_equal() -> None:
         torch.testing.assert_close(tensor, model(uniform)[name])
 
 
-def test_every_method_sees_the_same_participants_and_start() -> None:
-    results = [go(name) for name in ("fedavg", "fedbabu", "fedper")]
+def test_every_method_sees_the_same_participants_and_start(fedavg: Result, fedbabu: Result) -> None:
+    results = [fedavg, fedbabu, go("fedper")]
     assert len({frozenset(result.state.server.met) for result in results if result.state}) == 1
     starts = [result.initial.state_dict() for result in results if result.initial]
     assert all(torch.equal(starts[0][name], other[name]) for other in starts for name in other)
@@ -110,11 +123,11 @@ def test_frozen_head_can_be_sent_once() -> None:
     assert once.cost.bytes_up == seed.cost.bytes_up
 
 
-def test_forward_passes_follow_the_formula() -> None:
+def test_forward_passes_follow_the_formula(fedavg: Result) -> None:
     """Spec 14.2: three per sample and epoch for full training, one for the head alone (FedRep: E head + 1 body)."""
-    full, rep = go("fedavg"), go("fedrep")
-    assert full.cost.forward_passes % (3 * 2) == 0
-    samples = full.cost.forward_passes // (3 * 2)
+    rep = go("fedrep")
+    assert fedavg.cost.forward_passes % (3 * 2) == 0
+    samples = fedavg.cost.forward_passes // (3 * 2)
     assert rep.cost.forward_passes == samples * (2 * 1 + 1 * 3)
 
 
@@ -134,7 +147,13 @@ def test_the_trained_networks_come_out_as_modules() -> None:
     from torso.data import build
     from torso.runs.job import simulate
 
-    config = Config(method="fedper", data={"clients": 10}, train={**SMALL, "fraction": 1.0})
+    config = Config(
+        method="fedper",
+        data={"clients": 10},
+        train={**SMALL, "fraction": 1.0},
+        measure={"names": ["initial", "generic"]},
+        run={"workers": 1},
+    )
     job = simulate(config)
     result = run(config, federation=job.federation)
     federation = build(config.data, 0, job.model["head.weight"].device)

@@ -70,7 +70,7 @@ def _config(method: Method) -> Config:
             "alpha": 0.5,
             "synthetic": synthetic,
         },
-        train={"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 4, "lr": 0.05, "momentum": 0.5},
+        train={"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 8, "lr": 0.05, "momentum": 0.5},
         run={"seed": SEED},
     )
 
@@ -103,9 +103,10 @@ def test_a_pair_of_choices_plays_two_rounds(pair: dict[str, str], part: str, tmp
         assert read is not None
         again, _ = play_round(stage, read.state, job.roster, engine, SEED)
         assert_same(second, again)
-        assert_sound(job, stage, second)
+        asked = _asked(job, second)
+        assert_sound(job, stage, second, asked[-1])
         how = evaluation_of(job, stage, second.reported)
-        assert how.own(*_asked(job, second)).keys() >= second.model.keys()
+        assert how.own(*asked).keys() >= second.model.keys()
 
 
 def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
@@ -113,14 +114,14 @@ def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
     return desk, everybody, desk.models(state.model, everybody)
 
 
-def assert_sound(job: Simulation, stage: Stage, state: State) -> None:
+def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> None:
+    """`held`: the model as each client has it."""
     kept = [state.clients.of_kind(kind) for kind in ("kept", "memory", "own", "notes")]
     kept += [state.server.uploads, state.server.scores]
     every = [state.model, state.server.rule, state.server.drift, *(own for kind in kept for own in kind.values())]
     assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
     frozen = set(job.model) - stage.moving
     assert frozen >= (set(part_names(job.net, "head")) if stage.method.train[0].part == "body" else set())
-    _, _, held = _asked(job, state)
     for name in frozen:
         assert torch.equal(state.model[name], job.model[name])
         assert all(torch.equal(row, job.model[name]) for row in held[name])

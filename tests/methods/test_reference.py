@@ -114,7 +114,9 @@ def config(method: str, body: str = "mlp", **train: object) -> Config:
             "partition": "dirichlet-class",
             "alpha": 1.0,
             "augment": "crop-flip-2",
-            "server_fraction": 0.02,
+            "server_fraction": 0.05,
+            "source": "synthetic",
+            "synthetic": {"samples": 400, "test_samples": 60},
         },
         model={"body": body},
         train={
@@ -129,6 +131,7 @@ def config(method: str, body: str = "mlp", **train: object) -> Config:
             **train,
         },
         measure={"names": ["generic"]},
+        run={"workers": 1},
     )
 
 

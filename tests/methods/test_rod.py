@@ -102,7 +102,8 @@ def test_personal_logits_beat_the_generic_ones_on_the_clients_own_data(method: s
             method=method,
             data={"clients": 10, "shards": 2},
             train={"rounds": 8, "fraction": 0.5, "batch_size": 10, "lr": 0.05},
-            run={"clients_at_once": at_once},
+            measure={"names": ["initial", "generic"]},
+            run={"clients_at_once": at_once, "workers": 1},
         )
     )
     assert result.accuracy["initial"].mean > result.accuracy["generic"].mean + 5

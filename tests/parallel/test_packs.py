@@ -35,6 +35,9 @@ CASES = ("data.shards=2", "data.shards=5", "data.partition=dirichlet-class", "ru
 METHODS = ("fedavg", "fedbabu", "scaffold", "ditto", "fedrod-hyper", "fedrep", "per-fedavg", "pfedme", "mtl", "fedfomo")
 
 
+RAGGED = ("run.engine=batched", "data.partition=dirichlet-class", "train.rounds=3", "measure.names=[]")
+
+
 def configs(method: str, *sets: str) -> list[Config]:
     return [tiny(method, "run.engine=batched", "train.local_epochs=2", *sets, case) for case in CASES]
 
@@ -56,7 +59,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 @pytest.mark.parametrize("method", [*METHODS, "fedrod-meta-bsm"])
 def test_side_by_side_is_alone(method: str, tmp_path: Path, stacks: list[list[int]]) -> None:
     """Other seeds, other federations of the same images, other numbers of participants; what clients keep as well."""
-    asked = configs(method)
+    asked = configs(method, "train.rounds=3")
     outs = [tmp_path / str(place) for place in range(len(asked))]
     found = dict(run_together(asked, outs, clients=1000))
     assert [3, 3, 3, 3, 5] in stacks  # all five learned in one stack
@@ -265,7 +268,7 @@ def test_a_finished_run_of_another_config_is_nobodys_result(tmp_path: Path) -> N
 @pytest.mark.parametrize("method", ["fedavg", "fedrep", "per-fedavg", "scaffold", "fedrod-hyper", "fedrod-meta-bsm"])
 def test_a_sweep_of_rates_is_one_stack(method: str, tmp_path: Path, stacks: list[list[int]]) -> None:
     """Three rates, one of them twice, with ragged clients: the order of a stack is no longer that of the runs."""
-    sets = "run.engine=batched", "data.partition=dirichlet-class", "train.batch_size=10", "train.weight_decay=0.01"
+    sets = *RAGGED, "train.batch_size=10", "train.weight_decay=0.01"
     asked = [tiny(method, *sets, f"train.lr={rate}") for rate in (0.01, 0.1, 0.03)]
     asked.append(asked[1].but("run.seed=1"))
     found = dict(run_together(asked, [tmp_path / str(place) for place in range(4)], clients=1000))
@@ -281,7 +284,7 @@ def test_a_foreign_step_has_one_rate_in_a_stack(
     tmp_path: Path, stacks: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(steps, "clipped", Clipped)
-    sets = "run.engine=batched", "data.partition=dirichlet-class", "train.batch_size=10", "method.step=clipped"
+    sets = *RAGGED, "train.batch_size=10", "method.step=clipped"
     asked = [tiny("fedavg", *sets, f"train.lr={rate}") for rate in (0.1, 0.1, 0.03)]
     found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], clients=1000))
     assert max(map(len, stacks)) == 2
@@ -294,7 +297,7 @@ def test_a_foreign_step_has_one_rate_in_a_stack(
 def test_methods_whose_clients_learn_alike_share_a_stack(tmp_path: Path, stacks: list[list[int]]) -> None:
     """Ditto learns twice a round, so that it falls behind the others; local-only has everybody in each round."""
     asked = [
-        tiny(method, "run.engine=batched", "data.partition=dirichlet-class", f"train.lr={rate}")
+        tiny(method, *RAGGED, f"train.lr={rate}")
         for method, rate in (("fedavg", 0.1), ("fedper", 0.05), ("fedadam", 0.1), ("ditto", 0.02), ("local-only", 0.1))
     ]
     assert packs(asked, 1000) == [[0, 1, 2, 3, 4]]

@@ -1,6 +1,6 @@
 """The page and the watcher in a real browser, made from real small runs: what a reader sees, does and takes away.
 
-With TORSO_PICTURES=docs the pictures that docs/ shows are written there.
+With TORSO_PICTURES=docs the pictures that docs/ shows are written there, of longer runs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,25 @@ from torso.report.write import report
 from .browser import PROGRAM, Browser, browser
 from .samples import write_run
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium (Debian)")
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium (Debian)"),
+    pytest.mark.xdist_group("browser"),  # the runs are made once
+]
 
 METHODS = ("fedavg", "fedprox", "fedbabu", "fedrep")
 SETS = (
-    *("data.clients=20", "data.shards=3", "train.rounds=12", "train.local_epochs=2", "train.batch_size=10"),
-    *("measure.every=2", "personalize.sweep=[0, 1, 2, 3, 5]", "personalize.lr=0.01", "run.workers=1"),
+    *("data.clients=20", "data.shards=3", "train.batch_size=10", "measure.every=2", "personalize.lr=0.01"),
     "measure.names=initial,personalized,without_head,generic,generic_as_personal,personal,local_only",
     "measure.analyses=four_factors,norms,layer_similarity,class_curves,drift_variance,regularization,cross_client,tsne",
-    "measure.analyses_every=4",
+)
+SHORT = (
+    *("data.source=synthetic", "data.synthetic.samples=400", "data.synthetic.test_samples=100", "data.shards=2"),
+    *("data.clients=10", "train.rounds=4", "train.local_epochs=1"),
+    *("measure.analyses_every=2", "personalize.sweep=[0, 1]", "personalize.epochs=2"),
+)
+FOR_DOCS = (
+    *("train.rounds=12", "train.local_epochs=2", "measure.analyses_every=4", "personalize.sweep=[0, 1, 2, 3, 5]"),
+    "run.workers=1",
 )
 COLOUR = "getComputedStyle(document.documentElement).backgroundColor"
 
@@ -39,7 +49,8 @@ COLOUR = "getComputedStyle(document.documentElement).backgroundColor"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real runs of four methods and two seeds, with everything that can be measured."""
     folder = tmp_path_factory.mktemp("runs")
-    compare(METHODS, None, SETS, seeds=2, out=folder / "mine")
+    length = FOR_DOCS if os.environ.get("TORSO_PICTURES") else SHORT
+    compare(METHODS, None, [*SETS, *length], seeds=2, out=folder / "mine")
     return folder / "mine"
 
 
@@ -217,7 +228,7 @@ def test_pictures_of_the_watcher(view: Browser, runs: Path, tmp_path: Path) -> N
     going = tmp_path / "runs" / "fedrep-seed0"
     (going / "result.json").unlink()
     lines = (going / "history.jsonl").read_text().splitlines(keepends=True)
-    (going / "history.jsonl").write_text("".join(lines[:8]))
+    (going / "history.jsonl").write_text("".join(lines[: len(lines) * 2 // 3]))
     with serve(tmp_path / "runs", 0) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         view.size(1200, 900)

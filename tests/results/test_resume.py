@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Torso
 from tests.runs.samples import (
     TINY,
     StopAfter,
@@ -170,37 +171,40 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_a_round(process: subprocess.Popen[str]) -> None:
+def wait_for_rounds(process: subprocess.Popen[str], rounds: int) -> None:
     assert process.stderr is not None
     for line in process.stderr:
-        if "round " in line and "loss" in line:
+        rounds -= "round " in line and "loss" in line
+        if not rounds:
             return
-    pytest.fail("the run ended before its first round")
+    pytest.fail(f"the run ended {rounds} rounds too early")
 
 
 def test_killed_again_and_again_at_random_moments_it_is_the_same_run(tmp_path: Path) -> None:
     config, folder = tiny(*LONG), tmp_path / "out"
     (tmp_path / "config.toml").write_text(config.as_toml())
     begin: tuple[str, ...] = ("run", str(tmp_path / "config.toml"), "--out", str(folder))
-    for _ in range(3):
+    for _ in range(2):  # the second is one that goes on
         with start(*begin) as process:
-            wait_for_a_round(process)
+            wait_for_rounds(process, 3)  # it has a checkpoint
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(random.uniform(0, 0.1))
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
         begin = ("run", "--out", str(folder), "--resume")
     assert not (folder / "result.json").exists()
-    run(config, folder, resume=True)
+    seen = StopAfter(99)
+    run(config, folder, resume=True, listener=seen, stop=seen.stop)
+    assert seen.note.startswith("continuing after round ")
     run(config, tmp_path / "whole")
     assert_same_run(folder, tmp_path / "whole")
 
 
-def test_ctrl_c_ends_after_the_round_and_names_a_command_that_works(tmp_path: Path) -> None:
+def test_ctrl_c_ends_after_the_round_and_names_a_command_that_works(torso: Torso, tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     sets = [f"--set={text}" for text in (*TINY, "method.name=fedper", *LONG[1:])]
     with start("run", "--out", str(folder), *sets) as process:
-        wait_for_a_round(process)
+        wait_for_rounds(process, 1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130
@@ -212,10 +216,9 @@ def test_ctrl_c_ends_after_the_round_and_names_a_command_that_works(tmp_path: Pa
     assert (folder / "checkpoints" / f"round-{last:06d}.json").exists()
     command = shlex.split(err.strip().splitlines()[-1].partition("Continue with: ")[2])
     assert command[0] == "torso"
-    with start(*command[1:]) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0
-    assert f"continuing after round {last}, from {folder}" in err
+    said = torso(*command[1:])
+    assert said.status == 0
+    assert f"continuing after round {last}, from {folder}" in said.err
     run(tiny(*LONG), tmp_path / "whole")
     assert_same_run(folder, tmp_path / "whole")
 

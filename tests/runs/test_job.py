@@ -16,9 +16,15 @@ from torso.runs.job import Simulation, prepare, simulate
 
 from .samples import digits, same_tensors, tiny
 
-NEEDS = {"generic", "generic_as_personal", "personal", "local", "new_before", "new_after"}
+NEEDS = {
+    "generic_as_personal",
+    "personal",
+    "local",
+    "new_before",
+    "new_after",
+}  # `generic` is taken on the clients' test data
 MEASURES_WITHOUT = (
-    "benign, id_after, id_before, initial, local_only, local_only_best_on_test, ood_after, ood_before, "
+    "benign, generic, id_after, id_before, initial, local_only, local_only_best_on_test, ood_after, ood_before, "
     "personalized, without_head"
 )
 ALONE = replace(digits().roster, test_samples=0)  # of a server that has no images at all

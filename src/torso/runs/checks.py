@@ -92,13 +92,14 @@ def _check_test_set(config: Config, roster: Roster) -> None:
     """Refuse what looks at the whole test set where the server has none."""
     if roster.test_samples:
         return
+    of_measures = {name: measure.whole_test and name != POOLED for name, measure in measures.items()}
     asked = {
-        "measure.names": (config.measure.names, {n: m.whole_test for n, m in measures.items()}),
-        "measure.during": (config.measure.during, {n: m.whole_test for n, m in measures.items()}),
+        "measure.names": (config.measure.names, of_measures),
+        "measure.during": (config.measure.during, of_measures),
         "measure.analyses": (config.measure.analyses, {n: a.whole_test for n, a in analyses.items()}),
     }
     for key, (names, needs) in asked.items():
-        for name in (name for name in names if needs[name] and name != POOLED):
+        for name in (name for name in names if needs[name]):
             free = ", ".join(sorted(n for n, needed in needs.items() if not needed))
             raise RequestError(
                 f"{key} = {name!r} is taken on a test set of the server's own, and it has none. Accepted: {free}"

@@ -105,19 +105,28 @@ def test_a_table_on_two_workers_is_the_table_of_one_process_also_when_one_is_kil
     assert {path.name for path in (tmp_path / "there" / "fedbabu-13").iterdir()} == names
 
 
+LONG, TWO = "train.rounds=200", PART.replace("|lg-fedavg|fedper", "")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    """The table of two long runs that nobody stopped."""
+    data = tiny_cifar10(tmp_path_factory.mktemp("data"))
+    out = tmp_path_factory.mktemp("whole")
+    reproduce(_plan(data, LONG, only=TWO), out)
+    return _table(out)
+
+
 @pytest.mark.parametrize(("first", "second"), [(RAY, ()), ((), RAY)])
 def test_what_began_on_the_cluster_goes_on_without_and_the_other_way_round(
-    first: tuple[str, ...], second: tuple[str, ...], data: Path, tmp_path: Path
+    first: tuple[str, ...], second: tuple[str, ...], data: Path, tmp_path: Path, whole: list[dict[str, object]]
 ) -> None:
-    only, stop = PART.replace("|lg-fedavg|fedper", ""), Stop()
-    rounds = "train.rounds=200"
+    stop, heard = Stop(), _Heard()
     with pytest.raises(Stopped, match="of 2 runs finished"):
-        reproduce(_plan(data, rounds, *first, only=only), tmp_path / "out", listener=_Heard(stop.ask), stop=stop)
-    heard = _Heard()
-    reproduce(_plan(data, rounds, *second, only=only), tmp_path / "out", listener=heard)
+        reproduce(_plan(data, LONG, *first, only=TWO), tmp_path / "out", listener=_Heard(stop.ask), stop=stop)
+    reproduce(_plan(data, LONG, *second, only=TWO), tmp_path / "out", listener=heard)
     assert max(heard.begun.values()) > 0  # from a checkpoint
-    reproduce(_plan(data, rounds, only=only), tmp_path / "whole")
-    assert _table(tmp_path / "out") == _table(tmp_path / "whole")
+    assert _table(tmp_path / "out") == whole
 
 
 def test_data_that_a_machine_lacks_end_the_table_with_a_word(

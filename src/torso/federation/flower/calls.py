@@ -21,7 +21,8 @@ from torso.federation.flower.gate import SECRET_HEADER, operator_token
 from torso.federation.folder import ServerPlace
 
 Call = Callable[[ProtobufRequestContext], httpx.Response]
-_PATIENCE = 20.0  # seconds that a server may take to come back before a request to it has failed
+_PATIENCE = 20.0  # seconds that the server may take to come back before a request to it has failed
+_OWN_PATIENCE = 2.0  # seconds for a SuperNode beside us, which is started anew where it does not answer
 
 
 class Operator:
@@ -64,7 +65,7 @@ def runtime(address: str, secret: bytes, task: TaskToken, place: ServerPlace | N
         lambda: exponential(base_delay=0.1, max_delay=1),
         recoverable_exceptions=httpx.TransportError,
         max_tries=None,
-        max_time=_PATIENCE,
+        max_time=_PATIENCE if place else _OWN_PATIENCE,
     )
     signed = SuperExecAuthHttpInterceptor(
         master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})

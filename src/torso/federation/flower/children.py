@@ -30,7 +30,7 @@ def start(
         said.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {module}\n")
         said.flush()
         return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-P", "-m", module, *arguments],  # -P: nothing of the folder that we happen to be in
             **{"stdout": said, "stderr": said, "stdin": subprocess.DEVNULL, "text": True, **popen},
             env=environment,
             start_new_session=True,  # Ctrl-C is for us; we end it in order

@@ -35,6 +35,7 @@ Say = Callable[[str], None]
 _START = 120.0  # seconds that the SuperNode may take to start and connect
 _GONE = 2.0 * HEARTBEAT + 5  # seconds after which the server has noticed that a process with this key is gone
 _LOOK = 10.0  # seconds between two looks whether the server is there, while nothing comes
+_ATTEMPTS = 3  # to start the SuperNode: somebody else may take the port that was free
 _AGAIN = 2.0  # seconds between two attempts to connect
 
 
@@ -50,6 +51,7 @@ class FlowerClientLink:
         self._open = ExitStack()
         self._token = TaskToken()
         self._child: subprocess.Popen[str] | None = None
+        self._unseen = 0  # looks in a row in which the server did not count us among the connected
 
     def __enter__(self) -> Self:
         quicken()
@@ -58,15 +60,15 @@ class FlowerClientLink:
             self._key = key
             self._greeter = Greeter(self.place, key)
             opened.callback(self._greeter.close)
-            try:
-                self._ask_to_join()
-            except NoAnswer as error:
-                raise RequestError(str(error)) from None
             self._home = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="torso-")))
             self._secret = secrets.token_hex(32)
             write_private(self._home / "secret", self._secret.encode())
             opened.callback(self._stop)
-            self._start()
+            try:
+                self._ask_to_join()
+                self._start()
+            except NoAnswer as error:
+                raise RequestError(str(error)) from None
             self._open = opened.pop_all()
         return self
 
@@ -150,8 +152,9 @@ class FlowerClientLink:
                 continue
             if told:
                 self._say("the server is there again")
-            if found.state not in ("connected", "admitted", "open"):
-                self._stop()
+            self._unseen = self._unseen + 1 if found.state == "admitted" else 0
+            if found.state not in ("connected", "admitted", "open") or self._unseen > 2:
+                self._stop()  # it is not let in any more, or its signs of life have ceased
             return
 
     def _ask_to_join(self) -> None:
@@ -176,6 +179,19 @@ class FlowerClientLink:
         return f"{found.words}. {advice.get(found.state, '')}".strip()
 
     def _start(self) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._start_once()
+                return
+            except RunFailed:
+                self._stop()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self._stop()
+                raise
+
+    def _start_once(self) -> None:
         port = _free_port()
         server = ["--superlink", self.place.settings.server]
         if self.place.insecure:
@@ -202,7 +218,6 @@ class FlowerClientLink:
         while True:
             assert self._child is not None
             if self._child.poll() is not None or time.monotonic() > until:
-                self._stop()
                 raise RunFailed(f"Flower's SuperNode did not start. Its last words:\n{children.tail(log)}")
             if self._answers() and self._greeter.ask(join=False).state in ("connected", "open"):
                 return

@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from flwr.common.constant import HEARTBEAT_PATIENCE
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 from flwr.supercore.constant import NodeStatus
+from flwr.supercore.date import now
 from flwr.supercore.object_store import ObjectStoreFactory
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -74,6 +76,16 @@ class RememberedNodes(InMemoryLinkState):
         with self.lock:
             super().delete_node(*args, **kwargs)
             self._write()
+
+    def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
+        """Asked at every signed request, which is a sign of life: on a busy machine heartbeats alone are late."""
+        with self.lock:
+            number = super().get_node_id_by_public_key(public_key)
+            node = self.nodes.get(number) if number is not None else None
+            if node is not None and node.status == NodeStatus.ONLINE:
+                until = now().timestamp() + HEARTBEAT_PATIENCE * node.heartbeat_interval
+                node.online_until = max(node.online_until, until)
+            return number
 
     def _restore(self, one: Known) -> None:
         """Who was connected says so himself within seconds."""

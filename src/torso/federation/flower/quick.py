@@ -9,16 +9,17 @@ import time
 from importlib import import_module
 from typing import Any
 
-SHORTEST = 0.03  # seconds
+SHORTEST = 0.03  # seconds between two looks on this machine
+SHORTEST_AWAY = 0.08  # seconds between two looks at the server, which has other clients, too
 SHARE = 0.05  # of the time that somebody has waited already
 HEARTBEAT = 15  # seconds; Flower accepts 10 to 1800, and counts a node as gone after twice as many
 RETRY = 4  # seconds at most between attempts to reach a server that does not answer
 
 
-def nap(waited: float, longest: float) -> float:
+def nap(waited: float, longest: float, shortest: float = SHORTEST) -> float:
     """Seconds until the next look: a twentieth of the time that one has waited. What comes quickly is seen quickly, and
     who idles for minutes asks rarely."""
-    return min(max(waited * SHARE, SHORTEST), longest)
+    return min(max(waited * SHARE, shortest), longest)
 
 
 class Naps:
@@ -33,7 +34,7 @@ class Naps:
             return time.sleep(min(seconds, SHORTEST))
         now = time.monotonic()
         self._since = self._since or now
-        return time.sleep(nap(now - self._since, seconds))
+        return time.sleep(nap(now - self._since, seconds, SHORTEST_AWAY))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)

@@ -109,16 +109,22 @@ class FlowerServerLink:
         while waiting:
             self._pull(waiting, replies)
             for number in [number for number, reply in replies.items() if not reply.missing]:
-                yield waiting.pop(number), self._answer(replies.pop(number))
+                answer = self._answer(replies.pop(number))
+                if isinstance(answer, Silence):
+                    self._withdraw(number)
+                yield waiting.pop(number), answer
             now = time.monotonic()
             if now - looked > _LOOK:
                 looked = now
                 for number, node in self._restarted(waiting, connections).items():
                     replies.pop(number, None)
                     del waiting[number]
+                    self._withdraw(number)
                     yield node, Silence("it was started anew while it had the message")
             if waiting and time.monotonic() - began >= seconds:
-                yield from ((node, Silence(f"it has not answered within {seconds:g} s")) for node in waiting.values())
+                for number, node in waiting.items():
+                    self._withdraw(number)
+                    yield node, Silence(f"it has not answered within {seconds:g} s")
                 return
             if waiting:
                 left = began + seconds - time.monotonic()
@@ -170,6 +176,13 @@ class FlowerServerLink:
         if reply.parts:
             self._client.ConfirmMessageReceived(
                 ConfirmMessageReceivedRequest(node=_SERVER, run_id=self._run, message_object_id=reply.tree.object_id)
+            )
+
+    def _withdraw(self, number: str) -> None:
+        """A message that nobody has taken, or not all of it: it is not delivered later, and its bytes are let go."""
+        with self._running():
+            self._client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=_SERVER, run_id=self._run, message_object_id=number)
             )
 
     def _answer(self, reply: _Reply) -> bytes | Silence:
