@@ -55,6 +55,10 @@ def test_the_sum_is_taken_client_by_client_whatever_the_groups(size: int) -> Non
     assert size < 64 or not torch.equal(backwards["w"], expected)  # another order is another sum: the test can fail
 
 
+def test_a_parameter_of_one_number_has_no_dimension_of_its_own() -> None:
+    assert weighted({"w": torch.tensor([1.0, 2.0, 5.0])}, torch.tensor([0.5, 0.25, 0.25]))["w"].item() == 2.25
+
+
 def test_a_total_is_not_the_memory_of_a_part() -> None:
     part, total = {"w": torch.ones(2)}, dict[str, torch.Tensor]()
     add(total, part)

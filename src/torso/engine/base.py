@@ -147,9 +147,13 @@ class AddsUp(Protocol):
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
 
 
-def add_up(engine: Engine, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S:
-    """Do a piece of work for clients and take in its results, in their order."""
-    if isinstance(engine, AddsUp):
+def add_up(
+    engine: Engine, work: Work[Any], clients: Sequence[int], store: Store | None, total: S, here: bool = False
+) -> S:
+    """Do a piece of work for clients and take in its results, in their order.
+
+    `here`: not where they are made, since the total keeps the single results and would travel with all of them."""
+    if isinstance(engine, AddsUp) and not here:
         return engine.add_up(work, clients, store, total)
     for part in engine.map(work, clients, store):
         total.take(part)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from torso.data import Federation, Split
 from torso.errors import RequestError, from_outside
+from torso.kinds import NotNegative, Positive
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.randomness import numpy_generator, torch_generator
@@ -43,9 +46,19 @@ class Attack:
         """The change [G, *] that malicious clients send; what is not named is sent as it was learned."""
         return {}
 
+    def together(self, honest: Tensors, attackers: int) -> Tensors:
+        """The change [*] that all malicious participants of a round send, who know the changes [H, *] of all honest
+        ones; what is not named is sent as it was learned."""
+        return {}
+
+    @classmethod
+    def colludes(cls) -> bool:
+        """Whether what attackers send depends on what others send."""
+        return cls.together is not Attack.together
+
     @classmethod
     def replaces_uploads(cls) -> bool:
-        return cls.upload is not Attack.upload
+        return cls.upload is not Attack.upload or cls.colludes()
 
 
 attacks: Registry[type[Attack]] = Registry("attack.kind")
@@ -66,13 +79,22 @@ class LabelPoisoning(Attack):
         return torch.from_numpy(rng.integers(classes, size=len(honest)))
 
 
+@attacks.register("label-flip")
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    """Class c of C is trained on as class C − 1 − c (Fang et al. 2020)."""
+
+    def labels(self, honest: Tensor, classes: int, rng: np.random.Generator) -> Tensor:
+        return classes - 1 - honest
+
+
 @attacks.register("random-updates")
 @dataclass(frozen=True)
 class RandomUpdates(Attack):
     """Gaussian noise of mean 0, whose spread is that of all entries of the client's honest update."""
 
     def upload(self, honest: Upload) -> Tensors:
-        entries = torch.cat([change.flatten(1) for change in honest.change.values()], dim=1)
+        entries = torch.cat([change.reshape(len(change), -1) for change in honest.change.values()], dim=1)
         noise: Tensors = {}
         generators = [torch_generator(honest.seed, "attack", "noise", honest.round, k) for k in honest.clients]
         spread = entries.std(dim=1, correction=0)
@@ -89,6 +111,60 @@ class ModelReplacement(Attack):
 
     def upload(self, honest: Upload) -> Tensors:
         return {name: change * honest.participants for name, change in honest.change.items()}
+
+
+@attacks.register("sign-flip")
+@dataclass(frozen=True)
+class SignFlip(Attack):
+    """The honest update with its sign changed, `factor` times as long."""
+
+    factor: Positive = 1.0
+
+    def upload(self, honest: Upload) -> Tensors:
+        return {name: -self.factor * change for name, change in honest.change.items()}
+
+
+@attacks.register("alie")
+@dataclass(frozen=True)
+class ALittleIsEnough(Attack):
+    """μ − zσ of the round's honest updates, which the attackers know, number by number; `z` = 0 takes the largest z
+    that leaves a majority beyond it (ALIE, Baruch et al. 2019)."""
+
+    z: NotNegative = 0.0
+
+    def together(self, honest: Tensors, attackers: int) -> Tensors:
+        participants = attackers + len(next(iter(honest.values())))
+        z = self.z or hidden_deviations(participants, attackers)
+        lie: Tensors = {}
+        for name, change in honest.items():
+            mean = mean_over(change)
+            lie[name] = mean - z * mean_over((change - mean).square()).sqrt()
+        return lie
+
+
+def hidden_deviations(participants: int, attackers: int) -> float:
+    """z with Φ(z) = (n − f − s)/(n − f): s = ⌊n/2⌋ + 1 − f honest updates beyond z make a majority with f attackers. 0
+    where that would lie on the other side of the mean, as it does while f is small."""
+    honest = participants - attackers
+    supporters = max(participants // 2 + 1 - attackers, 1)
+    return NormalDist().inv_cdf(max((honest - supporters) / honest, 0.5))
+
+
+@attacks.register("inner-product")
+@dataclass(frozen=True)
+class InnerProduct(Attack):
+    """−factor times the mean of the honest updates of the round, which the attackers know (inner-product manipulation,
+    Xie et al. 2020)."""
+
+    factor: Positive = 0.5
+
+    def together(self, honest: Tensors, attackers: int) -> Tensors:
+        return {name: -self.factor * mean_over(change) for name, change in honest.items()}
+
+
+def mean_over(stacked: Tensor) -> Tensor:
+    """The mean over the first dimension, one client after the other: no number of threads changes a bit of it."""
+    return reduce(torch.add, stacked.unbind()) / len(stacked)
 
 
 def attacked(federation: Federation, attack: Attack, fraction: float, seed: int) -> Federation:
@@ -162,10 +238,11 @@ class Tamper:
         change = {name: learned[name][places] - received[name][places] for name in self.parameters}
         who = tuple(clients[place] for place in places)
         false = self.attack.upload(Upload(change, who, self.participants, self.seed, self.round))
-        return {**learned, **{n: _put(learned[n], places, received[n][places] + f) for n, f in false.items()}}
+        return {**learned, **{n: put(learned[n], places, received[n][places] + f) for n, f in false.items()}}
 
 
-def _put(stacked: Tensor, places: list[int], theirs: Tensor) -> Tensor:
+def put(stacked: Tensor, places: list[int], theirs: Tensor) -> Tensor:
+    """The stack [G, *] with other values at some places."""
     mixed = stacked.clone()
     mixed[places] = theirs
     return mixed

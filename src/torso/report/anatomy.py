@@ -148,6 +148,8 @@ def _rule(axis: str, method: Method) -> str:
     name = options.pop("name")
     if options.get("phases") == ():  # nothing is fine-tuned, so at no rate
         options = {key: option for key, option in options.items() if key not in ("phases", "factor", "rate")}
+    if options.get("clip") == 0:  # no bound
+        del options["clip"]
     shown = ", ".join(f"{key}={_short(option)}" for key, option in options.items())
     return f"{name}{f' ({shown})' if shown else ''}: {plain(type(value).__doc__ or '')}"
 

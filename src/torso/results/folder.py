@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +36,7 @@ _YOUNGER = {
     "personalize.batch_size": 0,
     "data.size": 0,
     "train.min_clients": 1,
+    "method.server.clip": 0.0,
     "data.csv": CsvConfig().model_dump(mode="json"),
     "data.npz": NpzConfig().model_dump(mode="json"),
 }
@@ -51,9 +52,10 @@ def fingerprint(config: Config) -> str:
         section, _, name = key.partition(".")
         tree[section].pop(name)
     for key, usual in _YOUNGER.items():
-        section, _, name = key.partition(".")
-        if tree[section][name] == usual:
-            tree[section].pop(name)
+        *way, name = key.split(".")
+        table: dict[str, Any] = reduce(dict.__getitem__, way, tree)
+        if table.get(name) == usual:
+            table.pop(name)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,20 +1,27 @@
-"""What the server makes of a round's messages as they come: sums in the order of the participants."""
+"""What the server makes of a round's messages as they come: sums in the order of the participants.
+
+Single uploads are held where somebody looks at all of them: a server rule that `needs_each`, attackers who collude.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from torso.data.batches import on_device
 from torso.errors import RunFailed
+from torso.learn.attacks import put
 from torso.learn.drift import Local
-from torso.nets import Tensors
+from torso.nets import Tensors, learnable
 from torso.personal.store import ClientState, Elsewhere
 from torso.runs.messages import Sent, Told
 from torso.runs.stages import Stage
+from torso.server.robust import clipped
+from torso.server.state import ServerState
 from torso.server.sums import add_stacked, add_weighted
 
 
@@ -22,34 +29,58 @@ class Aggregate:
     """The sums of one round. Weights are applied here, where the sum is made, and by who really came: a participant
     that is missing does not bias the mean."""
 
-    def __init__(self, stage: Stage, told: Told, weights: Mapping[int, float]) -> None:
-        self.stage, self.round, self.weights = stage, told.round, weights
-        drift = stage.method.drift
-        looks_back = stage.method.server.uses_squares or (drift.remembers and not drift.sends)
+    def __init__(
+        self, stage: Stage, told: Told, weights: Mapping[int, float], malicious: frozenset[int] = frozenset()
+    ) -> None:
+        self.stage, self.round, self.weights, self.malicious = stage, told.round, weights, malicious
+        rule, drift = stage.method.server, stage.method.drift
+        self.parameters = learnable(stage.net, sorted(stage.travels))
+        self.colludes = stage.attack.colludes() and not malicious.isdisjoint(weights)
+        looks_back = rule.uses_squares or (drift.remembers and not drift.sends)
         self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
+        self.received = {name: told.model[name] for name in self.parameters} if rule.clip or self.colludes else {}
         self.offers = told.offers
-        self.total: Tensors = {}  # Σ_k w_k · shared part
+        self.total: Tensors = {}  # Σ_k w_k · shared part; without the parameters where the rule needs each upload
+        self.each: dict[int, Tensors] = {}  # those, by client
         self.change: Tensors = {}  # Σ_k of the change of what the drift corrections remember
         self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
         self.uploads: dict[int, Tensors] = {}  # of single clients, where the server rule keeps them
         self.told: dict[int, tuple[Tensor, Tensor]] = {}  # by client: whose models it was offered, and what it says
         self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
+        self._held: list[Sent] = []  # until the attackers know them all
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
         self._finite: list[Tensor] = []
 
+    @property
+    def holds_uploads(self) -> bool:
+        """Whether single uploads are held until all have come: memory for as many models as there are participants."""
+        return self.stage.method.server.needs_each or self.colludes
+
     def take(self, sent: Sent) -> None:
         """Add the messages of some participants; nothing is read from the device."""
-        method = self.stage.method
         self._clients += sent.clients
         self._losses.append(sent.loss)
         self._finite.append(sent.finite)
         self.left.update(sent.left)
+        if self.colludes:
+            self._held.append(sent)
+        else:
+            self._add(sent)
+
+    def _add(self, sent: Sent) -> None:
+        rule = self.stage.method.server
+        if rule.clip:
+            parameters = {name: sent.model[name] for name in self.parameters}
+            sent = replace(sent, model={**sent.model, **clipped(parameters, self.received, rule.clip)})
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
-        if method.server.keeps_uploads:
+        if rule.keeps_uploads:
             self.uploads |= {k: _row(sent.model, g) for g, k in enumerate(sent.clients)}
         else:
-            add_weighted(self.total, sent.model, weights)
+            apart = {name: sent.model[name] for name in self.parameters} if rule.needs_each else {}
+            if apart:
+                self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
+            add_weighted(self.total, {n: t for n, t in sent.model.items() if n not in apart}, weights)
             self._add_squares(sent, weights)
             add_stacked(self.change, self._changes(sent))
         if sent.scores is not None:
@@ -72,6 +103,8 @@ class Aggregate:
                 raise RunFailed(f"non-finite loss in round {self.round}, client {client}")
         if not _all(self._finite):
             raise RunFailed(f"non-finite weights after round {self.round}")
+        for sent in self._colluded():
+            self._add(sent)
         loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
         if len(losses) == len(self.weights) or not losses:
             return loss
@@ -79,6 +112,37 @@ class Aggregate:
         self.total = {n: t / came if t.is_floating_point() else t for n, t in self.total.items()}
         self.squares = self.squares / came
         return loss / came
+
+    def shared(self, server: ServerState) -> Tensors:
+        """What stands for the participants' shared part: their mean, or what the server rule makes of the single
+        uploads, which are gone afterwards."""
+        if not self.each:
+            return self.total
+        order = [k for k in self.weights if k in self.each]
+        uploads = {name: torch.stack([self.each[k].pop(name) for k in order]) for name in self.parameters}
+        self.each = {}
+        came = sum(self.weights[k] for k in order)
+        weights = on_device(next(iter(uploads.values())).device, [self.weights[k] / came for k in order])
+        old = {name: server.model[name] for name in self.parameters}
+        return {**self.total, **self.stage.method.server.combine(server.rule, old, uploads, weights)}
+
+    def _colluded(self) -> Sequence[Sent]:
+        """The messages as they arrive when the attackers have seen those of all others."""
+        held, self._held = self._held, []
+        hostile = [[g for g, k in enumerate(sent.clients) if k in self.malicious] for sent in held]
+        honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
+        if not any(hostile) or not any(honest):  # nobody lies, or nobody is there to lie about
+            return held
+        change = {
+            name: torch.cat([sent.model[name][places] for sent, places in zip(held, honest, strict=True)]) - received
+            for name, received in self.received.items()
+        }
+        lie = self.stage.attack.together(change, sum(map(len, hostile)))
+        false = {name: self.received[name] + said for name, said in lie.items()}
+        return [
+            replace(sent, model={**sent.model, **{n: put(sent.model[n], places, f) for n, f in false.items()}})
+            for sent, places in zip(held, hostile, strict=True)
+        ]
 
     def _changes(self, sent: Sent) -> Tensors:
         """The change of the participants' memories: as they sent it, or as it follows from their models."""
@@ -95,7 +159,7 @@ class Aggregate:
             mine = slice(rows, rows + 1) if isinstance(rows, int) else rows
             total = torch.zeros_like(weights[mine])
             for name, start in self.start.items():
-                total += (sent.model[name][mine] - start).flatten(1).square().sum(dim=1)
+                total += (sent.model[name][mine] - start).reshape(len(total), -1).square().sum(dim=1)
             self.squares = self.squares + (weights[mine] * total).sum()
 
 

@@ -15,6 +15,7 @@ from torso.measure.analyses import analyses
 from torso.nets import Network, bodies, learnable, part_names
 from torso.nets.flops import unreached
 from torso.registry import is_foreign
+from torso.runs.rounds import participants
 from torso.runs.stages import Stage
 
 
@@ -58,6 +59,25 @@ def check_attack(config: Config, plan: Sequence[Stage]) -> None:
             f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
             f"{config.method.name!r} has no rounds. Accepted: {', '.join(others)}"
         )
+
+    if config.attack.chosen.colludes() and any(stage.method.server.keeps_uploads for stage in plan):
+        raise RequestError(
+            f"attack.kind = {config.attack.kind!r} works on the mean of the uploads, and method.server = 'apart' takes "
+            f"none. Accepted: {', '.join(sorted(name for name, kind in attacks.items() if not kind.colludes()))}"
+        )
+
+
+def check_rule(plan: Sequence[Stage], roster: Roster) -> None:
+    """Refuse a server rule that wants more uploads than a round has."""
+    for stage in (stage for stage in plan if stage.rounds):
+        rule, count = stage.method.server, len(participants(stage, roster, 0, stage.first))
+        if 0 < count < rule.least:
+            key, whole = f"method.server.{rule.least_by}", len(roster.training)
+            raise RequestError(
+                f"{key} = {getattr(rule, rule.least_by)} needs {rule.least} participants or more, and a round has "
+                f"{count} (train.fraction = {stage.train.fraction} of {whole} clients). Expected: a larger "
+                f"train.fraction, or another {key}"
+            )
 
 
 def check_measures(config: Config, roster: Roster) -> None:

@@ -46,10 +46,10 @@ class Round:
 class TooFewAnswered(TorsoError):
     """A round that has not happened: nobody's state has changed by it."""
 
-    def __init__(self, round: int, heard: Sequence[int], missing: Sequence[int], least: int) -> None:
+    def __init__(self, round: int, heard: Sequence[int], missing: Sequence[int], wanted: str) -> None:
         self.round, self.missing = round, tuple(missing)
         whom = "nobody" if not heard else f"{len(heard)} of {len(heard) + len(missing)} clients"
-        super().__init__(f"round {round}: {whom} answered, and train.min_clients = {least}")
+        super().__init__(f"round {round}: {whom} answered, and {wanted}")
 
 
 def sample(
@@ -103,12 +103,14 @@ def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
     told = tell(stage, server, roster, chosen, number, seed)
     visit = visit_of(stage, told, seed)
-    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting))
-    came = add_up(engine, visit, chosen, state.clients, nothing)
+    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
+    came = add_up(engine, visit, chosen, state.clients, nothing, here=nothing.holds_uploads)
     loss, heard = came.close(), came.clients
     missing = tuple(k for k in chosen if k not in set(heard))
     if missing and len(heard) < stage.train.min_clients:
-        raise TooFewAnswered(number, heard, missing, stage.train.min_clients)
+        raise TooFewAnswered(number, heard, missing, f"train.min_clients = {stage.train.min_clients}")
+    if chosen and len(heard) < stage.method.server.least:
+        raise TooFewAnswered(number, heard, missing, f"{stage.method.server} needs {stage.method.server.least}")
     before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = _server_pass(stage, server, roster, engine, seed, number)
@@ -190,12 +192,13 @@ def _server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Ros
         server = replace(server, uploads={**server.uploads, **came.uploads})
     if came.told:
         server = replace(server, scores={**server.scores, **_heard(stage, server, roster, came)})
-    if not came.total:
+    total = came.shared(server)
+    if not total:
         return server
     drift, clients = stage.method.drift, roster.clients - len(roster.newcomers)
     old = {name: server.model[name] for name in stage.corrected}
-    moved = stage.method.server.step(server.rule, old, {name: came.total[name] for name in old}, came.squares)
-    reported = {**came.total, **moved.shared}
+    moved = stage.method.server.step(server.rule, old, {name: total[name] for name in old}, came.squares)
+    reported = {**total, **moved.shared}
     memory = {name: server.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
     return replace(
         server,

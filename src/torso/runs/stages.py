@@ -12,7 +12,7 @@ from torso.config import Config, TrainConfig
 from torso.data import Roster
 from torso.errors import RequestError
 from torso.learn.attacks import Attack, NoAttack
-from torso.learn.drift import NoDrift
+from torso.learn.drift import NoDrift, drifts
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
@@ -159,7 +159,7 @@ def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: P
 def _check_sense(stage: Stage) -> None:
     """Refuse combinations that cannot mean anything, with the reason."""
     method, share = stage.method, f"method.share = {stage.method.share.part!r}"
-    if not stage.corrected and (type(method.drift) is not NoDrift or type(method.server) is not Mean):
+    if not stage.corrected and (type(method.drift) is not NoDrift or method.server != Mean()):
         raise RequestError(
             f"method.drift = {method.drift} and method.server = {method.server} act on what travels, and nothing does: "
             f"{share}"
@@ -168,6 +168,17 @@ def _check_sense(stage: Stage) -> None:
         raise RequestError(
             f"method.server = 'apart' averages nothing, so there is no model for method.drift = {method.drift} "
             "to hold a client near. Accepted: none, multi-task"
+        )
+    if method.server.keeps_uploads and method.server.clip:
+        raise RequestError(
+            f"method.server.clip = {method.server.clip} bounds what one client adds to the mean, and method.server = "
+            "'apart' has none. Accepted: 0"
+        )
+    if method.drift.remembers and not method.server.trusts:
+        free = ", ".join(sorted(name for name, kind in drifts.items() if not kind.remembers))
+        raise RequestError(
+            f"method.server = {method.server} bounds what one upload can do, and method.drift = {method.drift} has the "
+            f"server keep a mean of the clients' memories, which nothing bounds. Accepted: {free}"
         )
     unshared = moved_by(stage.server_plan(stage.first)) - frozenset(part_names(stage.net, method.share.part))
     if method.server_data != "none" and (unshared or method.server.keeps_uploads):

@@ -1,12 +1,13 @@
 """Server rules: from the shared part before the round and the weighted mean of what came back to the next shared part.
 
-Δ = mean − old is the pseudo-gradient. Rules see parameters only; running statistics are averaged (spec 3.9).
+Δ = mean − old is the pseudo-gradient. Rules see parameters only; running statistics are averaged (spec 3.9). What
+stands for the mean may be something else that a rule makes of the single uploads: see robust.py. K participants.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torso.kinds import Beta, NotNegative, Positive
 from torso.nets import Tensors
 from torso.registry import Registry
+from torso.server.sums import add_weighted
 
 
 class Moved(NamedTuple):
@@ -25,11 +27,33 @@ class Moved(NamedTuple):
     shown: Tensors = {}  # noqa: RUF012  never mutated
 
 
+@dataclass(frozen=True)
 class ServerRule(ABC):
     """The base of server rules."""
 
     uses_squares: ClassVar[bool] = False
     keeps_uploads: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
+    needs_each: ClassVar[bool] = False  # the server holds all uploads of a round, and `combine` stands for the mean
+    least_by: ClassVar[str] = ""  # the option that `least` follows from
+
+    clip: NotNegative = field(default=0.0, kw_only=True)  # no upload counts as further than this from θ; 0: no bound
+
+    @property
+    def least(self) -> int:
+        """How many uploads a round must have for the rule to do what it promises."""
+        return 0
+
+    @property
+    def trusts(self) -> bool:
+        """Whether one upload can move the result without bound."""
+        return not self.needs_each and not self.clip
+
+    def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
+        """What stands for the mean [*] of `uploads` [K, *], the models in the order of the participants, with their
+        shares `weights` [K], which sum to 1. Asked where the rule `needs_each`; `state` and `old` as in `step`."""
+        mean: Tensors = {}
+        add_weighted(mean, uploads, weights)
+        return mean
 
     @abstractmethod
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:

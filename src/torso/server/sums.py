@@ -27,7 +27,7 @@ def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor) -> None:
         elif len(tensor) == 1:
             _add_one(total, name, tensor[0] * weights[0])
         else:
-            _add_one(total, name, (weights @ tensor.flatten(1)).view(tensor.shape[1:]))
+            _add_one(total, name, (weights @ tensor.reshape(len(tensor), -1)).view(tensor.shape[1:]))
 
 
 def add_stacked(total: Tensors, stacked: Tensors) -> None:
@@ -62,7 +62,8 @@ def _add_rows(total: Tensors, name: str, stacked: Tensor, weights: Tensor | None
         for g, one in enumerate(stacked):
             _add_one(total, name, one if weights is None else one * weights[g])
         return
-    rows = stacked.flatten(1) if weights is None else stacked.flatten(1) * weights.unsqueeze(1)
+    flat = stacked.reshape(clients, size)
+    rows = flat if weights is None else flat * weights.unsqueeze(1)
     if name in total:
         rows = torch.cat([total[name].reshape(1, size), rows])
     by_row = np.add.reduce if size > 1 else lambda all_of_it, axis: np.add.accumulate(all_of_it, axis=axis)[-1]
