@@ -63,15 +63,15 @@ class ClassShares(Start):
         return {"head.bias": (counts / counts.sum()).log()}
 
 
-@attacks.register("sign-flip")
+@attacks.register("boost")
 @dataclass(frozen=True)
-class SignFlip(Attack):
-    """The honest update with its sign changed, `factor` times as long."""
+class Boost(Attack):
+    """The honest update, `factor` times as long."""
 
-    factor: Positive = 1.0
+    factor: Positive = 10.0
 
     def upload(self, honest: Upload) -> Tensors:
-        return {n: -self.factor * change for n, change in honest.change.items()}
+        return {n: self.factor * change for n, change in honest.change.items()}
 
 
 if __name__ == "__main__":

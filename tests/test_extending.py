@@ -140,14 +140,14 @@ def test_class_shares_by_hand() -> None:
     assert_close(state.model["head.bias"], torch.tensor([math.log(2 / 6), math.log(4 / 6)]))
 
 
-def test_sign_flip_by_hand() -> None:
-    """From W = 0 at rate 1, client 0 (a quarter of the samples) learns W₀ and client 1 W₁. Client 0 sends −2·W₀."""
-    config = Config.load(None, ["attack.kind=sign-flip", "attack.kind.factor=2.0"])
+def test_boost_by_hand() -> None:
+    """From W = 0 at rate 1, client 0 (a quarter of the samples) learns W₀ and client 1 W₁. Client 0 sends 2·W₀."""
+    config = Config.load(None, ["attack.kind=boost", "attack.kind.factor=2.0"])
     task = tiny.job("fedavg")
     plan = tuple(replace(stage, attack=config.attack.chosen) for stage in task.plan)
     state = tiny.play(replace(task, federation=replace(task.federation, malicious=frozenset({0})), plan=plan))
     w_0, w_1 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]]), torch.tensor([[0.0, -0.5], [0.0, 0.5]])
-    assert_close(tiny.head(state), -2 * w_0 / 4 + 3 * w_1 / 4)
+    assert_close(tiny.head(state), 2 * w_0 / 4 + 3 * w_1 / 4)
 
 
 # FedALA by hand

@@ -7,6 +7,7 @@ client 1 W₁, and neither moves the body.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -22,13 +23,17 @@ from torso.data import Federation, build
 from torso.engine import Batched, OneByOne
 from torso.kinds import Positive
 from torso.learn.attacks import (
+    ALittleIsEnough,
     Attack,
+    InnerProduct,
+    LabelFlip,
     LabelPoisoning,
     ModelReplacement,
     RandomUpdates,
     Upload,
     attacked,
     attacks,
+    hidden_deviations,
 )
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -39,9 +44,11 @@ W_0 = torch.tensor([[0.5, 0.0], [-0.5, 0.0]])
 W_1 = torch.tensor([[0.0, -0.5], [0.0, 0.5]])
 
 
-def besieged(kind: str, malicious: set[int], method: str = "fedavg", head: str = "zeros") -> Simulation:
+def besieged(
+    kind: str, malicious: set[int], method: object = "fedavg", head: str = "zeros", **options: float
+) -> Simulation:
     task = tiny.job(method, head)
-    plan = tuple(replace(stage, attack=attacks[kind]()) for stage in task.plan)
+    plan = tuple(replace(stage, attack=attacks[kind](**options)) for stage in task.plan)
     return replace(task.on(replace(task.federation, malicious=frozenset(malicious))), plan=plan)
 
 
@@ -87,6 +94,48 @@ def test_noise_has_mean_zero_and_the_spread_of_the_honest_update() -> None:
     assert_close(alone["a"][0], noise["a"][1])
     later = RandomUpdates().upload(Upload(change, (4, 7), 2, seed=0, round=2))
     assert not later["a"].isclose(noise["a"]).all()
+
+
+def test_sign_flip_sends_the_update_backwards() -> None:
+    task = besieged("sign-flip", {0}, factor=2.0)
+    expected = -2 * W_0 / 4 + 3 * W_1 / 4
+    assert_close(tiny.head(tiny.play(task)), expected)
+    assert_close(tiny.head(stacked(task)), expected)
+
+
+def test_inner_product_manipulation_sends_the_mean_of_the_honest_backwards() -> None:
+    """Client 0 lies about client 1, of whom there is one: −½·W₁. Where all lie, or nobody, all send what they learn."""
+    task = besieged("inner-product", {0}, factor=0.5)
+    expected = -W_1 / 8 + 3 * W_1 / 4
+    assert_close(tiny.head(tiny.play(task)), expected)
+    assert_close(tiny.head(stacked(task)), expected)
+    for malicious in ({0, 1}, set[int]()):
+        assert_close(tiny.head(tiny.play(besieged("inner-product", malicious))), W_0 / 4 + 3 * W_1 / 4)
+    change = {"w": torch.tensor([[1.0, 0.0], [2.0, 3.0], [6.0, 0.0]])}
+    assert_close(InnerProduct(2.0).together(change, attackers=1), {"w": torch.tensor([-6.0, -2.0])})
+
+
+def test_a_little_is_enough_by_hand() -> None:
+    """1, 2, 6: μ = 3, σ = √(14/3); 0, 3, 0: μ = 1, σ = √2."""
+    change = {"w": torch.tensor([[1.0, 0.0], [2.0, 3.0], [6.0, 0.0]])}
+    expected = torch.tensor([3 - 1.5 * (14 / 3) ** 0.5, 1 - 1.5 * 2**0.5])
+    assert_close(ALittleIsEnough(z=1.5).together(change, attackers=1), {"w": expected})
+
+
+@pytest.mark.parametrize(
+    ("participants", "attackers", "share"),
+    [(50, 24, 24 / 26), (51, 24, 25 / 27), (10, 3, 4 / 7), (10, 4, 4 / 6), (10, 2, 0.5), (10, 1, 0.5), (10, 8, 0.5)],
+)
+def test_as_far_as_a_majority_hides_it(participants: int, attackers: int, share: float) -> None:
+    """50 and 24: ⌊50/2⌋ + 1 − 24 = 2 of the 26 honest ones must lie beyond z, so that 24 of 26 do not. With few
+    attackers z would lie on the other side of the mean, and they send the mean; with most they need one beyond."""
+    assert NormalDist().cdf(hidden_deviations(participants, attackers)) == pytest.approx(share)
+
+
+def test_colluders_are_known_to_a_correction_that_reads_the_uploads() -> None:
+    """FedDyn's server works the mean of memories out from what it is sent, −α(θ_k − θ): of W₁ and the lie −½·W₁."""
+    state = tiny.play(besieged("inner-product", {0}, {"name": "feddyn", "drift": {"alpha": 0.1}}, factor=0.5))
+    assert_close(state.server.drift["head.weight"], -0.1 * (W_1 - W_1 / 2) / 2)
 
 
 @pytest.mark.parametrize("kind", ["random-updates", "model-replacement"])
@@ -141,6 +190,14 @@ def test_the_attackers_are_fixed_by_the_seed_and_the_same_in_every_attack() -> N
 
     assert drawn("random-updates", 3) == drawn("model-replacement", 3) == drawn("label-poisoning", 3)
     assert len({drawn("random-updates", seed) for seed in range(5)}) > 1
+
+
+def test_flipped_labels_count_from_the_other_end() -> None:
+    before = digits()
+    after = attacked(before, LabelFlip(), 0.5, seed=0)
+    for client in range(10):
+        old, new = (f.train.labels[f.train.rows(client)] for f in (before, after))
+        assert torch.equal(new, 9 - old if client in after.malicious else old)
 
 
 class Reversed(Attack):
@@ -225,8 +282,8 @@ def test_without_an_attack_everybody_is_benign() -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (("attack.kind=bribery",), "attack.kind = 'bribery' is unknown. Accepted: label-poisoning, model-replacement"),
-        (("attack.kind=3",), "attack.kind = 3 is neither a name nor a table. Accepted: label-poisoning"),
+        (("attack.kind=bribery",), "attack.kind = 'bribery' is unknown. Accepted: alie, inner-product, label-flip"),
+        (("attack.kind=3",), "attack.kind = 3 is neither a name nor a table. Accepted: alie, inner-product"),
         (("attack.kind=none", "attack.kind.factor=3"), "attack.kind.factor is not a key. It has no options."),
         (("attack.fraction=1.0",), "attack.fraction = 1.0"),
         (
@@ -236,7 +293,7 @@ def test_without_an_attack_everybody_is_benign() -> None:
         (
             ("attack.kind=random-updates", "method.name=fedncm"),
             "attack.kind = 'random-updates' replaces what clients send in a round, and method 'fedncm' has no rounds. "
-            "Accepted: none, label-poisoning",
+            "Accepted: none, label-poisoning, label-flip",
         ),
     ],
 )
@@ -246,8 +303,9 @@ def test_refusals_name_the_key(sets: tuple[str, ...], words: str) -> None:
     assert words in str(refused.value)
 
 
-def test_attackers_do_not_depend_on_workers_or_stacks() -> None:
-    sets = ("attack.kind=random-updates", "attack.fraction=0.5", "train.rounds=2", "measure.names=generic")
+@pytest.mark.parametrize("kind", ["random-updates", "inner-product"])
+def test_attackers_do_not_depend_on_workers_or_stacks(kind: str) -> None:
+    sets = (f"attack.kind={kind}", "attack.fraction=0.5", "train.rounds=2", "measure.names=generic")
     one = run(samples.tiny("fedavg", *sets), federation=samples.digits())
     other = run(samples.tiny("fedavg", *sets, "run.clients_at_once=3", "run.workers=2"), federation=samples.digits())
     assert one.state is not None

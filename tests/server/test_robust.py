@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from torso.nets import Tensors
 from torso.server import Mean, ServerRule, servers
-from torso.server.robust import CentredClipping, GeometricMedian, Krum, Median, TrimmedMean, clipped
+from torso.server.robust import CentredClipping, GeometricMedian, Krum, Median, TrimmedMean, clipped, lengths
 
 ROBUST = {
     "median": Median(),
@@ -249,6 +249,17 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_threads_change_no_length() -> None:
+    """Of one long upload alone: torch.sum would split it."""
+    rows = [{"w": t} for t in torch.randn(8, 1, 400_000, generator=torch.Generator().manual_seed(0)).unbind()]
+    found = []
+    for count in (1, 2, 4):
+        torch.set_num_threads(count)
+        found.append([lengths(row).item() for row in rows])
+    assert found[0] == found[1] == found[2]
 
 
 @each
