@@ -100,21 +100,13 @@ class Machine:
     def call(self, step: Step) -> None:
         words = self._words(f"exec {step.command}")
         done = subprocess.run(
-<<<<<<< HEAD
-            self._words(step.command),
-=======
             words,
->>>>>>> fed-docs
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
-<<<<<<< HEAD
-            timeout=240,
-=======
             check=False,
             timeout=PATIENCE,
->>>>>>> fed-docs
         )
         said = done.stderr + done.stdout
         assert done.returncode == 0, f"{step.command}\n{said}"
@@ -233,19 +225,10 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
             found[name] = Machine(name, spaces[name], folder, environment)
         yield found
     finally:
-<<<<<<< HEAD
-        for number in (signal.SIGINT, signal.SIGKILL):
-            for machine in reversed(found.values()):
-                machine.signal(number)
-            _wait_a_little(
-                lambda: all(machine.running is None or machine.running.poll() is not None for machine in found.values())
-            )
-=======
         for machine in reversed(found.values()):
             machine.signal(signal.SIGINT)
         for machine in found.values():
             machine.end()
->>>>>>> fed-docs
         for space in spaces.values():
             subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False, timeout=PATIENCE)
 
