@@ -16,9 +16,9 @@ from torso.personal.store import Store
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation
 from torso.runs.messages import Sent
-from torso.runs.rounds import Round, play_round, tell, weights_of
+from torso.runs.rounds import Round, TooFewAnswered, play_round, tell, weights_of
 
-from .by_hand import BODY, EYE, FIRST, HEAD, SECOND, Data, equal, federated, losses, mean, on, same, sgd
+from .by_hand import BODY, EYE, FIRST, HEAD, SECOND, Data, federated, losses, mean, on, same, sgd
 from .tiny import job
 
 
@@ -92,8 +92,13 @@ def test_the_mean_of_memories_is_over_all_clients_whoever_comes(method: str) -> 
         assert set(state.server.drift) == {BODY, HEAD}
 
 
-def test_nobody_comes_and_the_model_stays() -> None:
+def test_nobody_comes_and_the_round_has_not_happened() -> None:
     task = on(job("fedavg", head="eye"), federated(THREE))
-    state, played = round_without(task, {0, 1, 2}, State.begin(task.model))
-    assert equal(state.model, task.model)
-    assert (state.round, played.participants) == (1, (0, 1, 2))
+    with pytest.raises(TooFewAnswered, match="round 1: nobody answered, and train.min_clients = 1"):
+        round_without(task, {0, 1, 2}, State.begin(task.model))
+
+
+def test_participants_are_those_who_answered() -> None:
+    task = on(job("fedavg", head="eye"), federated(THREE))
+    _, played = round_without(task, {1}, State.begin(task.model))
+    assert (played.participants, played.missing) == ((0, 2), (1,))
