@@ -23,7 +23,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.app.message import make_message
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
@@ -35,7 +35,7 @@ from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 from torso import RequestError
 from torso.errors import InUse, PlaceLost
 from torso.federation import certificates
-from torso.federation.flower import children, client, hello, quick
+from torso.federation.flower import children, client, hello, payload, quick
 from torso.federation.flower.calls import control
 from torso.federation.flower.client import FlowerClientLink
 from torso.federation.flower.control import admit, admitted, revoke, traffic
@@ -173,10 +173,15 @@ class strange_reply:
     missing: tuple[str, ...] = ("all",)
 
 
-def test_only_one_array_of_bytes_is_a_message() -> None:
+def test_only_bytes_are_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def message(content: RecordDict) -> Any:
         return type("Message", (), {"content": content})()
 
+    assert unpack(message(pack(b"abc"))) == b"abc"
+    for other in ({}, {"bytes": 3}, {"bytes": b"", "more": b""}, {"other": b""}, {"bytes": bytes(2**22 + 1)}):
+        with pytest.raises(NotOurs, match="does not hold one value named 'bytes'"):
+            unpack(message(RecordDict({"torso": ConfigRecord(other)})))
+    monkeypatch.setattr(payload, "_SMALL", 2)
     assert unpack(message(pack(b"abc"))) == b"abc"
     for change in (
         {"stype": "numpy.ndarray"},
@@ -193,7 +198,7 @@ def test_only_one_array_of_bytes_is_a_message() -> None:
     with pytest.raises(NotOurs, match=r"holds the records \[\]"):
         unpack(message(RecordDict()))
     with pytest.raises(NotOurs, match="does not hold one array"):
-        unpack(message(RecordDict({"torso": ConfigRecord({})})))
+        unpack(message(RecordDict({"torso": MetricRecord({})})))
 
 
 def test_who_is_admitted(running: Running, link: FlowerServerLink) -> None:
