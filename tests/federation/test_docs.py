@@ -269,5 +269,7 @@ def test_the_page_on_federations_works_as_written(machines: dict[str, Machine]) 
         if step.command.startswith("torso federation run"):  # everybody is connected
             assert server.open_ports() == {9092}
             assert [machines[name].open_ports() for name in CLIENTS] == [set(), set()]
+            homes = [machines[name].folder / "client" / name for name in CLIENTS]
+            assert [home.stat().st_mode & 0o777 for home in homes] == [0o700, 0o700]
     real, simulated = (Result.read(server.folder / "runs" / name) for name in ("first", "simulated"))
     assert real.accuracy == simulated.accuracy
