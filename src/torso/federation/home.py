@@ -264,6 +264,7 @@ class Home:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
+        seat.versions.tidy(question.since, question.since)  # nobody goes back any more
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
         return Reply(Said(kind="done"))
 
