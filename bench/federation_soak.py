@@ -113,7 +113,11 @@ def main() -> None:
         "simulated_without_faults_seeds_0_to_4": {
             name: [round(one.accuracy[name].mean, 2) for one in whole] for name in result.accuracy
         },
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": {
+            "cpu": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 1),
+        },
         "versions": {"torch": torch.__version__, "torso": torso.__version__, "python": platform.python_version()},
     }
     print(json.dumps(found, indent=1))
