@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 ZOO := .venv/.zoo
 
-.PHONY: demo test quick test-cuda lint bench browser clean
+.PHONY: demo test quick test-cuda lint bench browser network clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
@@ -59,6 +59,14 @@ browser:
 		|| { timeout 120 apt-get update -qq && timeout 300 env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 		--no-install-recommends chromium fonts-dejavu-core; }; } >/dev/null 2>&1; } \
 		|| echo "no chromium and no way to install it here: the browser tests will skip"
+
+# Debian's `ip` for the test of docs/federation.md between network namespaces; elsewhere that test skips
+network:
+	@command -v ip >/dev/null || test -x /usr/sbin/ip || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& { timeout 200 env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 \
+		|| { timeout 120 apt-get update -qq && timeout 200 env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+		--no-install-recommends iproute2; }; } >/dev/null 2>&1; } \
+		|| echo "no ip and no way to install it here: the test of docs/federation.md will skip"
 
 bench: $(READY)
 	$(BIN)/python bench/speed.py

@@ -5,6 +5,7 @@ round ends when the last answer is there. Each row also tells what crossed the f
 (bodies and headers of HTTP; not what TLS adds): n messages down, n answers up, and looks for messages in between.
 
 `unchanged` is Flower as it comes; `quick` is with the shorter waits of `torso.federation.flower.quick`.
+The table in docs/federation.md is made from what was measured last; with --fill from that alone.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from torso.federation.keys import make_key
 from torso.federation.links import Silence
 
 HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "federation.md"
+BEGIN, END = "<!-- federation floor -->", "<!-- /federation floor -->"
 MB = 10**6
 ECHO = """
 import os, sys
@@ -121,13 +124,48 @@ def rows(clients: list[int], sizes: list[int], rounds: int) -> Iterator[dict[str
                             yield {"waits": "unchanged" if unchanged else "quick", **measure(place, link, size, n)}
 
 
+def table(found: dict[str, Any]) -> str:
+    machine, versions = found["machine"], found["versions"]
+    lines = [
+        "| waits | clients | payload, each way | seconds a round (range, n) | bytes beside the payload, per client |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        low, high = row["seconds_range"]
+        waits = "Torso's" if row["waits"] == "quick" else "Flower's own"
+        lines.append(
+            f"| {waits} | {row['clients']} | {row['payload_bytes'] / MB:g} MB | {row['seconds']:.2f} ({low:.2f} to "
+            f"{high:.2f}, n = {row['n']}) | {row['overhead_bytes_per_client']:,} |"
+        )
+    said = (
+        f"Median of n rounds; all processes on one machine with {machine['cores']} cores ({machine['machine']}, load "
+        f"{machine['load_before']} before), over TLS and with keys. Flower {versions['flwr']}, Python "
+        f"{versions['python']}."
+    )
+    return "\n".join([*lines, "", said])
+
+
+def fill(page: str, found: dict[str, Any]) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table(found)}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 5, 10])
     parser.add_argument("--sizes", type=int, nargs="+", default=[0, MB, 50 * MB], help="bytes")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=HERE / "federation_floor.json")
+    parser.add_argument("--fill", action="store_true", help="measure nothing; write the table into docs/federation.md")
     asked = parser.parse_args()
+    if not asked.fill:
+        measured(asked)
+    if asked.out == HERE / "federation_floor.json":
+        found = json.loads(asked.out.read_text(encoding="utf-8"))
+        PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+def measured(asked: argparse.Namespace) -> None:
     print(f"{'waits':>9} {'clients':>7} {'payload':>11} {'n':>3} {'s/round':>8}  {'range':<15} overhead/client")
     machine = {"cores": os.cpu_count(), "machine": platform.machine(), "system": platform.system()}
     machine["load_before"] = round(os.getloadavg()[0], 1)  # a busy machine is told

@@ -50,7 +50,8 @@ def client(place: str, name: str, data: str, drop: float) -> None:
 
 
 def federation(config: Config, folder: Path, drop: float, rounds: int) -> tuple[torso.Result, float, list[int]]:
-    from tests.federation.flower import free_port, machine, wait_until
+    from tests.federation.flower import machine
+    from tests.federation.wire import free_port, until
 
     from torso.federation.flower.control import admitted
     from torso.federation.flower.serve import serving
@@ -68,7 +69,7 @@ def federation(config: Config, folder: Path, drop: float, rounds: int) -> tuple[
                 there = machine(folder, place, file.stem)
                 words = [sys.executable, __file__, "--client", str(there.path), file.stem, str(file), str(drop)]
                 children.append(subprocess.Popen(words, env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}))
-            wait_until("clients", lambda: sum(one.state == "online" for one in admitted(place)) == len(files))
+            until(lambda: sum(one.state == "online" for one in admitted(place)) == len(files), "clients")
             began = time.perf_counter()
             deployed = Config.load(folder / "split" / "config.toml").but(f"run.flower.clients={len(files)}")
             result = run_federation(deployed, FlowerServerLink(place), folder / "run", say=print)
@@ -112,7 +113,11 @@ def main() -> None:
         "simulated_without_faults_seeds_0_to_4": {
             name: [round(one.accuracy[name].mean, 2) for one in whole] for name in result.accuracy
         },
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": {
+            "cpu": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 1),
+        },
         "versions": {"torch": torch.__version__, "torso": torso.__version__, "python": platform.python_version()},
     }
     print(json.dumps(found, indent=1))

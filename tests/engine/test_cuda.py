@@ -90,7 +90,7 @@ def test_frozen_blocks_are_held_once_and_a_step_is_that_on_cpu(monkeypatch: pyte
     task = job("half-frozen", "fedavg")
     stage, state = task.plan[0], State.begin(task.model)
     chosen = participants(stage, task.roster, 0, 1)
-    visit = visit_of(stage, state, 8, 1, weights_of(task.federation, chosen, "samples"), seed=0)
+    visit = visit_of(stage, tell(stage, state.server, task.roster, chosen, 1, seed=0), seed=0)
     with Batched(task.net, task.federation, at_once=len(chosen)) as engine:
         (learned,) = engine.map(visit.alone, chosen)
     assert len(task.net.frozen) == 4

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.federation.wire import free_port, until
 
 from torso import Config
 from torso.federation.flower.control import admit, admitted
@@ -24,22 +24,7 @@ from torso.federation.split import split
 from torso.results.result import Result
 from torso.runs.events import Listener
 
-PATIENCE = 120.0  # seconds: for a machine that is busy with something else
 ENVIRONMENT = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def wait_until(what: str, is_so: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < until, f"{what}: not within {PATIENCE:.0f} s"
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -68,7 +53,7 @@ class Process:
         return self.log.read_text() if self.log.exists() else ""
 
     def wait_for(self, words: str, times: int = 1) -> None:
-        wait_until(f"{words!r} in what {self.log.name} says", lambda: self._heard(words, times))
+        until(lambda: self._heard(words, times), f"{words!r} in what {self.log.name} says")
 
     def _heard(self, words: str, times: int) -> bool:
         assert self.child.poll() is None or self.said.count(words) >= times, f"{self.log.name} has ended:\n{self.said}"

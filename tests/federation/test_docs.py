@@ -3,26 +3,30 @@ command of the page in its order. What the page shows is what is said, but for n
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from tests.federation.flower import ENVIRONMENT, PATIENCE, wait_until
 
+from torso.report.federation_command import _app
 from torso.results.result import Result
 
 pytestmark = pytest.mark.xdist_group("federation")
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-PAGE = Path(__file__).parents[2] / "docs" / "federation.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "federation.md"
 ADDRESS = "10.0.0.1"  # the server's, on the page and in its namespace
 CLIENTS = ("clinic-1", "clinic-2")
 BLOCK = re.compile(r"^```(?:console|text (\S+))\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -31,7 +35,11 @@ FOR_EVER = ("torso federation serve", "torso federation join")
 LITERAL_OR_NOT = re.compile(rf"(clinic-\d|{re.escape(ADDRESS)}:9092|…|\d+(?:\.\d+)?|─+|\s+)")
 COPY = """#!/bin/sh
 # Files from one machine to another, as scp does it between hosts: HOST:PATH is PATH in the folder of the host.
-for word; do case "$word" in *:*) set -- "$@" "{machines}/${{word%%:*}}/${{word#*:}}";; *) set -- "$@" "$word";; esac; shift; done
+for word; do
+    case "$word" in *:*) word="{machines}/${{word%%:*}}/${{word#*:}}" ;; esac
+    set -- "$@" "$word"
+    shift
+done
 exec cp "$@"
 """
 
@@ -88,16 +96,17 @@ class Machine:
     environment: dict[str, str]
     running: subprocess.Popen[bytes] | None = None
     logs: list[Path] = field(default_factory=list)
-    heard: int = 0  # characters of the newest log that have been looked at
 
     def call(self, step: Step) -> None:
+        words = self._words(f"exec {step.command}")
         done = subprocess.run(
-            self._words(step.command),
+            words,
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            check=False,
+            timeout=PATIENCE,
         )
         said = done.stderr + done.stdout
         assert done.returncode == 0, f"{step.command}\n{said}"
@@ -121,17 +130,13 @@ class Machine:
     def listen(self, step: Step) -> None:
         """Wait until what runs here has said what the page shows; `^C` interrupts it."""
         assert self.running is not None
-        shown = step.shown
-        if shown[:1] == ("^C",):
+        shown, ends = step.shown, step.shown[:1] == ("^C",)
+        if ends:
             self.signal(signal.SIGINT)
             shown = shown[1:]
-        try:
-            wait_until(f"{shown} on {self.name}", lambda: not not_said(shown, self.said) or self._has_ended())
-        finally:
-            wrong = not_said(shown, self.said)
-        assert not wrong, f"{self.name} did not say: {wrong}\nbut: {self.said}"
-        if step.shown[:1] == ("^C",):
             self.running.wait(PATIENCE)
+        wait_until(f"{shown} on {self.name}", lambda: self._has_ended() or not not_said(shown, self.said))
+        assert not not_said(shown, self.said), f"not said: {not_said(shown, self.said)}\nbut: {self.said}"
         if self._has_ended():
             self.running = None
 
@@ -149,9 +154,22 @@ class Machine:
         if self.running is not None and self.running.poll() is None:
             os.killpg(self.running.pid, number)
 
+    def end(self) -> None:
+        """Whatever is left here, and what it has started."""
+        if self.running is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self.running.wait(20)
+            self.signal(signal.SIGKILL)
+            self.running.wait(PATIENCE)
+        words = ["ip", "netns", "pids", self.namespace]
+        left = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE).stdout
+        for process in left.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+
     def open_ports(self) -> set[int]:
         """Those at which others could reach this machine."""
-        words = self._words("cat /proc/net/tcp /proc/net/tcp6")
+        words = self._words("cat /proc/net/tcp*")
         table = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
         rows = [line.split() for line in table.splitlines() if ":" in line]
         listening = [row[1].split(":") for row in rows if row[3] == "0A"]
@@ -207,20 +225,35 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
             found[name] = Machine(name, spaces[name], folder, environment)
         yield found
     finally:
-        for number in (signal.SIGINT, signal.SIGKILL):
-            for machine in reversed(found.values()):
-                machine.signal(number)
-            _wait_a_little(
-                lambda: all(machine.running is None or machine.running.poll() is not None for machine in found.values())
-            )
+        for machine in reversed(found.values()):
+            machine.signal(signal.SIGINT)
+        for machine in found.values():
+            machine.end()
         for space in spaces.values():
             subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False, timeout=PATIENCE)
 
 
-def _wait_a_little(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not is_so() and time.monotonic() < until:
-        time.sleep(0.1)
+def test_the_page_shows_every_command_of_a_federation() -> None:
+    typed = " ".join(step.command for step in steps(PAGE.read_text(encoding="utf-8")))
+    shown = set(re.findall(r"torso federation (\w+)", typed))
+    assert shown == {command.name or getattr(command.callback, "__name__", "") for command in _app.registered_commands}
+
+
+def test_a_line_that_is_not_said_is_found() -> None:
+    assert not not_said(("round 1/5  loss 0.5", "… is over"), "round 1/5 loss 0.25\nmore\nfedavg is over\n")
+    assert not_said(("… is over", "round 1/5"), "round 1/5 loss 0.25\nfedavg is over\n") == "round 1/5"
+    assert not_said(("clinic-1 is there",), "clinic-2 is there") == "clinic-1 is there"
+
+
+def test_the_table_of_the_floor_is_that_of_the_bench() -> None:
+    spec = importlib.util.spec_from_file_location("federation_floor", ROOT / "bench" / "federation_floor.py")
+    assert spec is not None
+    assert spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    page = PAGE.read_text(encoding="utf-8")
+    found = json.loads((ROOT / "bench" / "federation_floor.json").read_text(encoding="utf-8"))
+    assert bench.fill(page, found) == page, "run: python bench/federation_floor.py --fill"
 
 
 def test_the_page_on_federations_works_as_written(machines: dict[str, Machine]) -> None:
@@ -236,5 +269,7 @@ def test_the_page_on_federations_works_as_written(machines: dict[str, Machine]) 
         if step.command.startswith("torso federation run"):  # everybody is connected
             assert server.open_ports() == {9092}
             assert [machines[name].open_ports() for name in CLIENTS] == [set(), set()]
+            homes = [machines[name].folder / "client" / name for name in CLIENTS]
+            assert [home.stat().st_mode & 0o777 for home in homes] == [0o700, 0o700]
     real, simulated = (Result.read(server.folder / "runs" / name) for name in ("first", "simulated"))
     assert real.accuracy == simulated.accuracy

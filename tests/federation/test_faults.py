@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.runs.samples import tiny
 
 import torso
 from torso import Config
+from torso.data.images import Images
 from torso.errors import PlaceLost
 from torso.federation.home import Home
 from torso.federation.letters import Question
@@ -225,6 +227,25 @@ def test_who_comes_later_does_not_stand_in_for_one_who_trains(tmp_path: Path) ->
 
     with pytest.raises(PlaceLost, match=r"2 clients are there and train.min_clients = 3"):
         federated(config, wire, tmp_path / "real", listener=TakeTurns())
+
+
+def test_who_comes_back_with_other_data_is_refused(tmp_path: Path) -> None:
+    config, said = config_of("fedper"), list[str]()
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+    data = wire.homes["client-1"].data
+    other = replace(data, train=Images(data.train.samples, data.train.labels[::-1].copy()))
+
+    class Swap(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.absent = {"client-1"} if round.round == 1 else set()
+            wire.homes["client-1"] = Home("client-1", other, tmp_path / "homes" / "client-1", CPU, say=said.append)
+
+    real = run_federation(config, wire, tmp_path / "real", say=said.append, listener=Swap())
+    assert real.ok
+    assert any(text.startswith("client-1 is refused: its data are not those that it began") for text in said)
+    assert any(text.startswith("refused: its data are not those that it began") for text in said)
+    lines = map(json.loads, (tmp_path / "real" / "history.jsonl").read_text().splitlines())
+    assert [1 in line["participants"] for line in lines] == [True, False, False, False]
 
 
 def test_who_was_not_there_at_the_end_gets_its_model_later(tmp_path: Path) -> None:

@@ -51,19 +51,20 @@ def test_a_federation_of_split_files_is_the_simulation_to_the_bit(method: str, t
     for k, name in enumerate(agreement.names):
         own = Agreement.model_validate_json(agreement.seen_by(k).model_dump_json())
         sites[k] = Site(job, site_federation(data[name], own, k, CPU), k)
+    apart = ByBytes(sites)
     simulated = real = State.begin(task.model)
     with OneByOne(task.net, task.federation, workers=1) as engine:
         for _ in range(2):
             simulated, _ = play_round(task.plan[0], simulated, task.roster, engine, 0)
-            real, _ = play_round(job.plan[0], real, job.roster, cast(Engine, ByBytes(sites)), 0)
+            real, _ = play_round(job.plan[0], real, job.roster, cast(Engine, apart), 0)
     for kind in ("model", "shown", "rule", "drift"):
         mine, theirs = (getattr(state.server, kind) for state in (real, simulated))
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert real.cost == simulated.cost
-    for k, site in sites.items():
+    for k in sites:
         for kind in KINDS:
-            mine, theirs = (getattr(held[k], kind) for held in (site.store, simulated.clients))
+            mine, theirs = (getattr(held[k], kind) for held in (apart.held, simulated.clients))
             assert mine.keys() == theirs.keys()
             assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 

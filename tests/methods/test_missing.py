@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self, cast
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
+from torso.data import Roster
+from torso.data.inputs import Pixels
 from torso.engine import Engine, OneByOne
 from torso.engine.base import T, Work
 from torso.personal.state import State
@@ -16,9 +19,9 @@ from torso.personal.store import Store
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation
 from torso.runs.messages import Sent
-from torso.runs.rounds import Round, play_round, tell, weights_of
+from torso.runs.rounds import Round, TooFewAnswered, play_round, sample, tell, weights_of
 
-from .by_hand import BODY, EYE, FIRST, HEAD, SECOND, Data, equal, federated, losses, mean, on, same, sgd
+from .by_hand import BODY, EYE, FIRST, HEAD, SECOND, Data, federated, losses, mean, on, same, sgd
 from .tiny import job
 
 
@@ -92,8 +95,27 @@ def test_the_mean_of_memories_is_over_all_clients_whoever_comes(method: str) -> 
         assert set(state.server.drift) == {BODY, HEAD}
 
 
-def test_nobody_comes_and_the_model_stays() -> None:
+def test_nobody_comes_and_the_round_has_not_happened() -> None:
     task = on(job("fedavg", head="eye"), federated(THREE))
-    state, played = round_without(task, {0, 1, 2}, State.begin(task.model))
-    assert equal(state.model, task.model)
-    assert (state.round, played.participants) == (1, (0, 1, 2))
+    with pytest.raises(TooFewAnswered, match=r"round 1: nobody answered, and train.min_clients = 1"):
+        round_without(task, {0, 1, 2}, State.begin(task.model))
+
+
+def test_participants_are_those_who_answered() -> None:
+    task = on(job("fedavg", head="eye"), federated(THREE))
+    _, played = round_without(task, {1}, State.begin(task.model))
+    assert (played.participants, played.missing) == ((0, 2), (1,))
+
+
+def test_participants_are_drawn_from_those_who_can_come() -> None:
+    roster = Roster("r", 2, Pixels(1, 2, 2), np.full(10, 5), newcomers=np.array([3]))
+    for number in range(1, 20):
+        usual = sample(roster, 0.5, 0, number)
+        assert usual == sample(roster, 0.5, 0, number, here=range(10))
+        assert len(usual) == 4
+        some = sample(roster, 0.5, 0, number, here={1, 3, 4, 5, 8})  # of whom 3 never trains
+        assert len(some) == 2
+        assert set(some) <= {1, 4, 5, 8}
+        assert len(sample(roster, 0.5, 0, number, least=6)) == 6
+        assert sample(roster, 0.5, 0, number, here={1, 4}, least=3) == (1, 4)  # there are no more
+    assert len({sample(roster, 0.5, 0, number, here={1, 4, 5, 8}) for number in range(50)}) == 6  # every pair

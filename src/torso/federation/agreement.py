@@ -87,9 +87,14 @@ class Agreement(Record):
         )
 
     def seen_by(self, client: int) -> Agreement:
-        """What one client is sent: the names of the others, and what is said of them, stay with the server."""
+        """What one client is sent: names and sizes of the others, and what is said of them, stay with the server."""
         names = tuple(name if k == client else "" for k, name in enumerate(self.names))
-        return self.model_copy(update={"names": names, "remarks": (), "refused": {}})
+        sizes, test_sizes = (
+            tuple(size if k == client else 0 for k, size in enumerate(those)) for those in (self.sizes, self.test_sizes)
+        )
+        return self.model_copy(
+            update={"names": names, "sizes": sizes, "test_sizes": test_sizes, "remarks": (), "refused": {}}
+        )
 
 
 def agree(descriptions: Sequence[tuple[Description, Tensors]], options: DataConfig) -> Agreement:

@@ -40,6 +40,7 @@ from torso.runs.messages import Told, by_part
 from torso.runs.site import Site, Standing
 
 Say = Callable[[str], None]
+_OTHER_DATA = "its data are not those that it began the run with. Expected: the same files until the run is over"
 
 
 class Lacks(TorsoError):
@@ -151,11 +152,13 @@ class Home:
             "base": question.base,
         }
         folder = self._folder(question)
+        known = folder / "agreed.json"
+        is_new = not known.is_file()
+        if not is_new and _agreed(folder)["data"] != self._checksum:
+            raise RequestError(_OTHER_DATA)
         seat = self._seated(folder, agreed)
         model = seat.known(letter, "base", question.base, seat.site.job.model)
         seat = self._seated(folder, agreed, model)
-        known = folder / "agreed.json"
-        is_new = not known.is_file()
         folder.mkdir(parents=True, exist_ok=True)
         write_text(known, json.dumps(agreed))
         self._seats[str(question.run)] = seat
@@ -190,7 +193,7 @@ class Home:
             except (OSError, ValueError):
                 raise RequestError(f"it has agreed to no run {run}") from None
             if agreed["data"] != self._checksum:
-                raise RequestError("its data are not those that it began the run with")
+                raise RequestError(_OTHER_DATA)
             seat = self._seated(folder, agreed)
             model = seat.known(Letter(question), "base", agreed["base"], seat.site.job.model)
             self._seats[run] = self._seated(folder, agreed, model)
@@ -261,6 +264,7 @@ class Home:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
+        seat.versions.tidy(question.since, question.since)  # nobody goes back any more
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
         return Reply(Said(kind="done"))
 

@@ -33,7 +33,7 @@ def _description(input: Input) -> str:
     """What every client has told before the terms of a run reach it (`description.py`)."""
     told = ["its name", "versions of Torso and torch", "names of its classes"]
     if isinstance(input, Floats) and input.names:
-        told.append("names of its columns")
+        told.append("names of its columns and their categories")
     told += [f"the kind of its samples ({input.words})", "their numbers for training and testing"]
     if not isinstance(input, Tokens):
         told.append(f"sums of their values and squares by {'channel' if isinstance(input, Pixels) else 'feature'}")

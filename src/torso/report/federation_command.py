@@ -152,6 +152,7 @@ def join(
     torch.set_num_threads(threads)
     for remark in found.remarks:
         _say(remark)
+    (place.path / name).mkdir(mode=0o700, exist_ok=True)  # what it will hold is nobody else's business
     home = Home(name, found, place.path / name, device_named(device), _say)
     with terminated_as_interrupted(), FlowerClientLink(place, name, _say) as link:
         if place.insecure:

@@ -50,6 +50,16 @@ def test_a_claimed_difference_is_paired_within_settings() -> None:
     assert not matched([answer("A", (1.0,), 1.0), second(answer("B", (1.0,), 1.0))], A, B)
 
 
+def test_sides_are_compared_over_the_seeds_that_both_have() -> None:
+    """At seed 0 A is ahead by 2; the mean of A's three seeds is 1 below B's only one."""
+    (pair,) = matched([answer("A", (82.0, 78.0, 77.0), 1.0), answer("B", (80.0,), 1.0)], A, B)
+    assert (pair.difference(ours=True), pair.held(ours=True), pair.seeds) == (2.0, True, 1)
+    other = answer("B", (80.0,), 1.0)
+    elsewhere = {**other, "ours": {**other["ours"], "seeds": {"7": 80.0}}}
+    (apart,) = matched([answer("A", (82.0, 78.0, 77.0), 1.0), elsewhere], A, B)
+    assert apart.difference(ours=True) == -1.0  # they share none: means
+
+
 def test_a_key_that_both_sides_name_alike_has_to_agree() -> None:
     lines = [
         {**answer("A", (1.0,), 1.0, shards=shards, tau=tau), "metric": metric}

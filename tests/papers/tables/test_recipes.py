@@ -259,6 +259,19 @@ def test_a_second_line_may_be_another_measure_of_the_same_run_or_of_some_metrics
     assert len(lines) == 36
 
 
+def test_a_number_may_have_several_second_lines_and_one_of_them_may_be_asked_for() -> None:
+    made = plan(recipe("fedrod/8"), "method=fedrod-hyper,alpha=0.1,metric=P-FL (PM)")
+    assert [made.lines[place].variant for place in sorted(made.chosen)] == [
+        "",
+        "the server's model with the client's head",
+        "clients of equal size",
+    ]
+    evened = plan(recipe("fedrod/8"), "variant=clients-of-equal-size").runs
+    assert {run.config.method.name for run in evened} == {"fedavg", "fedper", "fedrod-linear", "fedrod-hyper"}
+    assert {(run.config.data.balance, run.config.data.min_size) for run in evened} == {(True, 10)}
+    assert all(run.config.method.personal.mode == "local" for run in evened)
+
+
 @pytest.mark.parametrize("table", ["fedbabu/5", "fedbabu/13"])
 def test_local_only_has_a_line_with_each_clients_best_epoch_of_the_same_training(table: str) -> None:
     """Spec 5.1. In a run of its own, so that the fair line costs and is what it was without it."""

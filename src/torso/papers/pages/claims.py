@@ -26,7 +26,7 @@ from one seed says which way a difference points, not that it is more than chanc
 run at all.
 - Clearly: beyond Student's 95 % interval of the difference of two means over seeds (Welch; with three seeds on either \
 side, about 2.8 standard errors). Pairs with one seed cannot be clear. With many pairs, one in forty is clear on one \
-side by chance alone.
+side by chance alone. Two methods are compared over the seeds that both have.
 - Diverged: a method that diverged at any seed has lost the pair, here and in the paper's numbers; where both did, the \
 claim is not met. The mean leaves such pairs out. What diverges here may have other rates than the paper found for \
 it: how many pairs are met only because the other side diverged stands beside.

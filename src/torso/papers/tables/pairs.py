@@ -42,8 +42,13 @@ class Pair:
         return self.above(ours) > 0
 
     def difference(self, ours: bool) -> float:
-        better, worse = (_found(side, ours)["mean"] for side in (self.better, self.worse))
-        return float(better) - float(worse)
+        """Of ours over the seeds that both sides have, where they share any: a seed deals the data, too, and a lucky
+        deal of one side is no evidence."""
+        better, worse = (_found(side, ours) for side in (self.better, self.worse))
+        shared = better["seeds"].keys() & worse["seeds"].keys() if ours else ()
+        if shared:
+            return fmean(better["seeds"][seed] - worse["seeds"][seed] for seed in sorted(shared))
+        return float(better["mean"]) - float(worse["mean"])
 
     def above(self, ours: bool) -> float:
         """The difference minus the claimed one."""

@@ -60,13 +60,16 @@ class TablePlan:
 
 
 def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
-    """A line for every number, followed by its second line where the recipe has one."""
+    """A line for every number, followed by its second lines where the recipe has some."""
     found: list[TableLine] = []
     for number in recipe.numbers:
         found.append(TableLine(number, resolve(recipe, number)))
-        second = recipe.label(number.algorithm).second_line
-        if second and second.covers(number.metric) and not isinstance(found[-1].wanted, Refusal):
-            found.append(TableLine(number, resolve(recipe, number, second), second.name))
+        seconds = recipe.label(number.algorithm).second_lines if isinstance(found[-1].wanted, Wanted) else ()
+        found += [
+            TableLine(number, resolve(recipe, number, second), second.name)
+            for second in seconds
+            if second.covers(number.metric)
+        ]
     return tuple(found)
 
 
@@ -170,10 +173,11 @@ def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[
 
 
 def _values(line: TableLine, key: str) -> tuple[Any, ...]:
-    """The values of a line for a condition of --only; a method has two: its label in the paper and its preset."""
+    """The values of a line for a condition of --only. A method has two: its label in the paper and its preset. So has a
+    second line: the word for all of them, and its name with hyphens (the lines of a plan split at spaces)."""
     if key in ("method", "algorithm"):
         return (line.published.algorithm, preset(line.published))
     if key == "variant":
-        return ("paper-bug" if line.variant else "none",)
+        return ("paper-bug", line.variant.replace(" ", "-")) if line.variant else ("none",)
     value = line.published.value(key)
     return () if value is None else (value,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -47,14 +47,14 @@ class Label:
     """What a recipe says of one method label of its table, beyond the settings of its numbers.
 
     `sets`: KEY=VALUE. `answers`: metric → measure, where it is not the usual one. `why`: a note for the reader. `bug`:
-    the mistake that the published number came from, so that ours is not expected to agree. `second_line`: how the
-    number is run once more, with the mistake."""
+    the mistake that the published number came from, so that ours is not expected to agree. `second_lines`: ways in
+    which the number is run once more, such as with the mistake."""
 
     sets: tuple[str, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
     bug: str = ""
-    second_line: SecondLine | None = None
+    second_lines: tuple[SecondLine, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,13 @@ def _label(tree: Mapping[str, Any]) -> Label:
         answers=tree.get("answers", {}),
         why=tree.get("why", ""),
         bug=tree.get("bug", ""),
-        second_line=_second_line(tree["again"]) if "again" in tree else None,
+        second_lines=tuple(map(_second_line, _listed(tree.get("again", ())))),
     )
+
+
+def _listed(said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """`again` is one second line or a list of them."""
+    return (said,) if isinstance(said, Mapping) else said
 
 
 def _second_line(tree: Mapping[str, Any]) -> SecondLine:
