@@ -23,7 +23,7 @@ from torso.data import Federation
 from torso.engine import Desk, Engine, OneByOne, engines
 from torso.engine.cluster import Cluster
 from torso.engine.keeping import KeptOnRay
-from torso.methods import methods
+from torso.methods import Method, methods
 from torso.nets import Network
 from torso.personal import personals
 from torso.personal.state import State
@@ -32,6 +32,7 @@ from torso.runs.events import Listener, Stop
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
+from torso.server.robust import CentredClipping
 from torso.server.state import bytes_of
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
@@ -79,8 +80,14 @@ def test_two_workers_are_one_process_to_rounding(method: str) -> None:
     assert_near(run(config(method, "one-by-one")), run(config(method)))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "scaffold", "feddyn", "fedexp", "ditto", "fedfomo", "mtl"])
-def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str, lent: Cluster) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("fedavg", "fedper", "scaffold", "feddyn", "fedexp", "ditto", "fedfomo", "mtl"),
+        pytest.param(methods["fedavg"].but(server=CentredClipping(clip=0.5)), id="centred-clipping"),
+    ],
+)
+def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str | Method, lent: Cluster) -> None:
     """All that the server and the clients hold after three rounds."""
     job = simulate(config(method))
     lent.held |= {"net": job.net, "federation": job.federation}
