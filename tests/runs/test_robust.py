@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from tests.methods.tiny import job, play, tiny_parts  # noqa: F401  a fixture
 from tests.near import far
 from tests.runs import samples
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
 from torso import Config, RequestError, run
+from torso.cli import app
 from torso.engine import Batched, Engine, OneByOne
 from torso.nets import Tensors, part_names
 from torso.personal.state import State
@@ -179,6 +182,20 @@ def test_a_run_under_attack_resumes_bit_for_bit(server: str, tmp_path: Path) -> 
     assert whole.state is not None
     assert again.state is not None
     assert samples.bits(again.state) == samples.bits(whole.state)
+
+
+# the page
+
+
+def test_every_command_of_the_page_works(tmp_path: Path) -> None:
+    """In one round, with 20 clients."""
+    page = (Path(__file__).parents[2] / "docs" / "robustness.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ torso (.*)$", page, re.MULTILINE)
+    assert {name for command in commands for name in re.findall(r"method\.server=(\S+)", command)} == set(RULES)
+    for number, command in enumerate(commands):
+        few = ("--set=train.rounds=1", "--set=data.clients=20", "--quiet", f"--out={tmp_path / str(number)}")
+        done = CliRunner().invoke(app, [*command.split(), *few], catch_exceptions=False)
+        assert done.exit_code == 0, f"{command}: {done.output}"
 
 
 # refusals
