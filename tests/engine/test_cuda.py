@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ SYNTHETIC = {"samples": 400, "test_samples": 40, "size": 32, "channels": 3}
 
 
 def job(
-    body: str, method: str = "fedbabu", device: str = "cuda", batch_size: int = 16, alpha: float = 0.5
+    body: str, method: str | dict[str, Any] = "fedbabu", device: str = "cuda", batch_size: int = 16, alpha: float = 0.5
 ) -> Simulation:
     data = {"source": "synthetic", "clients": 8, "partition": "dirichlet-class", "alpha": alpha, "augment": "crop-flip"}
     return simulate(
@@ -34,8 +36,13 @@ def job(
     )
 
 
-@pytest.mark.parametrize("method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp"])
-def test_nobody_waits_for_the_device_during_a_visit(method: str) -> None:
+ROBUST = {"name": "fedavg", "server": {"name": "median", "clip": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp", ROBUST], ids=str
+)
+def test_nobody_waits_for_the_device_during_a_visit(method: str | dict[str, Any]) -> None:
     task = job("conv4", method)
     stage, state = task.plan[0], State.begin(task.model)
     with Batched(task.net, task.federation) as engine:

@@ -179,8 +179,8 @@ def test_the_least_number_of_participants_is_that_of_which_one_is_trimmed(share:
 
 
 def test_liars_move_the_geometric_median_by_a_bounded_way() -> None:
-    """f of K: no further from any point than 2(K − f)/(K − 2f) times the distance of the farthest honest upload from it,
-    by the triangle inequality for Σ‖θ_k − z‖ ≤ Σ‖θ_k − p‖."""
+    """f of K: no further from any point p than 2(K − f)/(K − 2f) times the distance of the farthest honest upload, by
+    the triangle inequality for Σ‖θ_k − z‖ ≤ Σ‖θ_k − p‖."""
     uploads = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
     middle = uploads[:5].mean(dim=0)
     radius = (uploads[:5] - middle).norm(dim=1).max()

@@ -16,7 +16,7 @@ from torso.data.batches import on_device
 from torso.errors import RunFailed
 from torso.learn.attacks import put
 from torso.learn.drift import Local
-from torso.nets import Tensors, learnable
+from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 from torso.runs.messages import Sent, Told
 from torso.runs.stages import Stage
@@ -34,7 +34,7 @@ class Aggregate:
     ) -> None:
         self.stage, self.round, self.weights, self.malicious = stage, told.round, weights, malicious
         rule, drift = stage.method.server, stage.method.drift
-        self.parameters = learnable(stage.net, sorted(stage.travels))
+        self.parameters = stage.uploaded
         self.colludes = stage.attack.colludes() and not malicious.isdisjoint(weights)
         looks_back = rule.uses_squares or (drift.remembers and not drift.sends)
         self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
@@ -77,10 +77,12 @@ class Aggregate:
         if rule.keeps_uploads:
             self.uploads |= {k: _row(sent.model, g) for g, k in enumerate(sent.clients)}
         else:
-            apart = {name: sent.model[name] for name in self.parameters} if rule.needs_each else {}
-            if apart:
+            averaged = sent.model
+            if rule.needs_each:
+                apart = {name: sent.model[name] for name in self.parameters}
                 self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
-            add_weighted(self.total, {n: t for n, t in sent.model.items() if n not in apart}, weights)
+                averaged = {name: tensor for name, tensor in sent.model.items() if name not in apart}
+            add_weighted(self.total, averaged, weights)
             self._add_squares(sent, weights)
             add_stacked(self.change, self._changes(sent))
         if sent.scores is not None:

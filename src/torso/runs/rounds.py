@@ -17,7 +17,7 @@ from torso.learn.drift import NoDrift
 from torso.learn.phases import moved_by
 from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
-from torso.nets import Tensors, learnable
+from torso.nets import Tensors
 from torso.personal import Personal
 from torso.personal.state import State
 from torso.randomness import numpy_generator
@@ -167,7 +167,7 @@ def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper |
     """How uploads are replaced, where the attack does that (spec 9.6)."""
     if not stage.attack.replaces_uploads():
         return None
-    return Tamper(stage.attack, learnable(stage.net, sorted(stage.travels)), participants, seed, number)
+    return Tamper(stage.attack, stage.uploaded, participants, seed, number)
 
 
 def _mean_model(stage: Stage, server: ServerState, chosen: Sequence[int]) -> Tensors:

@@ -82,6 +82,11 @@ class Stage:
         return learnable(self.net, sorted(self.travels - frozenset(part_names(self.net, "personal"))))
 
     @cached_property
+    def uploaded(self) -> tuple[str, ...]:
+        """All parameters that travel, a personal branch among them: what attackers replace, and robust rules guard."""
+        return learnable(self.net, sorted(self.travels))
+
+    @cached_property
     def keeps(self) -> frozenset[str]:
         """What stays with a client between its visits."""
         moved = moved_by(self.plan(self.first))
