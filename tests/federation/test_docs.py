@@ -92,7 +92,12 @@ class Machine:
 
     def call(self, step: Step) -> None:
         done = subprocess.run(
-            self._words(step.command), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240
+            self._words(step.command),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
         )
         said = done.stderr + done.stdout
         assert done.returncode == 0, f"{step.command}\n{said}"
@@ -205,7 +210,9 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
         for number in (signal.SIGINT, signal.SIGKILL):
             for machine in reversed(found.values()):
                 machine.signal(number)
-            _wait_a_little(lambda: all(machine.running is None or machine.running.poll() is not None for machine in found.values()))
+            _wait_a_little(
+                lambda: all(machine.running is None or machine.running.poll() is not None for machine in found.values())
+            )
         for space in spaces.values():
             subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False, timeout=PATIENCE)
 
