@@ -1,4 +1,4 @@
-"""Neither side takes the other's word: what a server may ask of a client, and what a client's reply may do to others."""
+"""Neither side takes the other's word: what a server may ask of a client, and what a client's reply may do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runs.samples import tiny
 
 import torso
 from torso import Config
-from torso.errors import RequestError
+from torso.errors import RequestError, from_outside
 from torso.federation.home import Home
 from torso.federation.letters import Letter, Question, Reply, Said
 from torso.federation.reasons import printable, reason_of
@@ -250,7 +250,10 @@ def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
     rude = "\x1b[2J\x07 rude\n" + "x" * 10**6
     _, said = odd(config_of(), tmp_path / "a", "told", lambda _: Reply(Said(kind="failed", reason=rude)))
     _, more = odd(config_of(), tmp_path / "b", "told", lambda _: Reply(Said(kind="sent"), {rude: torch.zeros(1)}))
-    one_more: Callable[[Reply], Reply] = lambda reply: replace(reply, tensors={**reply.tensors, rude: torch.zeros(1)})
+
+    def one_more(reply: Reply) -> Reply:
+        return replace(reply, tensors={**reply.tensors, rude: torch.zeros(1)})
+
     _, most = odd(config_of(), tmp_path / "c", "told", one_more)
     for text in (*said, *more, *most):
         assert text.isprintable()
@@ -281,11 +284,7 @@ def test_no_path_and_no_sample_is_in_a_reason(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_reason_of_a_plugin_is_not_handed_on() -> None:
-    try:
-        try:
-            raise KeyError("patient 7")
-        except KeyError as error:
-            raise RequestError("model.body = 'mine' fails: KeyError: patient 7") from error
-    except RequestError as error:
-        assert "patient" not in reason_of(error)
-        assert reason_of(error).startswith("it failed with KeyError (test_validation.py")
+    with pytest.raises(RequestError, match="patient 7") as found, from_outside("model.body = 'mine'", "a body"):
+        raise KeyError("patient 7")
+    assert reason_of(found.value).startswith("it failed with KeyError (test_validation.py, line")
+    assert "patient" not in reason_of(found.value)
