@@ -238,6 +238,23 @@ def test_measures_of_clients_on_the_servers_test_set_are_left_out(tmp_path: Path
     assert "personal is not measured: it is taken of clients, on a test set that they do not have" in said
 
 
+def test_weights_that_only_the_server_has(tmp_path: Path) -> None:
+    """A run begins with those of another: clients are sent them, once, and a restarted one still has them."""
+    assert torso.run(config_of("fedavg", "run.seed=3"), tmp_path / "before").ok
+    config = config_of("fedbabu", f"model.weights={tmp_path / 'before'}")
+    simulated = torso.run(config, tmp_path / "simulated")
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+
+    class Restart(Listener):
+        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+            wire.homes.update(homes_of(config, tmp_path / "homes"))
+
+    assert federated(config, wire, tmp_path / "real", listener=Restart()).ok
+    for client, network in simulated.networks(range(5)):
+        (path,) = (tmp_path / "homes" / f"client-{client}" / "models").glob("*.safetensors")
+        assert sha256(load_file(path)) == sha256(network.contents()), client
+
+
 def test_a_client_that_has_no_model_yet(tmp_path: Path) -> None:
     config = config_of("fedavg")
     place = tmp_path / "client"

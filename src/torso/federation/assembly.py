@@ -175,7 +175,7 @@ class Assembly:
                     else:
                         self._refuse(node, name, "it asks for tensors that it was sent")
                 elif isinstance(answer, Silence):
-                    self.say(f"{name} has not answered: {answer.reason}")
+                    self.say(f"{name} has not answered: {printable(answer.reason)}")
                     self.described.pop(node)  # greeted again when it is back
                 else:
                     self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)

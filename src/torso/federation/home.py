@@ -1,6 +1,6 @@
 """A client's own machine: it reads letters and writes replies. Samples, labels and what it holds stay here.
 
-HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreement, its number
+HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreement, its number, what was said to leave
 HOME/runs/RUN/round-R.*         what it holds after round R (versions.py)
 HOME/runs/RUN/known-*.safetensors  tensors that the server has sent and that do not change from round to round
 HOME/models/RUN.safetensors     its personal model, once the run is over, and RUN.json: what it is
@@ -77,6 +77,7 @@ class Seat:
                 raise RequestError(f"the server sent {wrong}")
             if digest(sent) != wanted:
                 raise RequestError(f"the server sent {part} tensors that are not those it names")
+            self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, lambda temporary: save_file(sent, temporary))
             return sent
         if not path.is_file():
@@ -159,11 +160,12 @@ class Home:
             raise RequestError(f"it is client {before['client']} of this run, and is called {question.client}")
         self._check_data(before)
         seat = self._seated(letter, folder, agreed)
+        words = what_leaves(seat.site.job, question.client, self.name)
+        if before is None or before["said"] != words:
+            self.say(words)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "agreed.json", json.dumps(agreed))
+        write_text(folder / "agreed.json", json.dumps({**agreed, "said": words}))
         self._seats = {str(question.run): seat}
-        if before is None or before["config"] != question.config:
-            self.say(what_leaves(seat.site.job, question.client, self.name))
         return Reply(Said(kind="agreed"))
 
     def _check_data(self, agreed: dict[str, Any] | None) -> None:
