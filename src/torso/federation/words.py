@@ -38,6 +38,7 @@ def _description(input: Input) -> str:
     told += [f"the kind of its samples ({input.words})", "their numbers for training and testing"]
     if not isinstance(input, Tokens):
         told.append(f"sums of their values and squares by {'channel' if isinstance(input, Pixels) else 'feature'}")
+    told.append("what its files say of them all (name, mean and std), where they do")
     return ", ".join(told)
 
 
