@@ -116,7 +116,7 @@ def main() -> None:
         "machine": {
             "cpu": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
-            "load_before": round(os.getloadavg()[0], 1),
+            "load": round(os.getloadavg()[0], 1),
         },
         "versions": {"torch": torch.__version__, "torso": torso.__version__, "python": platform.python_version()},
     }

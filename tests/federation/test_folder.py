@@ -227,6 +227,13 @@ def test_names_that_are_none(name: str) -> None:
         check_name(name)
 
 
+@pytest.mark.parametrize("name", ["keys", "logs", "ca.crt", "federation.toml"])
+def test_names_that_are_taken(name: str) -> None:
+    """What a client holds lies in a folder of its name: `rm -r` of that must not take keys along."""
+    with pytest.raises(RequestError, match="Give another name"):
+        check_name(name)
+
+
 def test_names_that_are_some() -> None:
     for name in ("a", "clinic-3", "A.b_c", "-x", "x" * 64):
         assert check_name(name) == name

@@ -176,7 +176,7 @@ def test_a_letter_that_cannot_be_read_ends_no_client(data: bytes, tmp_path: Path
 @pytest.mark.parametrize(
     ("method", "sets", "words"),
     [
-        ("fedavg", ["attack.kind=label-flip"], "attack.kind"),
+        ("fedavg", ["attack.kind=label-poisoning", "attack.fraction=0.5"], "attack.kind = .* is for simulations"),
         ("fedavg", ["data.server_fraction=0.1"], "data.server_fraction = 0.1"),
         ("fedavg", ["data.new_clients=1"], "data.new_clients = 1"),
         ("fedavg-data-sharing", [], "method.server_data"),

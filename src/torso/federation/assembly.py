@@ -14,6 +14,7 @@ from torso.federation.agreement import Agreement, agree, joined_later
 from torso.federation.description import Description
 from torso.federation.letters import Letter, Question, Reply, beside, digest
 from torso.federation.links import ServerLink, Silence
+from torso.federation.reasons import printable
 from torso.nets import Tensors
 from torso.runs.job import Job
 
@@ -44,6 +45,10 @@ class Assembly:
     def name(self, client: int) -> str:
         return self.agreement.names[client] if self.agreement else f"client {client}"
 
+    def test_samples(self, client: int) -> int:
+        assert self.agreement is not None
+        return self.agreement.test_sizes[client]
+
     def greet(self) -> Mapping[int, str]:
         """Ask those who have come since the last look who they are; everybody who is there, by connection.
 
@@ -72,10 +77,12 @@ class Assembly:
             del self.described[before]
         self.described[node] = found
 
-    def gather(self, wanted: int, least: int, seconds: float) -> None:
-        """Wait until so many clients are there; go on with fewer, if enough, when the time is over."""
+    def gather(self, wanted: int, least: int, seconds: float, heed: Callable[[], None] = lambda: None) -> None:
+        """Wait until so many clients are there; go on with fewer, if enough, when the time is over. `heed` raises when
+        somebody does not want to wait any longer."""
         until, told = time.monotonic() + seconds, -1
         while True:
+            heed()
             there = self.greet()
             here = [node for node in self.described if node in there]
             if len(here) >= wanted:
@@ -100,10 +107,10 @@ class Assembly:
                 self._refuse(node, description.name, reason)
         return self.agreement
 
-    def seat(self, job: Job) -> list[str]:
-        """Send everybody the terms of the run; the names of those who cannot take them."""
+    def seat(self, job: Job) -> None:
+        """Send everybody the terms of the run."""
         self.job = job
-        return self._seat([node for node in self.described if self._number(node) is not None])
+        self._seat([node for node in self.described if self._number(node) is not None])
 
     def taken(self) -> Mapping[int, int]:
         """Client → connection, of those who are there now. Who has just come is seated first, as what it was, or as a
@@ -135,10 +142,25 @@ class Assembly:
         self.changed(found)
         self.say(f"{description.name} has come: it will get a model when training is over")
 
-    def _seat(self, nodes: list[int]) -> list[str]:
+    def _other_data(self, node: int) -> str:
+        """Why a client that comes back is not what it was; "": it is."""
+        assert self.agreement is not None
+        one, client = self.described[node][0], self._number(node)
+        assert client is not None
+        now, then = (one.train_samples, one.test_samples), (self.agreement.sizes[client], self.test_samples(client))
+        if now == then:
+            return ""
+        return (
+            f"it has {now[0]} training and {now[1]} test samples, and began this run with {then[0]} and {then[1]}. "
+            "Expected: the same data until the next run"
+        )
+
+    def _seat(self, nodes: list[int]) -> None:
         """Send the terms to clients that have a number; tensors that the run begins with to those who lack them."""
-        failed: list[str] = []
-        letters = {node: self._terms(node) for node in nodes}
+        for node, reason in {node: self._other_data(node) for node in nodes}.items():
+            if reason:
+                self._refuse(node, self.described[node][0].name, reason)
+        letters = {node: self._terms(node) for node in nodes if node not in self.refused}
         while letters:
             lacking: dict[int, Letter] = {}
             for node, answer in self.link.exchange({n: letter.encode() for n, letter in letters.items()}, _GREETING):
@@ -151,16 +173,13 @@ class Assembly:
                     if f"+base/{next(iter(self.job.model))}" not in letters[node].tensors:
                         lacking[node] = Letter(letters[node].question, beside("base", self.job.model))
                     else:
-                        failed.append(name)
+                        self._refuse(node, name, "it asks for tensors that it was sent")
                 elif isinstance(answer, Silence):
-                    self.say(f"{name} has not answered: {answer.reason}")
-                    failed.append(name)
+                    self.say(f"{name} has not answered: {printable(answer.reason)}")
                     self.described.pop(node)  # greeted again when it is back
                 else:
                     self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)
-                    failed.append(name)
             letters = lacking
-        return failed
 
     def _terms(self, node: int) -> Letter:
         assert self.agreement is not None
@@ -180,6 +199,7 @@ class Assembly:
 
     def _refuse(self, node: int, name: str, reason: str) -> None:
         """Told on both sides."""
+        reason = printable(reason)
         self.refused[node] = reason
         self.described.pop(node, None)
         self.say(f"{name} is refused: {reason}")

@@ -1,6 +1,6 @@
 """A client's own machine: it reads letters and writes replies. Samples, labels and what it holds stay here.
 
-HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreement, its number
+HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreement, its number, what was said to leave
 HOME/runs/RUN/round-R.*         what it holds after round R (versions.py)
 HOME/runs/RUN/known-*.safetensors  tensors that the server has sent and that do not change from round to round
 HOME/models/RUN.safetensors     its personal model, once the run is over, and RUN.json: what it is
@@ -13,7 +13,7 @@ import json
 import time
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,22 @@ from torso.config import Config
 from torso.errors import RequestError, TorsoError
 from torso.federation.agreement import Agreement, site_federation
 from torso.federation.letters import PROTOCOL, Letter, Question, Reply, Said, digest, failed
+from torso.federation.reasons import reason_of
 from torso.federation.site_data import SiteData
 from torso.federation.versions import Versions
-from torso.federation.words import what_leaves
+from torso.federation.words import measured, tells_class_counts, what_leaves
 from torso.measure.evaluate import Values
 from torso.nets import Tensors
 from torso.personal.store import ClientState
 from torso.results.checkpoint import replace_file, write_text
 from torso.results.model_file import SUFFIX, save_model
+from torso.runs.checks import POOLED
 from torso.runs.exchange import misfit
 from torso.runs.job import prepare
 from torso.runs.messages import Told, by_part
 from torso.runs.site import Site, Standing
 
 Say = Callable[[str], None]
-_OTHER_DATA = "its data are not those that it began the run with. Expected: the same files until the run is over"
 
 
 class Lacks(TorsoError):
@@ -58,6 +59,7 @@ class Seat:
     site: Site
     versions: Versions
     folder: Path
+    classes: tuple[str, ...]
 
     def held(self, question: Question) -> ClientState:
         """What the client holds, as the last round that counted left it. A new stage begins with nothing."""
@@ -75,6 +77,7 @@ class Seat:
                 raise RequestError(f"the server sent {wrong}")
             if digest(sent) != wanted:
                 raise RequestError(f"the server sent {part} tensors that are not those it names")
+            self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, lambda temporary: save_file(sent, temporary))
             return sent
         if not path.is_file():
@@ -104,7 +107,7 @@ class Home:
 
     def __init__(self, name: str, data: SiteData, folder: Path, device: torch.device, say: Say = print) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, Seat] = {}  # of the last run that somebody asked about: a seat has a copy of the samples
         self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Letter], Reply]] = {
             "who": self._describe,
@@ -130,9 +133,9 @@ class Home:
         except Lacks as lacks:
             return Reply(Said(kind="lacks", lacks=lacks.digests))
         except Exception as error:  # whatever a server may ask: the others' run must not hang on it, nor this client
-            reason = " ".join(f"{'' if isinstance(error, TorsoError) else f'{type(error).__name__}: '}{error}".split())
-            self.say(f"could not answer: {reason}")
-            return failed(reason[:2000])
+            kind = "" if isinstance(error, TorsoError) else f"{type(error).__name__}: "
+            self.say(" ".join(f"could not answer: {kind}{error}".split()))
+            return failed(reason_of(error).replace(str(self.folder), "…"))  # where files lie is nobody's business
 
     def _describe(self, letter: Letter) -> Reply:
         description = self.data.description(self.name)
@@ -152,22 +155,26 @@ class Home:
             "base": question.base,
         }
         folder = self._folder(question)
-        known = folder / "agreed.json"
-        is_new = not known.is_file()
-        if not is_new and _agreed(folder)["data"] != self._checksum:
-            raise RequestError(_OTHER_DATA)
-        seat = self._seated(folder, agreed)
-        model = seat.known(letter, "base", question.base, seat.site.job.model)
-        seat = self._seated(folder, agreed, model)
+        before = _agreed(folder)
+        if before is not None and before["client"] != question.client:
+            raise RequestError(f"it is client {before['client']} of this run, and is called {question.client}")
+        self._check_data(before)
+        seat = self._seated(letter, folder, agreed)
+        words = what_leaves(seat.site.job, question.client, self.name)
+        if before is None or before["said"] != words:
+            self.say(words)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(known, json.dumps(agreed))
-        self._seats[str(question.run)] = seat
-        if is_new:
-            self.say(what_leaves(seat.site.job, question.client, self.name))
+        write_text(folder / "agreed.json", json.dumps({**agreed, "said": words}))
+        self._seats = {str(question.run): seat}
         return Reply(Said(kind="agreed"))
 
-    def _seated(self, folder: Path, agreed: dict[str, Any], model: Tensors | None = None) -> Seat:
-        """This client in a run that it has agreed to; `model`: what the run begins with, if not what the seed says."""
+    def _check_data(self, agreed: dict[str, Any] | None) -> None:
+        if agreed is not None and agreed["data"] != self._checksum:
+            raise RequestError("its data are not those that it began the run with. Expected: the same until the next")
+
+    def _seated(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
+        """This client in a run that it has agreed to. The weights that the run begins with come from its seed, or from
+        the server where the seed does not say."""
         try:
             agreement = Agreement.model_validate_json(agreed["agreement"])
             tree = tomllib.loads(agreed["config"])
@@ -178,26 +185,29 @@ class Home:
         if agreement.names[client] != self.name:
             raise RequestError(f"client {client} of the run is {agreement.names[client]!r}, and this is {self.name!r}")
         job = prepare(Config(**tree), agreement.roster, self.device, begins=False)
-        if model:
-            job = job.begun(model)
         site = Site(job, site_federation(self.data, agreement, client, self.device), client)
-        return Seat(site, Versions(folder), folder)
+        seat = Seat(site, Versions(folder), folder, agreement.classes)
+        model = seat.known(letter, "base", agreed["base"], job.model)
+        return replace(seat, site=Site(job.begun(model), site.federation, client))
 
     def _seat(self, question: Question) -> Seat:
         """The run that a letter is about; after a restart, from what this client has agreed to."""
         run = str(question.run)
         if run not in self._seats:
             folder = self._folder(question)
-            try:
-                agreed = json.loads((folder / "agreed.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                raise RequestError(f"it has agreed to no run {run}") from None
-            if agreed["data"] != self._checksum:
-                raise RequestError(_OTHER_DATA)
-            seat = self._seated(folder, agreed)
-            model = seat.known(Letter(question), "base", agreed["base"], seat.site.job.model)
-            self._seats[run] = self._seated(folder, agreed, model)
+            agreed = _agreed(folder)
+            if agreed is None:
+                raise RequestError(f"it has agreed to no run {run}")
+            self._check_data(agreed)
+            self._seats = {run: self._seated(Letter(question), folder, agreed)}
         return self._seats[run]
+
+    def _training(self, question: Question) -> Seat:
+        """The same, of a letter to those who train: one who came later was told that it sends nothing more."""
+        seat = self._seat(question)
+        if seat.site.kind == "newcomer":
+            raise RequestError(f"it came later and takes no part: a letter {question.kind!r} is not for it")
+        return seat
 
     def _folder(self, question: Question) -> Path:
         if question.run is None:
@@ -205,10 +215,10 @@ class Home:
         return self.folder / "runs" / question.run
 
     def _told(self, letter: Letter) -> Reply:
-        question, seat = letter.question, self._seat(letter.question)
+        question, seat = letter.question, self._training(letter.question)
         told = seat.hear(letter)
         held = seat.held(question.model_copy(update={"round": told.round}))
-        seat.versions.tidy(question.since, question.anchor)
+        seat.versions.tidy({question.since, *question.back})
         self.say(f"round {told.round}: training")
         began = time.perf_counter()
         sent, left = seat.site.visit(told, held)
@@ -217,16 +227,20 @@ class Home:
         return Reply(Said(kind="sent", numbers=sent.numbers), sent.tensors)
 
     def _sums(self, letter: Letter) -> Reply:
-        seat = self._seat(letter.question)
+        seat = self._training(letter.question)
+        if not tells_class_counts(seat.site.job):
+            raise RequestError(f"{seat.site.job.config.method.name} asks for no class sums: they stay here")
         return Reply(Said(kind="sums"), seat.site.class_sums(self._model(seat, letter)))
 
     def _exam(self, letter: Letter) -> Reply:
-        question, seat = letter.question, self._seat(letter.question)
+        question, seat = letter.question, self._training(letter.question)
+        _check_measures(seat, question.names)
         values = seat.site.exam(question.names, seat.standing(letter), seat.held(question))
         return _values(values)
 
     def _pooled(self, letter: Letter) -> Reply:
-        seat = self._seat(letter.question)
+        seat = self._training(letter.question)
+        _check_measures(seat, (POOLED,))
         return _values(seat.site.pooled_exam(self._model(seat, letter)))
 
     def _model(self, seat: Seat, letter: Letter) -> Tensors:
@@ -259,14 +273,23 @@ class Home:
             "kind": kind,
             "round": question.round,
             "taken_part": question.since > 0,
-            "classes": list(Agreement.model_validate_json(_agreed(seat.folder)["agreement"]).classes),
+            "classes": list(seat.classes),
             "accuracy": {"before": before, "after": after},
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
-        seat.versions.tidy(question.since, question.since)  # nobody goes back any more
         self.say(f"{job.config.method.name} is over: your model is {path} ({_percent(before)} → {_percent(after)})")
+        seat.versions.tidy({question.since})  # nobody goes back any more
+        self._seats = {}
         return Reply(Said(kind="done"))
+
+
+def _check_measures(seat: Seat, names: Iterable[str]) -> None:
+    """A client measures what it was told that it would: other measures may tell more of its samples."""
+    wanted = measured(seat.site.job.config)
+    for name in names:
+        if name not in wanted:
+            raise RequestError(f"{name!r} is no measure of this run. Accepted: {', '.join(wanted)}")
 
 
 def _checksum(data: SiteData) -> str:
@@ -280,9 +303,16 @@ def _checksum(data: SiteData) -> str:
     return made.hexdigest()
 
 
-def _agreed(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "agreed.json").read_text(encoding="utf-8"))
-    return found
+def _agreed(folder: Path) -> dict[str, Any] | None:
+    """What this client has agreed to; None: nothing yet."""
+    path = folder / "agreed.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read: {error}. Expected: the file as this client wrote it") from None
 
 
 def _percent(value: float | None) -> str:

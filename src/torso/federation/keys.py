@@ -11,6 +11,7 @@ from torso.errors import RequestError
 from torso.federation.folder import ClientPlace, write_private
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_TAKEN = ("keys", "logs", "ca.crt", "federation.toml")  # what a client holds lies beside them, by its name
 
 
 def check_name(name: str) -> str:
@@ -19,6 +20,8 @@ def check_name(name: str) -> str:
         raise RequestError(
             f"--name {name!r} is no name. Accepted: 1 to 64 letters, digits, '.', '_' and '-', not starting with '.'"
         )
+    if name in _TAKEN:
+        raise RequestError(f"--name {name!r} is what another file of a client's folder is called. Give another name.")
     return name
 
 

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from torso.errors import RequestError
+from torso.federation.reasons import printable
+from torso.kinds import CountOrZero
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
 
 PROTOCOL = 1
 _ID = r"^[0-9a-f]{32}$"
 _DIGEST = r"^([0-9a-f]{64})?$"
+Reason = Annotated[str, AfterValidator(printable)]
 
 
 class _Header(BaseModel):
@@ -36,15 +39,15 @@ class Question(_Header):
     kind: Literal["who", "refused", "agree", "told", "sums", "exam", "pooled", "finish"]
     protocol: int = PROTOCOL
     run: Annotated[str, Field(pattern=_ID)] | None = None  # which run; none: asked before one
-    client: int = 0  # the number that the client has in the run
-    round: int = 0  # of the state that the question is about
-    since: int = 0  # the last round in which the client's answer counted: what it holds is as that round left it …
-    anchor: int = 0  # … and what rounds before this one left is no longer wanted
+    client: CountOrZero = 0  # the number that the client has in the run
+    round: CountOrZero = 0  # of the state that the question is about
+    since: CountOrZero = 0  # the last round in which the client's answer counted: what it holds is as that left it …
+    back: tuple[CountOrZero, ...] = ()  # … and other rounds that the server may go back to
     numbers: MessageNumbers | None = None  # of what is told
     base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the tensors of the model that do not travel
     origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that own models begin at
     names: tuple[str, ...] = ()  # exam: the measures
-    reason: str = ""  # refused
+    reason: Reason = ""  # refused
     config: str = ""  # agree: the run's config, as TOML
     agreement: str = ""  # agree: what the clients have agreed on, as JSON
 
@@ -54,7 +57,7 @@ class Said(_Header):
 
     kind: Literal["described", "agreed", "sent", "sums", "values", "done", "lacks", "failed"]
     protocol: int = PROTOCOL
-    reason: str = ""
+    reason: Reason = ""
     lacks: tuple[str, ...] = ()  # digests
     description: str = ""  # described: as JSON
     numbers: MessageNumbers | None = None  # of what is sent

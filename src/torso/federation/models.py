@@ -44,7 +44,8 @@ def models_of(home: Path) -> list[ClientModel]:
 
 def is_home(path: Path) -> bool:
     """Whether a folder is where a client keeps what is its own."""
-    return (path / "models").is_dir() and not (path / "config.toml").exists()
+    begun = (path / "runs").is_dir() and (path.parent / "federation.toml").is_file()  # no run has ended yet
+    return ((path / "models").is_dir() or begun) and not (path / "config.toml").exists()
 
 
 def is_served(path: Path) -> bool:

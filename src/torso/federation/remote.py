@@ -5,7 +5,9 @@ Nothing of a method is written here. Which letter stands for which work: `_Visit
 
 from __future__ import annotations
 
+import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
@@ -13,9 +15,11 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 
 from torso.engine import SERVER, Engine, Work
-from torso.errors import PlaceLost, RequestError
+from torso.errors import PlaceLost, RequestError, RunFailed
 from torso.federation.letters import Letter, Question, Reply, beside, digest
 from torso.federation.links import ServerLink, Silence
+from torso.federation.reasons import printable
+from torso.learn.stacked import all_finite
 from torso.measure.counts import TestCounts
 from torso.measure.evaluate import Exam, PooledExam, ServerExam, Values
 from torso.nets import Tensors
@@ -39,6 +43,8 @@ class Seats(Protocol):
 
     def name(self, client: int) -> str: ...
 
+    def test_samples(self, client: int) -> int: ...
+
 
 class Errand(Protocol):
     """What one piece of work is between server and client."""
@@ -61,16 +67,18 @@ class Errand(Protocol):
         """What stands for a client that has not answered; None: nothing does."""
         ...
 
+    def close(self, clients: int) -> None:
+        """All of so many clients have answered, or will not: RunFailed where that ends the run."""
+
 
 @dataclass
 class Book:
-    """What the server remembers of its letters: in which round each client was last heard, and how far back the
-    checkpoints reach."""
+    """What the server remembers of its letters: in which rounds each client was heard, and which it may go back to."""
 
     run: str
     heard: dict[int, int] = field(default_factory=dict)  # client → the last round in which its answer counted
     history: dict[int, list[int]] = field(default_factory=dict)  # client → all those rounds, ascending
-    oldest: Callable[[], int] = lambda: 0  # the oldest round that the run may be resumed at
+    checkpoints: Callable[[], Collection[int]] = tuple  # the rounds that the run may be resumed at
 
     def counted(self, round: int, clients: Sequence[int]) -> None:
         for client in clients:
@@ -83,22 +91,20 @@ class Book:
             run=self.run,
             client=client,
             since=self.heard.get(client, 0),
-            anchor=self._anchor(client),
+            back=self._back(client),
             **more,
         )
 
-    def _anchor(self, client: int) -> int:
-        """The round whose state the client would go on from if the run were resumed at its oldest checkpoint."""
-        oldest, before = self.oldest(), 0
-        for round in self.history.get(client, ()):
-            if round > oldest:
-                break
-            before = round
-        return before
+    def _back(self, client: int) -> tuple[int, ...]:
+        """The rounds whose states the client would go on from if the run were resumed at one of its checkpoints."""
+        heard = self.history.get(client, ())
+        places = {bisect_right(heard, round) for round in self.checkpoints()} - {0}
+        return tuple(heard[place - 1] for place in sorted(places))
 
 
 class Remote:
-    """`local`: where the server works for itself, on a test set of its own; none: it has none."""
+    """`local`: where the server works for itself, on a test set of its own; none: it has none. `given_up`: whether
+    somebody wants the run to stop, who need not wait for clients."""
 
     def __init__(
         self,
@@ -109,9 +115,10 @@ class Remote:
         deadline: float,
         wait: float,
         local: Engine | None = None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self.job, self.link, self.seats, self.book, self.local = job, link, seats, book, local
-        self.deadline, self.wait = deadline, wait
+        self.deadline, self.wait, self.given_up = deadline, wait, given_up
         self._notes: list[str] = []
 
     def __enter__(self) -> Self:
@@ -128,7 +135,7 @@ class Remote:
         until = time.monotonic() + self.wait
         told = False
         while len(here := self.seats.taken().keys() & training) < least:  # who came later does not train
-            if time.monotonic() > until:
+            if time.monotonic() > until or self.given_up():
                 raise PlaceLost(
                     f"{len(here)} clients are there and train.min_clients = {least}; waited {self.wait:.0f} s "
                     "(run.flower.wait)"
@@ -163,6 +170,7 @@ class Remote:
                 done += 1
                 if found is not None:
                     yield found
+        errand.close(len(order))
 
     def ask(self, errand: Errand, clients: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Each client with what it replies, or with what stands for it, as they come; tensors are sent to those who
@@ -209,16 +217,15 @@ class Remote:
 
     def _result(self, errand: Errand, client: int, reply: Reply | str) -> Any:
         name = self.seats.name(client)
+        if not isinstance(reply, str) and reply.said.kind != errand.reply:
+            reply = reply.said.reason or f"it said {reply.said.kind!r}"
         if isinstance(reply, str):
-            self._notes.append(f"{name} has not answered: {reply}")
-            return errand.nothing()
-        if reply.said.kind != errand.reply:
-            self._notes.append(f"{name} has not answered: {reply.said.reason or f'it said {reply.said.kind!r}'}")
+            self._notes.append(f"{name} has not answered: {printable(reply)}")
             return errand.nothing()
         try:
             return errand.result(client, reply)
         except RequestError as error:
-            self._notes.append(f"what {name} sent is not used: {error}")
+            self._notes.append(f"what {name} sent is not used: {printable(str(error))}")
             return errand.nothing()
 
     def _errand(self, work: Any) -> Errand:
@@ -229,7 +236,7 @@ class Remote:
         if isinstance(work, Exam) and isinstance(work.how.visit, LastVisit):
             return _Exams(self.job, self.book, work.how.visit.told, work.model, work.names, work.how.visit.state.round)
         if isinstance(work, PooledExam):
-            return _Pooled(self.job, self.book, work.model)
+            return _Pooled(self.job, self.book, work.model, self.seats.test_samples)
         raise RequestError(
             f"{type(work).__name__} is work that clients of a real federation are not asked for: it would take more "
             "than messages. Accepted there: rounds, accuracies, class sums"
@@ -267,7 +274,13 @@ class _Known:
         return {base: ("base", self.base), origin: ("origin", self.origin)}
 
 
-class Telling:
+class _Plain:
+    """The base of errands whose clients are asked one by one: none of them can end the run for the others."""
+
+    def close(self, clients: int) -> None: ...
+
+
+class Telling(_Plain):
     """The base of errands that tell what a visit begins with."""
 
     def __init__(self, job: Job, book: Book, told: Told) -> None:
@@ -281,6 +294,10 @@ class Telling:
 
 class _Visits(Telling):
     reply = "sent"
+
+    def __init__(self, job: Job, book: Book, told: Told) -> None:
+        super().__init__(job, book, told)
+        self.diverged: list[int] = []
 
     def letter(self, client: int) -> Letter:
         message = self.told.message(client)
@@ -308,10 +325,19 @@ class _Visits(Telling):
                 f"it is of round {found[0]}, client {found[1]}, {found[2]} samples. "
                 f"Expected: round {self.told.round}, client {client}, {samples} samples"
             )
-        return Sent.received(message)
+        sent = Sent.received(message)
+        if not bool(sent.finite & all_finite((sent.loss, *message.tensors.values()))):
+            self.diverged.append(client)
+            raise RequestError("its loss or its weights are not finite")
+        return sent
 
     def nothing(self) -> None:
         return None
+
+    def close(self, clients: int) -> None:
+        """One client that diverges, or pretends to, is no reason to end; all of them are, as in a simulation."""
+        if self.diverged and len(self.diverged) == clients:
+            raise RunFailed(f"non-finite loss in round {self.told.round}, client {min(self.diverged)}")
 
 
 class _Exams(Telling):
@@ -326,13 +352,31 @@ class _Exams(Telling):
         return standing_letter(self.book, "exam", *args, names=self.names)
 
     def result(self, client: int, reply: Reply) -> Values:
-        return {name: list(values) for name, values in reply.said.values.items()}
+        sweep = self.job.config.personalize.sweep
+        accepted = {*self.names, *(f"{name}@{epochs}" for name in self.names for epochs in sweep)}
+        found = _values(reply, accepted)
+        for name, (value,) in found.items():
+            if not (math.isnan(value) or 0 <= value <= _ALL):  # NaN: it has no test data
+                raise RequestError(f"{name} = {value}. Expected: a percentage")
+        return found
 
     def nothing(self) -> Values:
         return {}
 
 
-class _OfModel:
+_ALL = 100 + 1e-3  # per cent, as they may be rounded
+
+
+def _values(reply: Reply, accepted: Collection[str]) -> Values:
+    """A number for each name: a list that is longer would give other clients this one's numbers."""
+    found = {name: list(values) for name, values in reply.said.values.items()}
+    for name, values in found.items():
+        if name not in accepted or len(values) != 1:
+            raise RequestError(f"{name!r} has {len(values)} values. Expected: 1 of {', '.join(sorted(accepted))}")
+    return found
+
+
+class _OfModel(_Plain):
     """The base of errands about one model that is everybody's."""
 
     kind: str
@@ -359,6 +403,9 @@ class _Sums(_OfModel):
         classes, features = self.job.roster.classes, self.job.net.body.features
         wanted = {"total": (torch.float32, (classes, features)), "count": (torch.float32, (classes,))}
         check_schema("class sums", reply.tensors, wanted)
+        count, samples = reply.tensors["count"].double(), int(self.job.roster.sizes[client])
+        if not bool(all_finite(reply.tensors.values())) or bool((count < 0).any()) or float(count.sum()) != samples:
+            raise RequestError(f"its class sums are not those of {samples} samples")
         return {name: tensor[None] for name, tensor in reply.tensors.items()}
 
     def nothing(self) -> None:
@@ -368,8 +415,16 @@ class _Sums(_OfModel):
 class _Pooled(_OfModel):
     kind, reply = "pooled", "values"
 
+    def __init__(self, job: Job, book: Book, model: Tensors, test_samples: Callable[[int], int]) -> None:
+        super().__init__(job, book, model)
+        self.test_samples = test_samples
+
     def result(self, client: int, reply: Reply) -> Values:
-        return {name: list(values) for name, values in reply.said.values.items()}
+        found, samples = _values(reply, ("right", "of")), self.test_samples(client)
+        ((right,), (of,)) = (found.get(name, [math.nan]) for name in ("right", "of"))
+        if not (of == samples and 0 <= right <= of):
+            raise RequestError(f"it has {right} of {of} right. Expected: a number of {samples} test samples")
+        return found
 
     def nothing(self) -> Values:
         return {}

@@ -33,7 +33,7 @@ from torso.runs.checks import POOLED
 from torso.runs.evaluation import LastVisit, evaluation_of
 from torso.runs.events import Listener, Stop
 from torso.runs.job import Job, prepare
-from torso.runs.run import play
+from torso.runs.run import Stopped, play
 
 AGREED = "federation.json"
 Say = Callable[[str], None]
@@ -96,23 +96,24 @@ def run_federation(
     `server_data`: a test set of the server's own (`test_set`). `describe`: a file for what clients say of themselves.
     `command`: what a person would type to go on.
     Called again with `resume` on a run that has ended, it brings the models to those who were not there at the end."""
-    config = for_federation(config)
+    config, stop = for_federation(config), stop or Stop()
     charter = Charter.read(out) if resume else None
-    if charter is None:
-        RunFolder.check(out, config, resume=False)  # before anybody is waited for
+    known = _Task.of(config, charter.agreement, server_data) if charter else None
+    folder = RunFolder.check(out, known.job.config if known else config, resume)  # before anybody is waited for
     with link:
         hall = Assembly(link, config, charter.run if charter else uuid.uuid4().hex, say)
         options = config.run.flower
-        hall.gather(options.clients or config.train.min_clients, config.train.min_clients, options.wait)
+        least = 1 if folder.finished else config.train.min_clients  # one is enough to be handed its model
+        wanted = 1 if folder.finished else options.clients or least
+        hall.gather(wanted, least, options.wait, lambda: _heed(stop))
         if describe is not None:
             note_descriptions(describe, [description for description, _ in hall.described.values()])
-        if charter is None:
+        if charter is None or known is None:
             charter = Charter(hall.run, hall.agree())
+            known = _Task.of(config, charter.agreement, server_data)
         hall.agreement = charter.agreement
-        here = server_data(charter.agreement) if server_data else None
-        roster = replace(charter.agreement.roster, test_samples=len(here.test.labels) if here else 0)
-        job, left_out = fitted(config, roster)
-        for remark in left_out:
+        job, here = known.job, known.here
+        for remark in known.left_out:
             say(remark)
         folder = RunFolder.check(out, job.config, resume)
         if not resume:
@@ -124,14 +125,14 @@ def run_federation(
         with folder.held():
             hall.seat(job)
             local = OneByOne(job.net, here, workers=1) if here is not None else None
-            with Remote(job, link, hall, book, options.deadline, options.wait, local) as engine:
+            times = (options.deadline, options.wait)
+            with Remote(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
+                _remember(book, folder, job)
                 if folder.finished:
                     result = Result.read(out)
                 else:
-                    _remember(book, folder, job)
                     result = play(job, engine, folder, resume, listener, stop, command)
                 if result.ok:
-                    _remember(book, folder, job)
                     missing = deliver(job, engine, hall, book, folder, ledger)
                     for note in engine.repaired():
                         say(note)
@@ -139,6 +140,26 @@ def run_federation(
                         again = f"{command} {out / 'config.toml'} --out {out} --resume"
                         say(f"without a model yet: {', '.join(missing)}. When they are there: {again}")
         return result
+
+
+def _heed(stop: Stop) -> None:
+    if stop.asked:
+        raise Stopped("stopped while clients were waited for: nothing has changed")
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A run worked out, as soon as it is known what its clients agree on."""
+
+    job: Job
+    here: Federation | None  # what the server has of its own
+    left_out: list[str]
+
+    @classmethod
+    def of(cls, config: Config, agreement: Agreement, server_data: ServerData | None) -> _Task:
+        here = server_data(agreement) if server_data else None
+        job, left_out = fitted(config, replace(agreement.roster, test_samples=len(here.test.labels) if here else 0))
+        return cls(job, here, left_out)
 
 
 class _Ledger:
@@ -199,6 +220,8 @@ def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
             reasons[name] = "newcomers are measured where they are"
         elif measure.of == "mixes":
             reasons[name] = "it would take the class counts of clients"
+        elif measure.whole_test and measure.of != "server":
+            reasons[name] = "it is taken of clients, on a test set that they do not have"
         elif measure.whole_test and not roster.test_samples and name != POOLED:
             reasons[name] = "the server has no test set"
         elif measure.of == "server" and keeps:
@@ -221,16 +244,12 @@ def _remember(book: Book, folder: RunFolder, job: Job) -> None:
     for line in folder.history():
         if line["round"] <= done:
             book.counted(line["round"], line["participants"])
-    book.oldest = lambda: min((_round(path) for path in _checkpoints(folder)), default=0)
+    book.checkpoints = lambda: [_round(path) for path in (folder.path / "checkpoints").glob("round-*.json")]
 
 
 def _newest(folder: RunFolder, job: Job) -> Checkpoint | None:
     uploads = job.config.method.server.keeps_uploads
     return load_newest(folder.path / "checkpoints", job.model, fingerprint(job.config), uploads=uploads)
-
-
-def _checkpoints(folder: RunFolder) -> list[Path]:
-    return list((folder.path / "checkpoints").glob("round-*.json"))
 
 
 def _round(path: Path) -> int:

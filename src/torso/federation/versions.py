@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -70,10 +71,10 @@ class Versions:
             self._drop(round)
             raise RequestError(f"{str(self.folder)!r} cannot be written: {error}. Make room there") from None
 
-    def tidy(self, since: int, anchor: int) -> None:
+    def tidy(self, wanted: Collection[int]) -> None:
         """Drop what did not count, and what nobody will go back to."""
         for round in self.rounds():
-            if round > since or round < anchor:
+            if round not in wanted:
                 self._drop(round)
 
     def _file(self, round: int) -> Path:

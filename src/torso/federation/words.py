@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torso.config import Config
 from torso.data import Floats, Input, Pixels, Tokens
 from torso.nets import Tensors
 from torso.runs.job import Job
@@ -37,6 +38,7 @@ def _description(input: Input) -> str:
     told += [f"the kind of its samples ({input.words})", "their numbers for training and testing"]
     if not isinstance(input, Tokens):
         told.append(f"sums of their values and squares by {'channel' if isinstance(input, Pixels) else 'feature'}")
+    told.append("what its files say of them all (name, mean and std), where they do")
     return ", ".join(told)
 
 
@@ -49,8 +51,15 @@ def _while_it_runs(job: Job, client: int) -> list[str]:
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
             lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model)}, {own}")
-    names = ", ".join(job.config.measure.names)
-    return [*lines, f"- when asked to measure: its accuracies ({names}), its number of test samples"]
+    if names := measured(job.config):
+        lines.append(f"- when asked to measure: its accuracies ({', '.join(names)}), its number of test samples")
+    return lines
+
+
+def measured(config: Config) -> tuple[str, ...]:
+    """The measures of a run, at its end and on the way."""
+    measure = config.measure
+    return tuple(dict.fromkeys((*measure.names, *(measure.during if measure.every else ()))))
 
 
 def tells_class_counts(job: Job) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.engine import Desk, Engine
-from torso.errors import RunFailed
+from torso.errors import PlaceLost, RunFailed
 from torso.learn.stacked import all_finite
 from torso.measure.accuracy import class_sums
 from torso.methods.starts import Question
@@ -55,6 +55,8 @@ class ClientExchange:
         sums: Tensors = {}
         for part in self.engine.map(question, self.clients):
             add_stacked(sums, part)
+        if not sums:
+            raise PlaceLost("no client has answered what is asked before the first round")
         samples = self.roster.samples * passes
         flops = samples * step_flops(self.net, self.roster.input, 2) // 2
         self.cost += Cost(bytes_of(sums) * len(self.clients), 0, samples, flops)

@@ -142,6 +142,8 @@ class _Run:
         except RunFailed as failure:
             status = f"failed: {failure}"
         except PlaceLost as lost:
+            if self.stop.asked:
+                raise Stopped(self._interrupted()) from None
             raise PlaceLost(f"{lost}. {self._interrupted()}") from None
         self._note(engine)
         self.counts = class_counts(engine, job.roster)
@@ -241,10 +243,11 @@ class _Run:
         where = f"stopped after round {self.state.round} of {self.job.rounds}{measuring}"
         if self.folder is None:
             return f"{where}; without a folder there is nothing to resume"
-        left = ", with a checkpoint"
+        left = ""
         try:
             if self.opened or self.state.round:
                 self.folder.save(self.state)
+                left = ", with a checkpoint"
         except PlaceLost:  # what clients held
             left = "; what came after the last checkpoint is lost"
         folder, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))

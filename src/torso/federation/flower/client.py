@@ -7,7 +7,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
-from torso.errors import RequestError, RunFailed, TorsoError
+from torso.errors import RequestError, RunFailed
 from torso.federation.flower import children
 from torso.federation.flower.calls import TaskToken, runtime
 from torso.federation.flower.gate import Standing
@@ -30,6 +29,7 @@ from torso.federation.flower.tasks import beating, claim, finish
 from torso.federation.folder import ClientPlace, write_private
 from torso.federation.keys import check_name, own_key
 from torso.federation.links import Answer
+from torso.federation.reasons import reason_of
 
 Say = Callable[[str], None]
 _START = 120.0  # seconds that the SuperNode may take to start and connect
@@ -243,13 +243,10 @@ class _Broken(Exception):
 
 
 def in_words(error: Exception) -> str:
-    """What the server is told. The text of an error that is not ours may hold what must not leave this machine."""
+    """What the server is told."""
     if isinstance(error, NotOurs):
         return f"it was sent something else than a message of Torso's: {error}"
-    if isinstance(error, TorsoError):
-        return " ".join(str(error).split())
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"it failed with {type(error).__name__} ({Path(last.filename).name}, line {last.lineno})"
+    return reason_of(error)
 
 
 def _free_port() -> int:
