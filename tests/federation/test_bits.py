@@ -62,3 +62,15 @@ def test_without_a_test_set_of_the_servers_the_clients_test_data_are_pooled(tmp_
     pooled = sum((share or 0.0) * size for share, size in found) / sum(size for _, size in found)
     assert real.accuracy["generic"].mean == pytest.approx(pooled, abs=1e-5)
     assert real.accuracy["generic"].clients == ()
+
+
+@pytest.mark.parametrize("rule", ["krum", "geometric-median", "centred-clipping"])
+def test_a_rule_on_single_uploads_gives_the_bits_of_the_simulation(rule: str, tmp_path: Path) -> None:
+    """Replies come in another order there, and the server's sums have more threads."""
+    sets = (*SETS, f"method.server={rule}", "method.server.clip=1.0", "measure.names=generic")
+    config = tiny("fedbabu", *sets, "run.engine=one-by-one")
+    assert torso.run(config, tmp_path / "simulated").ok
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+    assert run_federation(config.but("run.flower.clients=10"), wire, tmp_path / "real", say=lambda _: None).ok
+    real, simulated = (sha256(checkpoint(tmp_path / name, "fedbabu", *sets)) for name in ("real", "simulated"))
+    assert real == simulated
