@@ -34,7 +34,7 @@ from torso.federation.reasons import reason_of
 Say = Callable[[str], None]
 _START = 120.0  # seconds that the SuperNode may take to start and connect
 _GONE = 2.0 * HEARTBEAT + 5  # seconds after which the server has noticed that a process with this key is gone
-_LOOK = 10.0  # seconds between two looks whether the server is there, while nothing comes
+_LOOK = 5.0  # seconds between two looks whether the server is there, while nothing comes
 _ATTEMPTS = 3  # to start the SuperNode: somebody else may take the port that was free
 _AGAIN = 2.0  # seconds between two attempts to connect
 
@@ -51,6 +51,7 @@ class FlowerClientLink:
         self._open = ExitStack()
         self._token = TaskToken()
         self._child: subprocess.Popen[str] | None = None
+        self._server = ""  # the server that the SuperNode has connected to: after a restart it is another
         self._unseen = 0  # looks in a row in which the server did not count us among the connected
 
     def __enter__(self) -> Self:
@@ -155,6 +156,8 @@ class FlowerClientLink:
             self._unseen = self._unseen + 1 if found.state == "admitted" else 0
             if found.state not in ("connected", "admitted", "open") or self._unseen > 2:
                 self._stop()  # it is not let in any more, or its signs of life have ceased
+            elif found.server != self._server:
+                self._stop()  # it would offer answers to a server that has forgotten the questions, for half a minute
             return
 
     def _ask_to_join(self) -> None:
@@ -219,8 +222,11 @@ class FlowerClientLink:
             assert self._child is not None
             if self._child.poll() is not None or time.monotonic() > until:
                 raise RunFailed(f"Flower's SuperNode did not start. Its last words:\n{children.tail(log)}")
-            if self._answers() and self._greeter.ask(join=False).state in ("connected", "open"):
-                return
+            if self._answers():
+                found = self._greeter.ask(join=False)
+                if found.state in ("connected", "open"):
+                    self._server = found.server
+                    return
             time.sleep(0.1)
 
     def _answers(self) -> bool:

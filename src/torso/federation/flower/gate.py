@@ -8,9 +8,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -43,6 +44,7 @@ class Standing:
     words: str
     name: str = ""
     clock: float = 0.0  # seconds by which the sender's clock is behind
+    server: str = ""  # another one after every start of the server
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Gate:
 
     def __init__(self, app: App, secret: str, standing: Callable[[Headers], Standing], say: Callable[[str], None]):
         self._app, self._token, self._standing, self._say = app, operator_token(secret), standing, say
+        self._born = secrets.token_hex(8)
         self._traffic: dict[str, Traffic] = {}
         self._told: dict[tuple[str, str, str], float] = {}
 
@@ -97,7 +100,7 @@ class Gate:
         joins = scope.get("query_string") == JOIN.encode()  # who is connected may ask, too
         if found.state not in ("admitted", "open") and (joins or found.state != "connected"):
             self._tell(scope, found.words)
-        await _answer(send, 200, asdict(found))
+        await _answer(send, 200, asdict(replace(found, server=self._born)))
 
     async def _fleet(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         from starlette.concurrency import run_in_threadpool
