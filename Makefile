@@ -24,8 +24,9 @@ $(ZOO): $(READY)
 demo: $(READY)
 	@$(BIN)/torso compare fedavg fedper fedbabu examples/demo.toml
 
+# three workers for two cores: the one that has the federation waits most of the time
 test: $(ZOO)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # what catches most mistakes, within a minute: numbers by hand, every method once, config, commands, run folders, rooms
 QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/test_randomness.py tests/test_precision.py \
@@ -39,6 +40,7 @@ QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/
 	$(addprefix tests/engine/test_,dealing.py parcels.py) \
 	$(addprefix tests/report/test_,table.py statistics.py records.py charts.py comparison.py)
 quick: $(READY)
+# three workers for two cores: the one that has the federation waits most of the time
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(QUICK_TESTS)
 
 # what only an accelerator can show

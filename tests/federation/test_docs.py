@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.federation.flower import ENVIRONMENT, PATIENCE, wait_until
+from tests.federation.flower import ENVIRONMENT
+from tests.federation.wire import PATIENCE, until
 
 from torso.report.federation_command import _app
 from torso.results.result import Result
@@ -135,7 +136,7 @@ class Machine:
             self.signal(signal.SIGINT)
             shown = shown[1:]
             self.running.wait(PATIENCE)
-        wait_until(f"{shown} on {self.name}", lambda: self._has_ended() or not not_said(shown, self.said))
+        until(lambda: self._has_ended() or not not_said(shown, self.said), f"{shown} on {self.name}")
         assert not not_said(shown, self.said), f"not said: {not_said(shown, self.said)}\nbut: {self.said}"
         if self._has_ended():
             self.running = None

@@ -48,6 +48,8 @@ def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
                 lost.set()
             except httpx.TransportError:
                 continue  # whoever needs the connection finds out by himself
+            except RuntimeError:
+                return  # the connection was closed in the meantime: nobody waits for a sign of life
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
