@@ -40,7 +40,6 @@ QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/
 	$(addprefix tests/engine/test_,dealing.py parcels.py) \
 	$(addprefix tests/report/test_,table.py statistics.py records.py charts.py comparison.py)
 quick: $(READY)
-# three workers for two cores: the one that has the federation waits most of the time
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(QUICK_TESTS)
 
 # what only an accelerator can show
