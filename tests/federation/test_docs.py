@@ -133,9 +133,12 @@ class Machine:
         assert self.running is not None
         shown, ends = step.shown, step.shown[:1] == ("^C",)
         if ends:
-            self.signal(signal.SIGINT)
             shown = shown[1:]
-            self.running.wait(PATIENCE)
+            for _ in range(6):  # as a person would: Python may drop the first one where it comes in a destructor
+                self.signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    self.running.wait(PATIENCE / 6)
+                    break
         until(lambda: self._has_ended() or not not_said(shown, self.said), f"{shown} on {self.name}")
         assert not not_said(shown, self.said), f"not said: {not_said(shown, self.said)}\nbut: {self.said}"
         if self._has_ended():
