@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -90,18 +90,23 @@ class Clients:
     @cached_property
     def key(self) -> str:
         """What tells these clients from others, for the run's config: a checksum of all that they have."""
-        digest = hashlib.blake2b(digest_size=12)
-        digest.update(repr((self.names, self.classes, self.input)).encode())
-        for part in (*self.train, *self.test):
-            for array in (part.samples, part.labels):
-                digest.update(f"{array.dtype} {array.shape} ".encode())
-                digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
+        arrays = (array for part in (*self.train, *self.test) for array in (part.samples, part.labels))
+        return checksum((self.names, self.classes, self.input), arrays)
 
     def hand_over(self) -> str:
         """Let `data.source = given` find them under this `data.root`, as long as somebody holds them."""
         _handed[self.key] = self
         return self.key
+
+
+def checksum(about: object, arrays: Iterable[NDArray[Any]]) -> str:
+    """What tells these arrays, and what is said about them, from others."""
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update(repr(about).encode())
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+    return digest.hexdigest()
 
 
 def handed(key: str) -> Dataset:

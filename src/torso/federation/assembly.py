@@ -12,7 +12,7 @@ from torso.config import Config
 from torso.errors import PlaceLost, RequestError
 from torso.federation.agreement import Agreement, agree, joined_later
 from torso.federation.description import Description
-from torso.federation.letters import Letter, Question, Reply, beside, digest
+from torso.federation.letters import Letter, Question, Reply, beside, digest, reply_of
 from torso.federation.links import ServerLink, Silence
 from torso.federation.reasons import printable
 from torso.nets import Tensors
@@ -160,17 +160,19 @@ class Assembly:
         for node, reason in {node: self._other_data(node) for node in nodes}.items():
             if reason:
                 self._refuse(node, self.described[node][0].name, reason)
-        letters = {node: self._terms(node) for node in nodes if node not in self.refused}
+        assert self.job is not None
+        base, config = digest(self.job.model), self.job.config.as_toml()  # the same for all
+        letters = {node: self._terms(node, base, config) for node in nodes if node not in self.refused}
         while letters:
             lacking: dict[int, Letter] = {}
             for node, answer in self.link.exchange({n: letter.encode() for n, letter in letters.items()}, _GREETING):
                 name, client = self.described[node][0].name, self._number(node)
                 assert client is not None
-                reply = _read(answer)
+                reply = reply_of(answer)
                 if isinstance(reply, Reply) and reply.said.kind == "agreed":
                     self.seated[client] = node
-                elif isinstance(reply, Reply) and reply.said.kind == "lacks" and self.job is not None:
-                    if f"+base/{next(iter(self.job.model))}" not in letters[node].tensors:
+                elif isinstance(reply, Reply) and reply.said.kind == "lacks":
+                    if not letters[node].part("base"):
                         lacking[node] = Letter(letters[node].question, beside("base", self.job.model))
                     else:
                         self._refuse(node, name, "it asks for tensors that it was sent")
@@ -181,9 +183,8 @@ class Assembly:
                     self._refuse(node, name, reply if isinstance(reply, str) else reply.said.reason)
             letters = lacking
 
-    def _terms(self, node: int) -> Letter:
+    def _terms(self, node: int, base: str, config: str) -> Letter:
         assert self.agreement is not None
-        assert self.job is not None
         client = self._number(node)
         assert client is not None
         return Letter(
@@ -191,8 +192,8 @@ class Assembly:
                 kind="agree",
                 run=self.run,
                 client=client,
-                base=digest(self.job.model),
-                config=self.job.config.as_toml(),
+                base=base,
+                config=config,
                 agreement=self.agreement.seen_by(client).model_dump_json(),
             )
         )
@@ -208,18 +209,9 @@ class Assembly:
             pass
 
 
-def _read(answer: bytes | Silence) -> Reply | str:
-    if isinstance(answer, Silence):
-        return answer.reason
-    try:
-        return Reply.decode(answer)
-    except RequestError as error:
-        return str(error)
-
-
 def _introduced(answer: bytes | Silence, admitted: str) -> Described:
     """What a client says of itself; `admitted` is the name that its key stands for."""
-    reply = _read(answer)
+    reply = reply_of(answer)
     if isinstance(reply, str) or reply.said.kind != "described":
         raise RequestError(reply if isinstance(reply, str) else reply.said.reason or f"it said {reply.said.kind!r}")
     try:

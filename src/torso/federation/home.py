@@ -8,7 +8,6 @@ HOME/models/RUN.safetensors     its personal model, once the run is over, and RU
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import tomllib
@@ -17,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from torso.config import Config
+from torso.data.clients import checksum
 from torso.errors import RequestError, TorsoError
 from torso.federation.agreement import Agreement, site_federation
 from torso.federation.letters import PROTOCOL, Letter, Question, Reply, Said, digest, failed
@@ -89,14 +88,19 @@ class Seat:
 
     def hear(self, letter: Letter) -> Told:
         """What the letter tells, with all that does not travel."""
-        message, question = letter.message(), letter.question
-        model, stage = self.site.job.model, self.site.job.stage(message.numbers.round)
-        travels = by_part(message.tensors).get("model", {})
+        message = letter.message()
+        stage = self.site.job.stage(message.numbers.round)
+        origin = self.known(letter, "origin", letter.question.origin, stage.moving)
+        return self.site.hear(message, self.model(letter), origin or None)
+
+    def model(self, letter: Letter) -> Tensors:
+        """The whole model that a letter is about: what travels in it, and what the client should have already."""
+        model, travels = self.site.job.model, by_part(letter.tensors).get("model", {})
         if wrong := misfit(travels, model):
             raise RequestError(f"the server sent {wrong}")
-        base = self.known(letter, "base", question.base, (n for n in model if n not in travels))
-        origin = self.known(letter, "origin", question.origin, stage.moving)
-        return self.site.hear(message, base, origin or None)
+        rest = (name for name in model if name not in travels)
+        whole = {**self.known(letter, "base", letter.question.base, rest), **travels}
+        return {name: whole[name] for name in model}
 
     def standing(self, letter: Letter) -> Standing:
         return Standing(letter.question.round, self.hear(letter), letter.part("shown"))
@@ -230,7 +234,7 @@ class Home:
         seat = self._training(letter.question)
         if not tells_class_counts(seat.site.job):
             raise RequestError(f"{seat.site.job.config.method.name} asks for no class sums: they stay here")
-        return Reply(Said(kind="sums"), seat.site.class_sums(self._model(seat, letter)))
+        return Reply(Said(kind="sums"), seat.site.class_sums(seat.model(letter)))
 
     def _exam(self, letter: Letter) -> Reply:
         question, seat = letter.question, self._training(letter.question)
@@ -241,20 +245,7 @@ class Home:
     def _pooled(self, letter: Letter) -> Reply:
         seat = self._training(letter.question)
         _check_measures(seat, (POOLED,))
-        return _values(seat.site.pooled_exam(self._model(seat, letter)))
-
-    def _model(self, seat: Seat, letter: Letter) -> Tensors:
-        """A whole model that is not told for a visit."""
-        model = seat.site.job.model
-        travels = by_part(letter.tensors).get("model", {})
-        if wrong := misfit(travels, model):
-            raise RequestError(f"the server sent {wrong}")
-        base = self._base(seat, letter, travels)
-        return {name: {**base, **travels}[name] for name in model}
-
-    def _base(self, seat: Seat, letter: Letter, travels: Tensors) -> Tensors:
-        rest = (name for name in seat.site.job.model if name not in travels)
-        return seat.known(letter, "base", letter.question.base, rest)
+        return _values(seat.site.pooled_exam(seat.model(letter)))
 
     def _finish(self, letter: Letter) -> Reply:
         """The run is over: this client's own model, in a file."""
@@ -294,13 +285,8 @@ def _check_measures(seat: Seat, names: Iterable[str]) -> None:
 
 def _checksum(data: SiteData) -> str:
     """What tells these data from others: a run goes on with those that it began with."""
-    made = hashlib.blake2b(digest_size=16)
-    made.update(repr((data.classes, data.input)).encode())
-    for part in (data.train, data.test):
-        for array in (part.samples, part.labels):
-            made.update(f"{array.dtype} {array.shape} ".encode())
-            made.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
-    return made.hexdigest()
+    arrays = (array for part in (data.train, data.test) for array in (part.samples, part.labels))
+    return checksum((data.classes, data.input), arrays)
 
 
 def _agreed(folder: Path) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from torso.errors import RequestError
+from torso.federation.links import Silence
 from torso.federation.reasons import printable
 from torso.kinds import CountOrZero
 from torso.nets import Tensors
@@ -84,7 +85,7 @@ class Letter:
 
     def part(self, name: str) -> Tensors:
         """Tensors beside what is told: `base`, `origin`, `shown`."""
-        return by_part({n: t for n, t in self.tensors.items() if n.startswith(_BESIDE)}).get(f"+{name}", {})
+        return by_part({n: t for n, t in self.tensors.items() if n.startswith(_BESIDE)}).get(f"{_BESIDE}{name}", {})
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,16 @@ class Reply:
     @classmethod
     def decode(cls, data: bytes) -> Reply:
         return cls(*decoded(data, Said))
+
+
+def reply_of(answer: bytes | Silence) -> Reply | str:
+    """What has come back from a client, or why nothing that can be read has."""
+    if isinstance(answer, Silence):
+        return answer.reason
+    try:
+        return Reply.decode(answer)
+    except RequestError as error:
+        return str(error)
 
 
 _BESIDE = "+"

@@ -13,9 +13,9 @@ from torso.config import Config
 from torso.errors import RequestError
 from torso.federation.run import AGREED, Charter
 from torso.nets import Network
-from torso.results.checkpoint import load_newest, write_text
+from torso.results.checkpoint import write_text
 from torso.results.export import PAGE, check_empty, page
-from torso.results.folder import fingerprint
+from torso.results.folder import RunFolder
 from torso.results.model_file import SUFFIX, load_model, save_model
 from torso.results.result import Result
 from torso.runs.job import prepare
@@ -75,13 +75,12 @@ def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
     if not (folder / "result.json").is_file() or not Result.read(folder).ok:
         raise RequestError(f"the run in {str(folder)!r} has not ended well: only such a run has models.")
     job = prepare(config, charter.agreement.roster, begins=False)
-    if any(stage.keeps for stage in job.plan if not stage.method.server.keeps_uploads):
+    if job.keeps_parts:
         raise RequestError(
             f"{config.method.name} keeps parts of the model at its clients: the server has no whole one. On a client's "
             "machine: torso export FOLDER/NAME --out DIR"
         )
-    uploads = config.method.server.keeps_uploads
-    found = load_newest(folder / "checkpoints", job.model, fingerprint(config), uploads=uploads)
+    found = RunFolder(folder, config).newest(job.model)
     if found is None:
         raise RequestError(f"{str(folder / 'checkpoints')!r} holds no checkpoint")
     return network_of(job, found.server.reported.model, "generic", None), charter.agreement.classes

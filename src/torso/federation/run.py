@@ -18,16 +18,17 @@ from torso.engine import OneByOne
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement, server_federation
 from torso.federation.assembly import Assembly
-from torso.federation.letters import Letter, Reply
+from torso.federation.book import Book
+from torso.federation.errands import Finishing
 from torso.federation.links import ServerLink
-from torso.federation.remote import Book, Errand, Remote, Telling, standing_letter
+from torso.federation.remote import Remote
 from torso.federation.site_data import read_test
 from torso.federation.status import note_descriptions
 from torso.learn.attacks import NoAttack
 from torso.measure import measures
 from torso.nets.bodies import GIVEN
-from torso.results.checkpoint import Checkpoint, load_newest, write_text
-from torso.results.folder import RunFolder, fingerprint
+from torso.results.checkpoint import rounds_of, write_text
+from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.checks import POOLED
 from torso.runs.evaluation import LastVisit, evaluation_of
@@ -212,7 +213,7 @@ def for_federation(config: Config) -> Config:
 def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
     """The job, without measures that a real federation cannot take; and which those are, in words."""
     plain = config.but("measure.names=[]", "measure.during=[]")
-    keeps = any(stage.keeps for stage in prepare(plain, roster).plan if not stage.method.server.keeps_uploads)
+    keeps = prepare(plain, roster).keeps_parts
     reasons: dict[str, str] = {}
     for name in dict.fromkeys((*config.measure.names, *config.measure.during)):
         measure = measures[name]
@@ -237,54 +238,23 @@ def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:
 
 def _remember(book: Book, folder: RunFolder, job: Job) -> None:
     """Who was heard in which round, up to the newest checkpoint."""
-    found = _newest(folder, job)
+    found = folder.newest(job.model)
     done = found.state.round if found else 0
-    book.heard.clear()
-    book.history.clear()
     for line in folder.history():
         if line["round"] <= done:
             book.counted(line["round"], line["participants"])
-    book.checkpoints = lambda: [_round(path) for path in (folder.path / "checkpoints").glob("round-*.json")]
-
-
-def _newest(folder: RunFolder, job: Job) -> Checkpoint | None:
-    uploads = job.config.method.server.keeps_uploads
-    return load_newest(folder.path / "checkpoints", job.model, fingerprint(job.config), uploads=uploads)
-
-
-def _round(path: Path) -> int:
-    return int(path.stem.removeprefix("round-"))
-
-
-class _Finish(Telling):
-    """The run is over: a client makes its own model, and keeps it."""
-
-    reply = "done"
-
-    def __init__(self, job: Job, book: Book, last: LastVisit) -> None:
-        super().__init__(job, book, last.told)
-        self.model, self.round = last.state.reported.model, last.state.round
-
-    def letter(self, client: int) -> Letter:
-        args = (client, self.told, self.model, self.round, self.base, self.origin)
-        return standing_letter(self.book, "finish", *args)
-
-    def result(self, client: int, reply: Reply) -> bool:
-        return True
-
-    def nothing(self) -> bool:
-        return False
+    book.checkpoints = lambda: rounds_of(folder.path / "checkpoints")
 
 
 def deliver(job: Job, engine: Remote, hall: Assembly, book: Book, folder: RunFolder, ledger: _Ledger) -> list[str]:
     """Every client that is there gets its own model: those that trained, and those that came later. The names of those
     that still have none."""
-    found = _newest(folder, job)
+    found = folder.newest(job.model)
     assert found is not None
     state = found.state
     visit = evaluation_of(job, job.stage(state.round), state).visit
     assert isinstance(visit, LastVisit)
-    errand: Errand = _Finish(job, book, visit)
+    errand = Finishing(job, book, visit)
     waiting = [client for client in hall.taken() if hall.name(client) not in ledger.charter.delivered]
     for client, made in engine.ask(errand, waiting):
         if made:

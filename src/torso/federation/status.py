@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +41,25 @@ def status_of(place: ServerPlace, link: ServerLink | None) -> list[dict[str, Any
     from torso.config import Config
 
     path = place.private / DESCRIBED
-    there: Mapping[int, str] = {}
+    here: list[Description] = []
     if link is not None:
         hall = Assembly(link, Config(), "", say=lambda _: None)
-        there = hall.greet()
-        note_descriptions(path, [description for description, _ in hall.described.values()])
+        hall.greet()
+        here = [description for description, _ in hall.described.values()]
+        note_descriptions(path, here)
     noted = _noted(path)
     return [
         {"name": name, "state": state, **{key: noted.get(name, {}).get(key, "") for key in _COLUMNS}}
-        for name, state in _states(place, there, noted).items()
+        for name, state in _states(place, [one.name for one in here]).items()
     ]
 
 
 _COLUMNS = ("train", "test", "classes", "input", "torso", "torch", "said")
 
 
-def _states(place: ServerPlace, there: Mapping[int, str], noted: Mapping[str, Any]) -> dict[str, str]:
+def _states(place: ServerPlace, here: list[str]) -> dict[str, str]:
     if place.insecure:
-        return dict.fromkeys(noted, "connected") if there else {}
+        return dict.fromkeys(here, "connected")
     from torso.federation.flower.control import admitted
 
     return {one.name: one.state for one in admitted(place)}

@@ -7,7 +7,6 @@ the server's model stands on, and none is lost or mixed up.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.personal.store import KINDS, NOTHING, ClientState
-from torso.results.checkpoint import replace_file, write_text
+from torso.results.checkpoint import replace_file, rounds_of, sha256_of, write_text
 
 
 class Versions:
@@ -29,8 +28,7 @@ class Versions:
 
     def rounds(self) -> list[int]:
         """Those of which there is a state, ascending."""
-        notes = self.folder.glob("round-*.json") if self.folder.is_dir() else ()
-        return sorted(int(path.stem.removeprefix("round-")) for path in notes)
+        return rounds_of(self.folder)
 
     def at(self, round: int) -> ClientState:
         """What the visit of this round left; nothing before the first."""
@@ -39,7 +37,7 @@ class Versions:
         path = self._file(round)
         try:
             note = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            if note["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+            if note["sha256"] != sha256_of(path):
                 raise ValueError("its checksum does not match")
             tensors = load_file(path)
         except FileNotFoundError:
@@ -65,7 +63,7 @@ class Versions:
         self._drop(round)
         try:
             replace_file(path, lambda temporary: save_file(alone, temporary))
-            note = {"round": round, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            note = {"round": round, "sha256": sha256_of(path)}
             write_text(path.with_suffix(".json"), json.dumps(note))
         except (OSError, SafetensorError) as error:
             self._drop(round)

@@ -83,7 +83,7 @@ class Checkpoints:
             "format": _FORMAT,
             "round": state.round,
             "config": self.fingerprint,
-            "tensors_sha256": _sha256(server),
+            "tensors_sha256": sha256_of(server),
             "clients": {name: {"sha256": file.sha256, "of": self._live(name)} for name, file in self._files.items()},
             "met": sorted(state.server.met),
             "cost": asdict(state.cost),
@@ -122,7 +122,7 @@ class Checkpoints:
         replace_file(self.folder / name, lambda temporary: save_file(flat, temporary))
         size = bytes_of(flat)
         self.written += size
-        self._files[name] = _File(clients, size, _sha256(self.folder / name))
+        self._files[name] = _File(clients, size, sha256_of(self.folder / name))
         self._lies |= {k: (name, weakref.ref(state.clients.entries[k])) for k in clients}
         self._forget()
 
@@ -249,7 +249,7 @@ def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
 
 
 def _checked(path: Path, sha256: str) -> Tensors:
-    if _sha256(path) != sha256:
+    if sha256_of(path) != sha256:
         raise ValueError(f"the checksum of {path.name} does not match")
     return load_file(path)
 
@@ -367,6 +367,11 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"), reverse=True) if folder.is_dir() else []
 
 
+def rounds_of(folder: Path) -> list[int]:
+    """The rounds of which a folder has a note (`round-R.json`), ascending."""
+    return sorted(int(path.stem.removeprefix("round-")) for path in _newest_first(folder))
+
+
 def replace_file(path: Path, write: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     write(temporary)
@@ -380,7 +385,7 @@ def write_text(path: Path, text: str) -> None:
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     for chunk in _chunks(path):
         digest.update(chunk)

@@ -144,11 +144,15 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def resume(self, model: Tensors) -> Checkpoint | None:
-        """The newest whole checkpoint; the history is cut back to it."""
+    def newest(self, model: Tensors) -> Checkpoint | None:
+        """The newest whole checkpoint, of a network with tensors like these."""
         uploads = self.config.method.server.keeps_uploads
         folder, print_ = self.checkpoints.folder, self.checkpoints.fingerprint
-        found = checkpoint.load_newest(folder, model, print_, uploads=uploads)
+        return checkpoint.load_newest(folder, model, print_, uploads=uploads)
+
+    def resume(self, model: Tensors) -> Checkpoint | None:
+        """The newest whole checkpoint; the history is cut back to it."""
+        found = self.newest(model)
         if found is not None:
             self.checkpoints.resumed(found)
         done = found.state.round if found else 0

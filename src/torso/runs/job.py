@@ -39,6 +39,11 @@ class Job:
         return self.plan[-1].last
 
     @property
+    def keeps_parts(self) -> bool:
+        """Whether parts of the generic model are only at clients: the server alone does not have it whole."""
+        return any(stage.keeps for stage in self.plan if not stage.method.server.keeps_uploads)
+
+    @property
     def device(self) -> torch.device:
         """Where the server's tensors are."""
         return next(iter(self.model.values())).device

@@ -10,8 +10,7 @@ from torso.config import Config
 from torso.data import Federation
 from torso.data.clients import SOURCE
 from torso.errors import RequestError
-from torso.results.checkpoint import load_newest
-from torso.results.folder import fingerprint
+from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.job import simulate
 from torso.runs.models import TrainedModels
@@ -50,8 +49,7 @@ def load(
     _check_same(config, handed.config)
     here = handed.config
     job = simulate(here, federation, begins=False)
-    uploads = config.method.server.keeps_uploads
-    found = load_newest(folder / "checkpoints", job.model, fingerprint(config), uploads=uploads)
+    found = RunFolder(folder, config).newest(job.model)
     if found is None or found.state.round != result.rounds:
         reasons = "; ".join(found.skipped) if found else "there is none"
         raise RequestError(
