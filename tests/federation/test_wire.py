@@ -35,7 +35,7 @@ from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 from torso import RequestError
 from torso.errors import InUse, PlaceLost
 from torso.federation import certificates
-from torso.federation.flower import children, client, hello, payload, quick
+from torso.federation.flower import children, client, hello, payload
 from torso.federation.flower.calls import control
 from torso.federation.flower.client import FlowerClientLink
 from torso.federation.flower.control import admit, admitted, revoke, traffic
@@ -113,6 +113,24 @@ def test_an_empty_message_and_a_large_one(link: FlowerServerLink) -> None:
     nodes = {node for node, name in link.there().items() if name in NAMES[:2]}
     answers = dict(link.exchange(dict.fromkeys(nodes, large), PATIENCE))
     assert answers == dict.fromkeys(nodes, large[::-1])
+
+
+def test_a_run_that_dies_before_all_of_its_message_is_there(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has been announced, the client has the task, and the parts never come: the next run is answered."""
+    with FlowerServerLink(running.place) as link:
+        until(lambda: set(NAMES) <= set(link.there().values()), "all clients")
+        with monkeypatch.context() as patch:
+            patch.setattr("flwr.superlink.grid.http_grid.push_objects", lambda *args, **kwargs: None)
+            link._push(list(link.there()), dict.fromkeys(link.there(), b"x" * 300_000), PATIENCE)
+        until(lambda: all(one.link._token.token for one in running.joined.values()), "all clients have the task")
+    with FlowerServerLink(running.place) as link:
+        until(
+            lambda: (
+                [answer for _, answer in link.exchange(dict.fromkeys(link.there(), b"abc"), 20)]
+                == [b"cba"] * len(NAMES)
+            ),
+            "all clients answer the next run",
+        )
 
 
 def test_nobody_to_ask(link: FlowerServerLink) -> None:
@@ -546,39 +564,6 @@ def test_insecure_is_said_in_red_and_works(tmp_path: Path) -> None:
                 admit(found.place, make_key(found.client, "a"), "a")
         with FlowerServerLink(found.place) as link:
             assert link.there() == {}, "who leaves in order is gone at once"
-
-
-def test_flower_waits_where_we_think_it_does() -> None:
-    """Fails when Flower has changed there: look at `quick`, measure, and change the list."""
-    code = "from torso.federation.flower.quick import *; assert quicken() == [], quicken()\n"
-    code += "import flwr.supernode.start_client_internal as loop; assert isinstance(loop.time, Naps)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
-
-
-def test_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They grow with the time that nothing has come, up to what Flower sleeps, and are short again after a message."""
-    clock, slept = [100.0], []
-
-    class Time:
-        monotonic = staticmethod(lambda: clock[0])
-        strftime = staticmethod(lambda: "as before")
-
-        @staticmethod
-        def sleep(seconds: float) -> None:
-            slept.append(seconds)
-            clock[0] += seconds
-
-    monkeypatch.setattr(quick, "time", Time)
-    naps = quick.Naps()
-    assert naps.strftime() == "as before"
-    for _ in range(300):
-        naps.sleep(3)
-    assert slept[0] == quick.SHORTEST_AWAY
-    assert slept == sorted(slept)
-    assert slept[-1] == 3
-    naps.sleep(0.5)
-    naps.sleep(3)
-    assert slept[-2:] == [quick.SHORTEST, quick.SHORTEST_AWAY]
 
 
 def test_a_child_takes_nobody_along() -> None:

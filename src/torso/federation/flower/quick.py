@@ -1,4 +1,5 @@
-"""Waits of Flower's that have no setting, made shorter: every private detail of Flower that is changed is changed here.
+"""What Torso changes inside Flower: waits that have no setting are made shorter, and a message that a SuperNode cannot
+get any more is given up. Every private detail of Flower that is changed is changed here.
 
 Flower's SuperNode sleeps 3 s where no message has come and 0.5 s while its client works; it counts as gone after 60 s
 without a sign of life; who asks for a part of a message that is still on its way waits at least 1 s."""
@@ -6,6 +7,7 @@ without a sign of life; who asks for a part of a message that is still on its wa
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -51,6 +53,47 @@ def quicken() -> list[str]:
             continue
         defaults.update(initial_backoff=SHORTEST, backoff_cap=1.0)
     return absent
+
+
+class GivenUp(Exception):
+    """A message of a run that has ended before all of it was there."""
+
+
+def give_up_what_has_ended() -> bool:
+    """In a SuperNode: where a run ends while a message of it is on its way, the message is given up, and whoever waits
+    for it is told so. Whether it could be changed.
+
+    Flower has this way for every failure but this one, which is no `Exception` there: the message stays, and its task.
+    The client then asks for its parts for minutes; or it answers, and from then on every answer of this client is sent
+    one message too late."""
+    path = "flwr.supernode.start_client_internal._pull_and_store_message"
+    pull, ended = _find(path), _find("flwr.supercore.run.RunNotRunningException")
+    if pull is None or ended is None:
+        return False
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            try:
+                return call(*args)
+            except ended as error:
+                raise GivenUp("the run has ended") from error
+
+        return called
+
+    def pull_or_give_up(
+        *, state: Any, pull_object: Callable[..., Any], confirm_message_received: Callable[..., Any], **others: Any
+    ) -> Any:
+        found = pull(
+            state=state,
+            pull_object=failing(pull_object),
+            confirm_message_received=failing(confirm_message_received),
+            **others,
+        )
+        if found is None:  # it has no message: what is there answers one that was given up
+            state.delete_messages()
+        return found
+
+    return _replaced(path, pull_or_give_up)
 
 
 def _values() -> dict[str, Any]:
