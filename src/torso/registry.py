@@ -91,7 +91,7 @@ def plain(text: str) -> str:
 
 
 _NUMBER = r"\d+(?:\.\d+)?"
-_CITATION = re.compile(rf"\bspec\s+({_NUMBER}(?:(?:,? and|,| to)\s+{_NUMBER})*)")
+_CITATION = re.compile(rf"\bspec\s+({_NUMBER}(?:(?:,? and|,| to)\s+{_NUMBER})*)", re.IGNORECASE)
 
 
 def cited(text: str) -> list[str]:
