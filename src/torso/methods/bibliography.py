@@ -18,8 +18,8 @@ TOPICS = {
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper. `link` is its page where arXiv has none, or another paper; `used` says what it is in Torso where no
-    preset carries its label."""
+    """One paper. `link` is its page where arXiv has none, or another paper; `used` says, in Markdown, what it is in
+    Torso where no preset carries its label."""
 
     topic: str
     title: str

@@ -37,8 +37,8 @@ def _linked(row: dict[str, object]) -> dict[str, object]:
 
 def _reference(label: str, paper: Paper) -> str:
     presets = ", ".join(f"`{name}`" for name, method in sorted(methods.items()) if method.paper == label)
-    used = presets or f"`{paper.used}`"
-    return f"- **{label}**: {paper.authors}. [{paper.title}]({paper.address}). {paper.venue}, {paper.year}. In Torso: {used}."
+    where = f"[{paper.title}]({paper.address}). {paper.venue}, {paper.year}"
+    return f"- **{label}**: {paper.authors}. {where}. In Torso: {presets or paper.used}."
 
 
 def references() -> str:
