@@ -127,10 +127,14 @@ def _watching(quiet: bool) -> Iterator[Watcher]:
     from torso.report.download_bars import Bars, Lines
 
     console = Console(stderr=True)
-    if quiet:
-        yield Watcher()
-    elif console.is_terminal:
-        with Bars(console) as bars:
-            yield bars
-    else:
-        yield Lines(console)
+    try:
+        if quiet:
+            yield Watcher()
+        elif console.is_terminal:
+            with Bars(console) as bars:
+                yield bars
+        else:
+            yield Lines(console)
+    except KeyboardInterrupt:
+        console.print("stopped: what has come is kept, and the same command goes on from there", soft_wrap=True)
+        raise
