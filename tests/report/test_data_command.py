@@ -106,3 +106,11 @@ def test_lines_tell_quarters_and_bars_what_is_done() -> None:
         bars.moved("a.bin", 500_000, 1_000_000)
         bars.moved("making a.npz", 1, 2)
         assert [task.percentage for task in bars.progress.tasks] == [50, 50]
+
+
+def test_the_page_lists_what_there_is() -> None:
+    page = (Path(__file__).parents[2] / "docs/datasets.md").read_text(encoding="utf-8")
+    for data in fetch_catalogue.DATASETS.values():
+        counts = f"{data.train:,} / {data.test:,} | {data.size} | {data.classes} | {data.download / 1e6:,.0f}"
+        assert f"| `{data.name}` | {data.title} | {counts} | [{data.terms}]({data.page}) |" in page
+    assert all(hand.page in page for hand in fetch_catalogue.BY_HAND.values())

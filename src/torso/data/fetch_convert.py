@@ -191,7 +191,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
         return _bounded(file, most, name)
 
 
-def _bounded(file: IO[bytes], most: int, name: str) -> bytes:
+def _bounded(file: IO[bytes] | gzip.GzipFile, most: int, name: str) -> bytes:
     """All of a file, whose header may lie about its size."""
     content = file.read(most + 1)
     if len(content) > most:

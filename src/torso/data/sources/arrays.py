@@ -148,7 +148,7 @@ def _tokens(path: Path, arrays: dict[str, np.ndarray], pad: int) -> tuple[Tokens
 
 @sources.register("femnist")
 def femnist(options: DataConfig, seed: int) -> Dataset:
-    """Handwritten characters in 62 classes with their writers, from an .npz file."""
+    """Handwritten characters in 62 classes with their writers, from an .npz file; `torso data get femnist`."""
     root = root_of(options, _FEMNIST)
     found = sorted(root.glob("femnist*.npz")) if root.is_dir() else [root]
     if len(found) != 1:
