@@ -99,10 +99,7 @@ class DataConfig(_Section):
     """Where the samples come from and how they are dealt to clients (spec 10)."""
 
     source: str = Field("digits", description="see Data sources")
-    root: str = Field(
-        "",
-        description="file or folder of the data; empty: where `torso data get` puts them, or the source's usual place",
-    )
+    root: str = Field("", description="file or folder of the data; empty: the source's usual place")
     clients: CountOrZero = Field(50, description="0: one client per writer (partition = writers, by-client)")
     partition: str = Field("shards", description="see Partitions")
     shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
