@@ -17,7 +17,7 @@ class Files:
     """What the server has. `script`: one entry a request, used up from the front; without one the file is given.
 
     An entry is a status (500), `drop N` (the connection ends after N bytes of the body), `whole` (ranges are ignored),
-    `wrong range`, `endless` (without a length, twice the file) or `to URL` (a redirect)."""
+    `wrong range`, `endless` and `short` (no length; twice the file, or 20 bytes of it) or `to URL` (a redirect)."""
 
     content: dict[str, bytes] = field(default_factory=dict)
     script: list[int | str] = field(default_factory=list)
@@ -72,10 +72,10 @@ def _answer(request: BaseHTTPRequestHandler, files: Files) -> None:
         request.send_header("Content-Length", "0")
         request.end_headers()
         return
-    if act == "endless":
+    if act in ("endless", "short"):
         request.send_response(200)
         request.end_headers()
-        request.wfile.write(content * 2)
+        request.wfile.write(content * 2 if act == "endless" else content[:20])
         return
     start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
     if act == "whole" or condition not in ("", files.etag):

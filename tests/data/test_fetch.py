@@ -216,6 +216,14 @@ def test_a_page_in_place_of_the_file_is_not_downloaded(fetch: Fetch, server: Fil
     assert not (tmp_path / "data").exists()
 
 
+def test_an_answer_that_is_always_too_short_is_given_up(fetch: Fetch, server: Files) -> None:
+    """A part, a range that does not fit, a part again: no progress, although bytes come each time."""
+    server.script[:] = ["short", 416] * 20
+    with pytest.raises(RequestError, match=r"HTTP 416.*|ended at byte 20 of 700,000"):
+        fetch()
+    assert len(server.asked) == 4
+
+
 def test_wrong_bytes_are_refused(fetch: Fetch, server: Files, tmp_path: Path) -> None:
     server.content["/toy/a.bin"] = CONTENT[:-1] + b"\0"
     with pytest.raises(RequestError, match=rf"gives other bytes: SHA-256 \w+. Expected: {remote().sha256}"):

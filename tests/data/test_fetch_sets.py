@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import resource
 import sqlite3
 import struct
 import tarfile
@@ -334,6 +335,21 @@ def test_files_that_are_not_what_they_should_be(made: Make, tmp_path: Path, name
         made(data, contents)
     left = sorted(path.name for path in (tmp_path / "home").rglob("*") if path.is_file())
     assert left == list(contents)  # the download is kept, half a .npz is not
+
+
+def test_a_disk_without_room_for_what_is_made(made: Make, tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (40, 28, 28), np.uint8)
+    contents = {"gzip.zip": zipped(emnist("mnist", [0] * 40, "0 48\n", images))}
+    folder = made("emnist-mnist", contents)
+    (folder / "emnist-mnist.npz").unlink()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(RequestError, match=r"emnist-mnist.npz cannot be written \(File too large\)"):
+            made("emnist-mnist", contents)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in folder.iterdir()] == ["gzip.zip"]
 
 
 # --- what runs say ---------------------------------------------------------------------------------------------------

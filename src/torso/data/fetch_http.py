@@ -37,8 +37,8 @@ class AddressFailed(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """`tries`: how often in a row nothing may come; `pause`: seconds before the second try, doubled before each further
-    one; `timeout`: seconds without a byte."""
+    """`tries`: how often in a row nothing new may come; `pause`: seconds before the second try, doubled before each
+    further one; `timeout`: seconds without a byte."""
 
     tries: int = 4
     pause: float = 1.0
@@ -47,8 +47,8 @@ class Patience:
 
 def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patience) -> None:
     """Bring `part` to the full size of the file; raises AddressFailed where this address cannot."""
-    failures = 0
-    while (before := length(part)) != file.size:
+    failures, most = 0, length(part)
+    while length(part) != file.size:
         try:
             _receive(file, url, part, moved, patience.timeout)
             why = f"the connection ended at byte {length(part):,} of {file.size:,}"
@@ -65,7 +65,8 @@ def fetch(file: RemoteFile, url: str, part: Path, moved: Moved, patience: Patien
                 raise AddressFailed(why) from None
         except (OSError, HTTPException) as error:
             why = _words(error)
-        failures = 0 if length(part) > before else failures + 1
+        failures = 0 if length(part) > most else failures + 1
+        most = max(most, length(part))
         if failures >= patience.tries:
             raise AddressFailed(why)
         if length(part) != file.size:
