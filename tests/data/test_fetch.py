@@ -39,7 +39,7 @@ class Heard(Watcher):
     moves: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def moved(self, what: str, done: int, total: int) -> None:
+    def moved(self, file: str, done: int, total: int) -> None:
         self.moves.append(done)
 
     def note(self, text: str) -> None:
@@ -256,7 +256,7 @@ def test_two_processes_do_not_write_one_file(fetch: Fetch, server: Files, tmp_pa
     """The second begins while the first is in its download; flock is between open files, so one process will do."""
 
     class Second(Watcher):
-        def moved(self, what: str, done: int, total: int) -> None:
+        def moved(self, file: str, done: int, total: int) -> None:
             with pytest.raises(InUse, match=r"another process downloads to '.*toy'"):
                 fetch()
 

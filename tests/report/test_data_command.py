@@ -46,7 +46,7 @@ def test_download_and_run(torso: Torso, server: Files) -> None:
     assert said.status == 0, said.err
     assert "mnist: data/mnist is checked and ready. Terms: CC BY-SA 3.0 (http://yann.lecun.com" in said.out
     assert said.out.splitlines()[-1] == "Use it: torso run --set data.source=mnist"
-    assert "train-images-idx3-ubyte.gz: 100% of " in said.err
+    assert "train-images-idx3-ubyte.gz: 100% of 0.0 MB" in said.err
     sets = ("data.source=mnist", "data.partition=iid", "data.clients=2", "train.rounds=1", "model.body=mlp")
     run = torso("run", "--quiet", "--json", sets=sets)
     assert run.status == 0, run.err
@@ -100,11 +100,13 @@ def test_lines_tell_quarters_and_bars_what_is_done() -> None:
     console = Console(width=100, record=True, file=io.StringIO(), force_terminal=True)
     lines = Lines(console)
     for done in np.linspace(0, 1000, 101).astype(int).tolist():
-        lines.moved("a.bin", done, 1000)
-    assert console.export_text().split("\n")[:-1] == [f"a.bin: {part}% of 1,000" for part in (0, 25, 50, 75, 100)]
+        lines.moved("a.bin", 10_000 * done, 10_000_000)
+    lines.making("a.npz", 1000, 2000)
+    said = [f"a.bin: {part}% of 10.0 MB" for part in (0, 25, 50, 75, 100)]
+    assert console.export_text().split("\n")[:-1] == [*said, "making a.npz: 50% of 2,000"]
     with Bars(console) as bars:
         bars.moved("a.bin", 500_000, 1_000_000)
-        bars.moved("making a.npz", 1, 2)
+        bars.making("a.npz", 1, 2)
         assert [task.percentage for task in bars.progress.tasks] == [50, 50]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from torso.data.fetch_catalogue import data_home, data_set
-from torso.data.fetch_convert import Step, convert
+from torso.data.fetch_convert import convert
 from torso.data.fetch_http import AddressFailed, Patience, check_address, fetch, forget, length
 from torso.data.fetch_sets import DataSet, RemoteFile
 from torso.errors import InUse, RequestError
@@ -24,8 +24,11 @@ _LOCK = ".lock"
 class Watcher:
     """Is told how a download goes; this one says nothing."""
 
-    def moved(self, what: str, done: int, total: int) -> None:
-        """So many bytes of a file, or images of an archive, are done."""
+    def moved(self, file: str, done: int, total: int) -> None:
+        """So many bytes of a file are there."""
+
+    def making(self, file: str, done: int, total: int) -> None:
+        """So much of the file that is made of them is done, in images or splits."""
 
     def note(self, text: str) -> None:
         """A line for a person."""
@@ -69,7 +72,7 @@ def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience:
         for file in missing:
             _download(file, addresses[file.name], folder, watcher, patience)
         if data.makes:
-            convert(data, folder, _steps(data.makes, watcher))
+            convert(data, folder, lambda done, total: watcher.making(data.makes, done, total))
     return Got(data, folder, new=bool(missing or data.makes))
 
 
@@ -161,10 +164,6 @@ def _check_room(data: DataSet, missing: Sequence[RemoteFile], folder: Path) -> N
             f"{str(folder)!r} has {free / 1e9:.1f} GB free, {data.name} needs {needed / 1e9:.1f} GB. "
             "Choose another folder with --out"
         )
-
-
-def _steps(name: str, watcher: Watcher) -> Step:
-    return lambda done, total: watcher.moved(f"making {name}", done, total)
 
 
 @contextmanager
