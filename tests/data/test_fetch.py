@@ -287,6 +287,13 @@ def test_a_folder_that_cannot_be_written(fetch: Fetch, tmp_path: Path) -> None:
         fetch()
 
 
+def test_a_folder_that_has_everything_is_not_written(fetch: Fetch, tmp_path: Path) -> None:
+    fetch()
+    before = (tmp_path / "data/toy").stat().st_mtime_ns
+    assert not fetch().new
+    assert (tmp_path / "data/toy").stat().st_mtime_ns == before  # no lock was put into it
+
+
 def test_a_file_where_the_folder_should_be(fetch: Fetch, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(RequestError, match="toy' cannot be written"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,8 +111,21 @@ def test_lines_tell_quarters_and_bars_what_is_done() -> None:
         assert [task.percentage for task in bars.progress.tasks] == [50, 50]
 
 
+PAGE = Path(__file__).parents[2] / "docs/datasets.md"
+
+
+def test_the_pages_snippet_works_as_written(
+    server: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(snippet, {})
+    assert capsys.readouterr().out == "data/mnist\n"
+    assert len(list(Path("data/mnist").iterdir())) == 4
+
+
 def test_the_page_lists_what_there_is() -> None:
-    page = (Path(__file__).parents[2] / "docs/datasets.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     for data in fetch_catalogue.DATASETS.values():
         counts = f"{data.train:,} / {data.test:,} | {data.size} | {data.classes} | {data.download / 1e6:,.0f}"
         assert f"| `{data.name}` | {data.title} | {counts} | [{data.terms}]({data.page}) |" in page

@@ -64,8 +64,10 @@ def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience:
     """The same for one that is in no catalogue."""
     addresses = {file.name: addresses_of(data, file, source) for file in data.files}
     folder = data.place(home)
+    if _is_done(data, home):  # also in a folder that cannot be written
+        return Got(data, folder, new=False)
     with _own(folder):
-        if data.makes and data.is_in(home):
+        if _is_done(data, home):  # by another process, just now
             return Got(data, folder, new=False)
         missing = [file for file in data.files if not _is_there(folder / file.name, file)]
         _check_room(data, missing, folder)
@@ -73,7 +75,7 @@ def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience:
             _download(file, addresses[file.name], folder, watcher, patience)
         if data.makes:
             convert(data, folder, lambda done, total: watcher.making(data.makes, done, total))
-    return Got(data, folder, new=bool(missing or data.makes))
+    return Got(data, folder, new=True)
 
 
 def addresses_of(data: DataSet, file: RemoteFile, source: str = "") -> list[str]:
@@ -143,6 +145,12 @@ def _digest(path: Path, kind: str) -> str:
 def _record(path: Path) -> None:
     """Write FILE.sha256, which `sha256sum -c` reads."""
     path.with_name(f"{path.name}.sha256").write_text(f"{_digest(path, 'sha256')}  {path.name}\n", encoding="utf-8")
+
+
+def _is_done(data: DataSet, home: Path) -> bool:
+    """Whether everything is there. What was made is of files that were checked; files are checked now."""
+    folder = data.place(home)
+    return data.is_in(home) and (bool(data.makes) or all(_is_there(folder / file.name, file) for file in data.files))
 
 
 def _is_there(path: Path, file: RemoteFile) -> bool:
