@@ -74,7 +74,7 @@ def calibrate_newcomer(name: str, net: Network, samples: Any) -> tuple[Network, 
 
 def calibrated_path(model: Path) -> Path:
     """Where a client keeps its model with calibrated BatchNorm, beside the one whose BatchNorm goes by the batch."""
-    return model.with_name(f"{model.stem}.calibrated{model.suffix}")
+    return model.parent / "calibrated" / model.name
 
 
 def training_rows(data: Federation, client: int | None) -> Tensor:
