@@ -97,7 +97,8 @@ def accuracy(net: Network, test: Split, rows: Tensor, batch: int = _AT_ONCE) -> 
     """Percent of these test samples that a network has right, in batches of a size."""
     if not len(rows):
         return None
-    right = sum(_right(net, test, part) for part in rows.split(batch))
+    parts: tuple[Tensor, ...] = torch.split(rows, batch)
+    right = sum(_right(net, test, part) for part in parts)
     return 100 * right / len(rows)
 
 
