@@ -29,6 +29,7 @@ from torso.nets import Body, Network, bodies, body_of, build
 from torso.nets.blocks import Chain, Fire, Residual, Subsample, Unit
 from torso.nets.card import Card
 from torso.nets.heads import Dual, Head, LinearHead, MlpHead, Normalized, Sphere
+from torso.results import onnx_file
 from torso.results.portable import Portable, example, quiet
 
 BATCHES = (1, 4)
@@ -219,6 +220,15 @@ def test_what_a_format_lacks_is_said_and_nothing_is_written(
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_extra_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_file, "find_spec", lambda name: None if name == "onnxscript" else name)
+    net = network("mlp", LinearHead(), pixels("mlp", 1))
+    with pytest.raises(
+        RequestError, match=r"--format onnx needs onnxscript, not installed here: pip install 'torso\[onnx\]'"
+    ):
+        library.save_model(net, tmp_path / "m.onnx")
 
 
 def test_a_program_that_answers_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
