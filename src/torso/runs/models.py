@@ -118,6 +118,7 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
         kind=kind,
         torso=__version__,
         client=client,
+        class_names=roster.class_names,
     )
 
 
