@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torso.results.result import Result
     from torso.runs.events import Listener
     from torso.runs.load import load
+    from torso.runs.personalize import personalize
+    from torso.runs.predict import predict
     from torso.runs.run import run
 
 __version__ = "0.1.0"
@@ -37,7 +39,9 @@ _WHERE = {
     "compare": "torso.parallel.compare",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
+    "personalize": "torso.runs.personalize",
     "plot": "torso.report.plots",
+    "predict": "torso.runs.predict",
     "run": "torso.runs.run",
     "save_model": "torso.results.model_file",
     "split": "torso.nets",
@@ -54,7 +58,9 @@ __all__ = [
     "compare",
     "load",
     "load_model",
+    "personalize",
     "plot",
+    "predict",
     "run",
     "save_model",
     "split",

@@ -34,6 +34,7 @@ class Card:
     torso: str  # version
     client: CountOrZero | None = None
     class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
+    calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
 
     def __post_init__(self) -> None:
         self.input.check_constants()

@@ -97,7 +97,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
         known = known - {"input"} | {"image", "mean", "std"}
     elif form != _FORM:
         raise RequestError(f"{str(path)!r}: form = {form} in its metadata. Expected: {_FORM}; is it of a newer torso?")
-    missing = sorted(known - metadata.keys() - {"class_names"})  # files of before class names were kept
+    missing = sorted(known - metadata.keys() - {"class_names", "calibrated"})  # files of before these were kept
     if missing:
         raise RequestError(
             f"{str(path)!r} is no model that torso export wrote: its metadata lack {', '.join(missing)}."
