@@ -68,12 +68,12 @@ def add_to(app: typer.Typer) -> None:
             print(json.dumps({**found.as_json(), "models": [str(path) for path in written]}, ensure_ascii=False))
             return
         note(list(found.remarks))
-        print("\n".join(said(found, keep)))
+        print("\n".join(said(found)))
         if written:
             print(f"{written[0]}: written. Use: {out}/README.md")
 
 
-def said(found: Personalized, keep: bool) -> list[str]:
+def said(found: Personalized) -> list[str]:
     """The result in lines."""
     lines = [f"{found.how}: a model from {found.samples} samples"]
     if not found.held_out:
@@ -82,10 +82,6 @@ def said(found: Personalized, keep: bool) -> list[str]:
         f"accuracy on {found.held_out} samples held out: {found.before:.1f} % before, {found.after:.1f} % after"
     )
     if found.worse:
-        what = (
-            "kept all the same (--keep)"
-            if keep
-            else "so the result is the model as it was before; --keep takes the other"
-        )
-        lines.append(f"personalising made it worse, {what}")
+        result = "--keep takes it all the same" if found.is_personal else "the result is the model as it was before"
+        lines.append(f"personalising made it worse: {result}")
     return lines

@@ -245,8 +245,8 @@ def _from_ids(path: Path, kind: Tokens) -> Offered:
         strange = next((word for word in words if not (word.isascii() and word.isdecimal() and len(word) < 10)), None)
         if strange is not None:
             raise RequestError(
-                f"{path}, line {number}: {strange!r} is no token id. Expected: ids from 0 to {kind.vocabulary - 1}. The "
-                "model has no tokenizer: turn texts into ids with the one that its training data were made with"
+                f"{path}, line {number}: {strange!r} is no token id. Expected: ids from 0 to {kind.vocabulary - 1}. "
+                "The model has no tokenizer: turn texts into ids with the one that its training data were made with"
             )
         rows.append([int(word) for word in words])
     longest = max(map(len, rows))

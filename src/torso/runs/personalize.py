@@ -26,7 +26,7 @@ from torso.results.model_file import SUFFIX, save_model
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
-from torso.runs.predict import batches, card_of, logits_of, network_of
+from torso.runs.predict import card_of, in_batches, logits_of, network_of
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
 HOWS: tuple[str, ...] = get_args(How)
@@ -44,17 +44,13 @@ class Personalized:
     after: float
     samples: int  # that the model was made from
     held_out: int
+    is_personal: bool  # whether `network` is the personal one
     new_classes: tuple[str, ...] = ()  # that the federation never saw
     remarks: tuple[str, ...] = ()
 
     @property
     def worse(self) -> bool:
         return self.after < self.before
-
-    @property
-    def is_personal(self) -> bool:
-        """Whether `network` is the personal model."""
-        return card_of(self.network).kind == "newcomer"
 
     def as_json(self) -> dict[str, Any]:
         known = {"before": self.before, "after": self.after} if self.held_out else {"before": None, "after": None}
@@ -115,14 +111,15 @@ def personalize(
     personal, remarks = _made(chosen, generic, result, train, epochs)
     before, after = (_accuracy(net, test) for net in (generic, personal))
     new = client.names[client.known :]
-    worse = after < before
+    is_personal = keep or not after < before
     return Personalized(
-        network=generic if worse and not keep else personal,
+        network=personal if is_personal else generic,
         how=chosen,
         before=before,
         after=after,
         samples=len(train),
         held_out=len(test),
+        is_personal=is_personal,
         new_classes=new,
         remarks=(*found.remarks, *_told_of_classes(client, new, card), *remarks),
     )
@@ -209,7 +206,9 @@ def _chosen(how: How, net: Network, result: Result | None, client: _Client) -> s
         at_once = "hyper" if makes else "class-means"
         return "class-means" if new else at_once if makes or result is None else "tune"
     reasons = {
-        "hyper": (makes, "this network makes no heads; only those of Fed-RoD's hypernetwork do (fedrod-hyper)"),
+        "hyper": (makes, "this network makes no heads; only those of Fed-RoD's hypernetwork do (fedrod-hyper)")
+        if not new
+        else (False, f"a head can be made for known classes only, and {client.names[client.known]!r} is new"),
         "calibrate": (norms, "this network has no BatchNorm whose statistics could be those of the client"),
         "tune": (result is not None, "a model file does not say how new clients train. Give the folder of the run"),
     }
@@ -231,7 +230,7 @@ def _made(
         net = result.newcomer(familiar.samples, familiar.labels, epochs=epochs)
     elif how == "calibrate":
         net = _without_statistics(generic)
-    elif how == "hyper" and not new:
+    elif how == "hyper":
         net = _with_made_head(generic, train)
     if goes_by_batch(net):
         net = calibrated(net, train.samples)
@@ -241,7 +240,7 @@ def _made(
         missing = train.known - len(np.unique(familiar.labels))
         if missing:
             said.append(
-                f"it answers with the classes of its data alone: {missing} of {train.known} known ones are not there"
+                f"it answers only with the classes of the data, which lack {missing} of {train.known} known ones"
             )
     net.card = replace(card_of(net), kind="newcomer", client=None)
     return net, tuple(said)
@@ -267,8 +266,7 @@ def _without_statistics(net: Network) -> Network:
 
 def _by_class_means(net: Network, train: _Client) -> Network:
     """The network with a head of the client's class means, in which new classes have rows, too."""
-    with torch.no_grad():
-        features = torch.cat([net.features(net.prepare(part)).float().cpu() for part in batches(train.samples)])
+    features = in_batches(train.samples, lambda part: net.features(net.prepare(part)))
     classes = len(train.names)
     made = with_class_means(net, features, torch.from_numpy(train.labels), classes)
     card = card_of(net)
