@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from torso.data.images import Ints
 from torso.errors import RequestError
 from torso.nets import Network
-from torso.nets.calibrate import calibrated, goes_by_batch
 from torso.nets.card import Card
-from torso.nets.class_means import HEAD, with_class_means
-from torso.nets.dual import DualHead, HyperLinear
-from torso.nets.layers import track
-from torso.randomness import numpy_generator
 from torso.results.checkpoint import write_text
 from torso.results.export import PAGE, check_empty, page
 from torso.results.model_file import SUFFIX, save_model
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
-from torso.runs.predict import card_of, in_batches, logits_of, network_of
+from torso.runs.predict import card_of, logits_of, network_of
+from torso.runs.ways import Client, made, stratified, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
 HOWS: tuple[str, ...] = get_args(How)
@@ -59,25 +51,13 @@ class Personalized:
         return {"how": self.how, **known, **counts, "personal": self.is_personal, **said}
 
 
-@dataclass(frozen=True, eq=False)
-class _Client:
-    """What a client brings: samples [n, *] and classes [n] by their place in `names`, of which the first are known."""
+@dataclass(frozen=True)
+class _Plan:
+    """How a way is chosen and carried out."""
 
-    samples: Any
-    labels: Ints
-    names: tuple[str, ...]
-    known: int  # classes of the model
-
-    def take(self, rows: Ints) -> _Client:
-        return replace(self, samples=self.samples[rows], labels=self.labels[rows])
-
-    @property
-    def familiar(self) -> _Client:
-        """Without the samples of new classes."""
-        return self.take(np.flatnonzero(self.labels < self.known))
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    held_out: float
+    seed: int
+    epochs: int | None
 
 
 def personalize(
@@ -97,8 +77,8 @@ def personalize(
     `model`: a network, an exported file, a Result, or the folder of a finished run; tuning needs one of the last two.
     `data`: a folder CLASS/*.png, a .csv or .npz file with labels. `how`: "hyper" makes the head from the mix of classes
     (Fed-RoD's hypernetwork); "class-means" goes by the nearest class mean of the body's features; "calibrate" gives
-    BatchNorm the statistics of the client; "tune" trains as the method's new clients do, for `epochs`; "auto" chooses.
-    A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
+    BatchNorm the statistics of the client; "tune" trains as the method's new clients do, for `epochs`; "auto" takes
+    what does best on a part of the training samples. A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
     before, that one is the result, unless `keep`."""
     _check(how, held_out, epochs)
     result = _result_of(model, data_root)
@@ -107,10 +87,9 @@ def personalize(
     found = offered(data, card, label)
     client = _client_of(found, card.names, label)
     train, test = (client.take(rows) for rows in stratified(client.labels, held_out, seed))
-    chosen = _chosen(how, generic, result, client)
-    personal, remarks = _made(chosen, generic, result, train, epochs)
+    chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))
+    personal, remarks = made(chosen, generic, result, train, epochs)
     before, after = (_accuracy(net, test) for net in (generic, personal))
-    new = client.names[client.known :]
     is_personal = keep or not after < before
     return Personalized(
         network=personal if is_personal else generic,
@@ -120,8 +99,8 @@ def personalize(
         samples=len(train),
         held_out=len(test),
         is_personal=is_personal,
-        new_classes=new,
-        remarks=(*found.remarks, *_told_of_classes(client, new, card), *remarks),
+        new_classes=client.names[client.known :],
+        remarks=(*found.remarks, *_told_of_classes(client, card), *why, *remarks),
     )
 
 
@@ -149,18 +128,6 @@ def story(found: Personalized) -> str:
     return "\n".join(said)
 
 
-def stratified(labels: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
-    """Rows to learn from and rows held out, both sorted: of every class a share, at least one of two or more samples,
-    and never all of them."""
-    key = numpy_generator(seed, "personalize", "held out").random(len(labels))
-    order = np.lexsort((key, labels))
-    sizes = np.bincount(labels)
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its class
-    wanted = np.clip(np.rint(share * sizes), np.minimum(sizes - 1, 1), sizes - 1) if share else np.zeros(len(sizes))
-    out = place < wanted[labels[order]]
-    return np.sort(order[~out]), np.sort(order[out])
-
-
 def _check(how: str, held_out: float, epochs: int | None) -> None:
     if how not in HOWS:
         raise RequestError(f"how = {how!r} is unknown. Accepted: {', '.join(HOWS)}")
@@ -178,7 +145,7 @@ def _result_of(model: Any, data_root: str | Path | None) -> Result | None:
     return load(model, data_root=data_root) if is_folder else None
 
 
-def _client_of(found: Offered, known: tuple[str, ...], label: str) -> _Client:
+def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
     """The client's samples with numbers of classes; classes that the model has not come behind those it has."""
     if not found.labels:
         raise RequestError(
@@ -193,96 +160,35 @@ def _client_of(found: Offered, known: tuple[str, ...], label: str) -> _Client:
         raise RequestError(f"{empty} has no class. Expected: a class for each sample")
     names = (*known, *sorted(set(found.labels) - set(known)))
     place = {name: number for number, name in enumerate(names)}
-    return _Client(found.samples, np.array([place[name] for name in found.labels], np.int64), names, len(known))
+    return Client(found.samples, np.array([place[name] for name in found.labels], np.int64), names, len(known))
 
 
-def _chosen(how: How, net: Network, result: Result | None, client: _Client) -> str:
-    """The way that is asked for, refused where the model has none; `auto`: class means for new classes and without a
-    run, a made head where the network makes one, else tuning."""
-    makes = isinstance(net.head, DualHead) and isinstance(net.head.personal, HyperLinear)
-    norms = any(isinstance(module, _BatchNorm) for module in net.modules())
-    new = len(client.names) > client.known
-    if how == "auto":
-        at_once = "hyper" if makes else "class-means"
-        return "class-means" if new else at_once if makes or result is None else "tune"
-    reasons = {
-        "hyper": (makes, "this network makes no heads; only those of Fed-RoD's hypernetwork do (fedrod-hyper)")
-        if not new
-        else (False, f"a head can be made for known classes only, and {client.names[client.known]!r} is new"),
-        "calibrate": (norms, "this network has no BatchNorm whose statistics could be those of the client"),
-        "tune": (result is not None, "a model file does not say how new clients train. Give the folder of the run"),
-    }
-    fits, reason = reasons.get(how, (True, ""))
-    if not fits:
-        raise RequestError(f"--how {how}: {reason}, or choose another: auto, class-means")
-    return how
+def _chosen(how: str, generic: Network, result: Result | None, train: Client, plan: _Plan) -> tuple[str, list[str]]:
+    """The way that is asked for, refused where the model does not allow it. `auto`: the way that does best on a part of
+    the training samples, which its model is not made from; without such a part the first that is allowed."""
+    reasons = ways(generic, result, train.new)
+    allowed = [way for way, reason in reasons.items() if not reason]
+    if how != "auto":
+        if reasons[how]:
+            raise RequestError(f"--how {how}: {reasons[how]}. Accepted here: auto, {', '.join(allowed)}")
+        return how, []
+    inner, judge = (train.take(rows) for rows in stratified(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
+    if not len(judge) or len(allowed) == 1:
+        return allowed[0], []
+    scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], judge) for way in allowed}
+    said = ", ".join(f"{way} {score:.1f} %" for way, score in scores.items())
+    return max(scores, key=lambda way: scores[way]), [f"auto: on {len(judge)} of the training samples {said}"]
 
 
-def _made(
-    how: str, generic: Network, result: Result | None, train: _Client, epochs: int | None
-) -> tuple[Network, tuple[str, ...]]:
-    """The personal network. New classes are served by class means, over the body that the chosen way has left."""
-    familiar, new = train.familiar, len(train.names) > train.known
-    said = []
-    net = generic
-    if how == "tune" and len(familiar):
-        assert result is not None
-        net = result.newcomer(familiar.samples, familiar.labels, epochs=epochs)
-    elif how == "calibrate":
-        net = _without_statistics(generic)
-    elif how == "hyper":
-        net = _with_made_head(generic, train)
-    if goes_by_batch(net):
-        net = calibrated(net, train.samples)
-        said.append(f"BatchNorm has the statistics of {len(train)} samples of the client now")
-    if how == "class-means" or new:
-        net = _by_class_means(net, train)
-        missing = train.known - len(np.unique(familiar.labels))
-        if missing:
-            said.append(
-                f"it answers only with the classes of the data, which lack {missing} of {train.known} known ones"
-            )
-    net.card = replace(card_of(net), kind="newcomer", client=None)
-    return net, tuple(said)
-
-
-def _with_made_head(net: Network, train: _Client) -> Network:
-    """The head that the hypernetwork makes from the client's mix of classes (spec 6.3)."""
-    made = copy.deepcopy(net)
-    counts = torch.from_numpy(np.bincount(train.labels, minlength=train.known)).float()
-    facts = {name: tensor[0] for name, tensor in made.facts(counts[None]).items()}
-    made.fill({**made.state_dict(), **facts}, personal=True)
-    return made
-
-
-def _without_statistics(net: Network) -> Network:
-    """A copy whose BatchNorm goes by the batch, so that it can be calibrated."""
-    made = copy.deepcopy(net)
-    for module in made.modules():
-        if isinstance(module, _BatchNorm):
-            track(module, False)
-    return made
-
-
-def _by_class_means(net: Network, train: _Client) -> Network:
-    """The network with a head of the client's class means, in which new classes have rows, too."""
-    features = in_batches(train.samples, lambda part: net.features(net.prepare(part)))
-    classes = len(train.names)
-    made = with_class_means(net, features, torch.from_numpy(train.labels), classes)
-    card = card_of(net)
-    names = train.names if classes > train.known else card.class_names
-    made.card = replace(card, head=HEAD, classes=classes, class_names=names)
-    return made
-
-
-def _accuracy(net: Network, test: _Client) -> float:
+def _accuracy(net: Network, test: Client) -> float:
     if not len(test):
         return float("nan")
     said = logits_of(net, test.samples).argmax(dim=1).numpy()
     return float(100 * (said == test.labels).mean())
 
 
-def _told_of_classes(client: _Client, new: tuple[str, ...], card: Card) -> tuple[str, ...]:
+def _told_of_classes(client: Client, card: Card) -> tuple[str, ...]:
+    new = client.names[client.known :]
     if not new:
         return ()
     some = ", ".join(new[:10]) + (" …" if len(new) > 10 else "")
