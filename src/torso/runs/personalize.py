@@ -78,7 +78,9 @@ def personalize(
     `data`: a folder CLASS/*.png, a .csv or .npz file with labels. `how`: "hyper" makes the head from the mix of classes
     (Fed-RoD's hypernetwork); "class-means" goes by the nearest class mean of the body's features; "calibrate" gives
     BatchNorm the statistics of the client; "tune" trains as the method's new clients do, for `epochs`; "auto" takes
-    what does best on a part of the training samples. A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
+    what does best on a part of the training samples.
+
+    A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
     before, that one is the result, unless `keep`."""
     _check(how, held_out, epochs)
     result = _result_of(model, data_root)
