@@ -74,7 +74,7 @@ def fitted(where: str, image: Any, kind: Pixels) -> Fitted:
     upright = ImageOps.exif_transpose(image) if turned else image
     found = upright.convert(mode)
     wanted = (kind.width, kind.height)
-    pixels = np.asarray(found if found.size == wanted else found.resize(wanted, Image.Resampling.BILINEAR))
+    pixels = np.array(found if found.size == wanted else found.resize(wanted, Image.Resampling.BILINEAR))
     return Fitted(pixels.reshape(kind.height, kind.width, kind.channels), upright.size, image.mode, turned)
 
 
