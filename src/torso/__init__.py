@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torso.data.clients import Clients
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.methods.method import Method
+    from torso.nets.calibrate import calibrated
     from torso.nets.split import split as split
     from torso.parallel.compare import compare
     from torso.report.plots import plot
@@ -36,6 +37,7 @@ _WHERE = {
     "Result": "torso.results.result",
     "RunFailed": "torso.errors",
     "TorsoError": "torso.errors",
+    "calibrated": "torso.nets.calibrate",
     "compare": "torso.parallel.compare",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
@@ -55,6 +57,7 @@ __all__ = [
     "Result",
     "RunFailed",
     "TorsoError",
+    "calibrated",
     "compare",
     "load",
     "load_model",

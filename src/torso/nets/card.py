@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torso.data.images import Labelled, as_images, as_samples
 from torso.data.inputs import Known, Pixels
+from torso.data.pictures import as_stored
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
 
@@ -19,7 +20,7 @@ from torso.kinds import Count, CountOrZero
 @dataclass(frozen=True)
 class Card:
     """`kind`: the generic model, a client's personal one, the one it holds before that, or one of a client that came
-    later; `client`: whose, where it has a number."""
+    later; `client`: whose, by its name where the data name clients, else by its number."""
 
     method: str
     dataset: str
@@ -32,7 +33,7 @@ class Card:
     batch_statistics: bool  # whether BatchNorm goes by the batch: then an answer depends on the company
     kind: Literal["generic", "personal", "held", "newcomer"]
     torso: str  # version
-    client: CountOrZero | None = None
+    client: CountOrZero | str | None = None
     class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
     calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
 
@@ -63,6 +64,8 @@ class Card:
 
     def prepare(self, samples: Any, device: torch.device) -> Tensor:
         """Samples as the network's input [n, *]: as in evaluation, never augmented."""
+        if isinstance(self.input, Pixels):
+            samples = as_stored(self.input, samples)
         stored = torch.from_numpy(self.input.accept(self.input.noun, samples)).to(device)
         every = torch.arange(len(stored), device=device).unsqueeze(0)
         return self.input.lens(device).look(stored, every)[0]
