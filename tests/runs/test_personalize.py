@@ -215,3 +215,13 @@ def test_one_sample_of_each_class_leaves_nothing_to_measure_on(torso: Torso, mod
     said = torso("personalize", str(model), "--data", "few", "--how", "class-means")
     assert said.status == 0
     assert "no sample was held out" in said.out
+
+
+def test_a_run_whose_network_goes_by_the_batch_is_asked_with_statistics(tmp_path: Path) -> None:
+    """An image alone and in company has the same answer: of a client, and of the generic model."""
+    run = trained(tmp_path, "fedavg", "model.body=conv3", "train.rounds=1", "train.local_epochs=1")
+    images, _ = digits()
+    for client in (None, "1"):
+        alone, together = (library.predict(run, images[:many], client=client) for many in (1, 5))
+        np.testing.assert_allclose(alone.probabilities[0], together.probabilities[0], rtol=1e-4)
+        assert any("BatchNorm has the statistics of" in remark for remark in alone.remarks)

@@ -35,6 +35,9 @@ def add_to(app: typer.Typer) -> None:
         ] = None,
         held_out: Annotated[float, typer.Option(help="Share of each class that measures and is not trained on.")] = 0.2,
         seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
+        formats: Annotated[
+            list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")
+        ] = [],  # noqa: B006  typer copies it
         keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
         label: Label = "label",
         data_root: DataRoot = None,
@@ -44,10 +47,11 @@ def add_to(app: typer.Typer) -> None:
         """Make a model for a client that was not there, from its own labelled data, and say what it is worth."""
         load_plugins(plugin)
         from torso.federation.models import is_home, is_served
-        from torso.results.export import check_empty
+        from torso.results.export import Form, check_empty
         from torso.runs.personalize import personalize as make
         from torso.runs.personalize import write
 
+        form = Form.asked(formats, "inside", "calibrated", None)
         if out is not None:
             check_empty(out)  # before data are read
         of_federation = model.is_dir() and (is_home(model) or is_served(model))
@@ -63,7 +67,7 @@ def add_to(app: typer.Typer) -> None:
             label=label,
             data_root=data_root,
         )
-        written = write(found, out) if out is not None else []
+        written = write(found, out, form) if out is not None else []
         if as_json:
             print(json.dumps({**found.as_json(), "models": [str(path) for path in written]}, ensure_ascii=False))
             return

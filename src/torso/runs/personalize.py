@@ -11,9 +11,7 @@ import numpy as np
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.card import Card
-from torso.results.checkpoint import write_text
-from torso.results.export import PAGE, check_empty, page
-from torso.results.model_file import SUFFIX, save_model
+from torso.results.export import PLAIN, Form, write_models
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
@@ -106,14 +104,9 @@ def personalize(
     )
 
 
-def write(found: Personalized, out: str | Path) -> list[Path]:
+def write(found: Personalized, out: str | Path, form: Form = PLAIN) -> list[Path]:
     """The model and a page that says how to use it, in a folder that is empty or not there yet."""
-    out = Path(out)
-    check_empty(out)
-    card = card_of(found.network)
-    path = save_model(found.network, out / f"{card.kind}{SUFFIX}")
-    write_text(out / PAGE, page(card, None, [path.name], story(found)))
-    return [path]
+    return write_models(Path(out), [(card_of(found.network).kind, found.network)], form, more=story(found))
 
 
 def story(found: Personalized) -> str:

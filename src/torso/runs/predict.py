@@ -17,6 +17,7 @@ from torso.data.inputs import Array
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.card import Card
+from torso.results.calibration import calibrate_client
 from torso.results.checkpoint import replace_file
 from torso.results.model_file import load_model
 from torso.results.result import Result
@@ -113,10 +114,19 @@ def network_of(
             return load_model(path)
         model = load(path, data_root=data_root)
     if isinstance(model, Result):
-        return model.network(_number(client, model.names))
+        return _of_run(model, _number(client, model.names))
     if client is not None:
         raise RequestError(f"client = {client!r} is of a run, and this is one network. Leave it out.")
     return model
+
+
+def _of_run(result: Result, client: int | str | None) -> Network:
+    """A model of a run; BatchNorm that goes by the batch gets statistics of training data, as at export."""
+    net = result.network(client)
+    if result.federation is None:
+        return net
+    number = result.names.index(client) if isinstance(client, str) else client
+    return calibrate_client(result.federation, net, number) or net
 
 
 def _number(client: int | str | None, names: tuple[str, ...]) -> int | str | None:
@@ -164,6 +174,10 @@ def in_batches(samples: Array, call: Callable[[Array], Tensor]) -> Tensor:
 
 def _caution(card: Card, samples: int) -> tuple[str, ...]:
     """A word on networks whose BatchNorm goes by the batch."""
+    if card.calibrated:
+        return (
+            f"BatchNorm has the statistics of {card.calibrated} samples, so a single sample is answered as in a batch",
+        )
     if not card.batch_statistics:
         return ()
     if samples == 1:

@@ -86,8 +86,8 @@ def made(
         net = _without_statistics(generic)
     elif how == "hyper":
         net = _with_made_head(generic, train)
-    if goes_by_batch(net):
-        net = calibrated(net, train.samples)
+    if goes_by_batch(net) or card_of(net).calibrated:
+        net = calibrated(_without_statistics(net), train.samples)
         said.append(f"BatchNorm has the statistics of {len(train)} samples of the client now")
     if how == "class-means" or train.new:
         net = _by_class_means(net, train)
