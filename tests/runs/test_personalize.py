@@ -164,7 +164,7 @@ def test_new_classes_are_served_by_class_means(torso: Torso, run: Path, tmp_path
     assert found.right > 25
     assert {best[0][0] for best in found.top(1)} == {"two", "eight", "nine"}
     assert "never saw: eight, nine" in (tmp_path / "mine" / "README.md").read_text()
-    with pytest.raises(RequestError, match="for known classes only"):
+    with pytest.raises(RequestError, match="it is for known classes only, and the data have others"):
         library.personalize(run, folder, how="hyper")
 
 

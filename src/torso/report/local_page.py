@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,7 +36,8 @@ class LocalHandler(BaseHTTPRequestHandler):
             port = found.port
         except ValueError:
             return False
-        return found.scheme == "http" and found.hostname in _OWN_NAMES and port == self.server.server_address[1]
+        assert isinstance(self.server, HTTPServer)
+        return (found.scheme, port) == ("http", self.server.server_port) and found.hostname in _OWN_NAMES
 
     def answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()

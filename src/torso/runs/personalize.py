@@ -160,7 +160,7 @@ def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
 
 def _chosen(how: str, generic: Network, result: Result | None, train: Client, plan: _Plan) -> tuple[str, list[str]]:
     """The way that is asked for, refused where the model does not allow it. `auto`: the way that does best on a part of
-    the training samples, which its model is not made from; without such a part the first that is allowed."""
+    the training samples, which its model is not made from; without such a part a made head or class means."""
     reasons = ways(generic, result, train.new)
     allowed = [way for way, reason in reasons.items() if not reason]
     if how != "auto":
@@ -169,7 +169,7 @@ def _chosen(how: str, generic: Network, result: Result | None, train: Client, pl
         return how, []
     inner, judge = (train.take(rows) for rows in stratified(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
     if not len(judge) or len(allowed) == 1:
-        return allowed[0], []
+        return "hyper" if "hyper" in allowed else "class-means", []
     scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], judge) for way in allowed}
     said = ", ".join(f"{way} {score:.1f} %" for way, score in scores.items())
     return max(scores, key=lambda way: scores[way]), [f"auto: on {len(judge)} of the training samples {said}"]

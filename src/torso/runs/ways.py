@@ -60,15 +60,17 @@ def stratified(labels: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
 
 
 def ways(net: Network, result: Result | None, new: bool) -> dict[str, str]:
-    """Each way with the reason why this model does not allow it, or ""; what is done at once stands first."""
+    """Each way with the reason why it is not allowed here, or "". Of ways that do equally well the first is taken: it
+    keeps all classes of the model, and is done at once. `new`: the client has classes that the model has not."""
     makes = isinstance(net.head, DualHead) and isinstance(net.head.personal, HyperLinear)
     norms = any(isinstance(module, _BatchNorm) for module in net.modules())
     no_head = "this network makes no heads; only Fed-RoD's hypernetwork does (fedrod-hyper)"
     no_rule = "a model file does not say how new clients train; the folder of its run does"
+    known_only = "it is for known classes only, and the data have others"
     return {
-        "hyper": no_head if not makes else "a head can be made for known classes only" if new else "",
+        "hyper": no_head if not makes else known_only if new else "",
+        "calibrate": "this network has no BatchNorm" if not norms else known_only if new else "",
         "class-means": "",
-        "calibrate": "" if norms else "this network has no BatchNorm",
         "tune": no_rule if result is None else "",
     }
 
