@@ -1,9 +1,13 @@
-"""The page that asks models about an image: what it answers and refuses, and how it looks in a real browser."""
+"""The page that asks models about an image: what it answers and refuses, and how it looks in a real browser.
+
+With TORSO_PICTURES=docs the picture that docs/predict.md shows is written there.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from io import BytesIO
@@ -24,7 +28,8 @@ from torso.report.try_page import Asked, serve
 
 from .browser import PROGRAM, browser
 
-NAMES = ("ring", "bar", "<b>dot</b>")
+PICTURES = os.environ.get("TORSO_PICTURES")
+NAMES = ("ring", "bar", "dot" if PICTURES else "<b>dot</b>")
 Ask = Callable[..., tuple[int, str]]
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -49,8 +54,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{"train_images": images, "train_labels": labels, "test_images": images[:9], "test_labels": labels[:9]},
         class_names=np.array(NAMES),
     )
-    sets = ["data.source=npz", f"data.root={folder / 'data.npz'}", "data.clients=2", "data.shards=3", "train.rounds=2"]
-    sets += ["train.fraction=1.0", "train.local_epochs=4", "run.workers=1", "measure.names=initial"]
+    sets = ["data.source=npz", f"data.root={folder / 'data.npz'}", "data.clients=3", "data.shards=2", "train.rounds=2"]
+    sets += [
+        "train.fraction=1.0",
+        "train.local_epochs=2",
+        "train.lr=0.05",
+        "personalize.lr=0.05",
+        "run.workers=1",
+        "measure.names=initial",
+    ]
     assert torso.run(torso.Config.load(None, ["method.name=fedavg", *sets]), folder / "run").ok
     return folder / "run"
 
@@ -79,7 +91,7 @@ def ask(address: tuple[str, int]) -> Ask:
     return call
 
 
-def png(size: tuple[int, int] = (48, 24), which: int = 0) -> bytes:
+def png(size: tuple[int, int] = (240, 180), which: int = 0) -> bytes:
     file = BytesIO()
     Image.fromarray(drawings(1)[0][which]).resize(size).save(file, "PNG")
     return file.getvalue()
@@ -103,7 +115,7 @@ def test_an_image_is_answered_by_both(ask: Ask, models: list[Asked]) -> None:
         expected = torso.predict(model.network, picture)
         assert [one["name"] for one in answer["classes"]] == [name for name, _ in expected.top(3)[0]]
         assert answer["classes"][0]["probability"] == pytest.approx(expected.top(1)[0][0][1], abs=1e-6)
-        assert answer["remarks"] == ["the image was resized to 12×12 (from 48×24; the proportions changed)"]
+        assert answer["remarks"] == ["the image was resized to 12×12 (from 240×180; the proportions changed)"]
         seen = Image.open(BytesIO(base64.b64decode(answer["seen"].partition(",")[2])))
         assert seen.size == (12, 12)
 
@@ -113,7 +125,7 @@ def test_what_is_no_image_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) 
     assert status == 400
     assert "cannot be read" in json.loads(text)["error"]
     monkeypatch.setattr("torso.runs.pictures.MOST_PIXELS", 100)
-    assert "48×24 pixels" in json.loads(ask("POST", "/ask", png())[1])["error"]
+    assert "240×180 pixels" in json.loads(ask("POST", "/ask", png())[1])["error"]
     monkeypatch.setattr(try_page, "MOST_BYTES", 10)
     assert ask("POST", "/ask", png())[0] == 413
 
@@ -172,7 +184,10 @@ def test_the_page_in_a_browser(address: tuple[str, int], tmp_path: Path) -> None
             view.size(width, 800, dark=dark)
             path = tmp_path / f"try-{'dark' if dark else 'light'}-{width}.png"
             view.picture(path)
-            assert len(Image.open(path).convert("RGB").getcolors(1 << 24) or ()) > 50
+            image = Image.open(path).convert("RGB")
+            assert len(image.getcolors(1 << 24) or ()) > 50  # something was drawn
+            if PICTURES and not dark and width == 1100:
+                image.crop((0, 0, 1100, 680)).quantize(256).save(Path(PICTURES) / "try.png", optimize=True)
             assert view.run("document.documentElement.scrollWidth <= innerWidth")
         assert view.errors == []
         _drop(view.run, b"no image")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from torso.data.inputs import Pixels
-from torso.data.sources.base import in_threads, reading
+from torso.data.sources.base import reading
 from torso.errors import RequestError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow's others may start programs (EPS)
@@ -47,7 +48,8 @@ def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestE
             return error
 
     _channels(kind)
-    return in_threads(read, paths)
+    with ThreadPoolExecutor() as pool:  # Pillow decodes outside Python's lock
+        return list(pool.map(read, paths))
 
 
 def decoded(where: str, raw: bytes, kind: Pixels) -> Fitted:
