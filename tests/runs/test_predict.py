@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_folder_of_images(torso: Torso, model: Path, tmp_path: Path) -> None:
     for remark in (
         "1 of 7 images was resized to 8×8 (from 40×30; the proportions changed)",
         "1 of 7 images was converted from colour to grey",
-        "1 unreadable image was skipped: seven/broken.png",
+        "1 image was skipped: seven/broken.png. ",
         "1 file was skipped: no image",
     ):
         assert said.err.count(remark) == 1, said.err
@@ -180,8 +181,11 @@ def test_rows_of_a_table(card: Card, tmp_path: Path) -> None:
         "city has a value in 1 row that no training row has",
     )
     unnamed = replace(table, input=Floats((2,), (0.0, 0.0), (1.0, 1.0)))
-    with pytest.raises(RequestError, match=r"rows.csv has 3 columns beside 'label'. Expected: 2"):
+    with pytest.raises(RequestError, match=r"3 columns of features. The model takes rows of 2 numbers"):
         offered(tmp_path / "rows.csv", unnamed)
+    (tmp_path / "few.csv").write_text("city\nRome\n", encoding="utf-8")
+    with pytest.raises(RequestError, match=r"few.csv has no column age. The model needs age, city"):
+        offered(tmp_path / "few.csv", table)
     with pytest.raises(RequestError, match="is a folder"):
         offered(tmp_path, table)
 
@@ -228,3 +232,14 @@ def test_a_network_that_goes_by_the_batch_says_so(net: Network, card: Card) -> N
         assert "depends on the samples that are asked about together" in library.predict(net, images[:9]).remarks[-1]
     finally:
         net.card = card
+
+
+def test_the_folder_of_a_client_of_a_federation(torso: Torso, model: Path, tmp_path: Path) -> None:
+    home, image = tmp_path / "home", write_images(tmp_path / "data", ("six",), each=1)
+    (home / "models").mkdir(parents=True)
+    refused(torso("predict", str(home), "--data", str(image)), "holds no model")
+    shutil.copyfile(model, home / "models" / "run.safetensors")
+    (home / "models" / "run.json").write_text("{}")
+    said = torso("predict", str(home), "--data", str(image), "--json")
+    assert json.loads(said.out)["predictions"][0]["sample"] == "six/0.png"
+    refused(torso("predict", str(home), "--client", "1", "--data", str(image)), "leave --client out")

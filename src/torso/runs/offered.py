@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +88,15 @@ def _from_folder(path: Path, kind: Pixels) -> Offered:
     images = [p for p in files if p.suffix.lower() in SUFFIXES]
     found = list(zip(images, read_pictures(images, kind), strict=True))
     good = [(p.relative_to(path), picture) for p, picture in found if not isinstance(picture, RequestError)]
-    broken = [p.relative_to(path) for p, picture in found if isinstance(picture, RequestError)]
+    broken = [(p.relative_to(path), reason) for p, reason in found if isinstance(reason, RequestError)]
     if not good:
         what = f"{len(broken)} unreadable images" if broken else f"{len(files)} files, none of them an image"
-        raise RequestError(f"--data {str(path)!r} holds {what}. Expected: images ({', '.join(sorted(SUFFIXES))})")
+        why = f" ({broken[0][1]})" if broken else f". Expected: images ({', '.join(sorted(SUFFIXES))})"
+        raise RequestError(f"--data {str(path)!r} holds {what}{why}")
     made = _of_fitted([(p.as_posix(), picture) for p, picture in good], kind)
-    skipped = [f"{_count(len(broken), 'unreadable image')} skipped: {_some(broken)}"] if broken else []
+    skipped = (
+        [f"{_count(len(broken), 'image')} skipped: {_some([p for p, _ in broken])}. {broken[0][1]}"] if broken else []
+    )
     others = len(files) - len(images)
     skipped += [f"{_count(others, 'file')} skipped: no image"] if others else []
     labels = tuple(p.parts[0] for p, _ in good) if all(len(p.parts) > 1 for p, _ in good) else ()
@@ -185,19 +188,27 @@ def _array_labels(path: Path, arrays: dict[str, Array], count: int, known: Seque
 def _from_table(path: Path, kind: Floats, label: str) -> Offered:
     table = Table.read(path, CsvConfig(delimiter=_delimiter(path)))
     rows = [dict(zip(table.names, cells, strict=True)) for cells in table.rows]
-    if kind.names:
-        samples, remarks = kind.accept(str(path), rows), _told_of_table(table, kind, label)
-    else:
-        used = [name for name in table.names if name != label]
-        if len(used) != kind.sizes[0] or len(kind.sizes) != 1:
-            raise RequestError(
-                f"{path} has {len(used)} columns{f' beside {label!r}' if label in table.names else ''}. "
-                f"Expected: {kind.sizes[0]}, since the model takes {kind.words}"
-            )
-        named = Floats(kind.sizes, kind.mean, kind.std, tuple(used))
-        samples, remarks = named.accept(str(path), rows), _told_of_table(table, named, label)
+    if not kind.names:
+        kind = _named(path, kind, [name for name in table.names if name != label])
+    needed = {_column(name, table) for name in kind.names}
+    missing = sorted(needed - set(table.names))
+    if missing:
+        raise RequestError(f"{path} has no column {', '.join(missing)}. The model needs {', '.join(sorted(needed))}")
+    samples, remarks = kind.accept(str(path), rows), _told_of_table(table, kind, label)
     labels = tuple(table.column(label)) if label in table.names else ()
     return Offered(_numbers("rows", len(rows)), samples, labels, remarks)
+
+
+def _column(feature: str, table: Table) -> str:
+    """The column of a feature: of that name, or a column of categories (`city=Rome`)."""
+    return feature if feature in table.names else feature.partition("=")[0]
+
+
+def _named(path: Path, kind: Floats, columns: list[str]) -> Floats:
+    """Where the model knows no names of features: the columns of the file in their order."""
+    if kind.sizes != (len(columns),):
+        raise RequestError(f"{path} has {len(columns)} columns of features. The model takes {kind.words}")
+    return replace(kind, names=tuple(columns))
 
 
 def _delimiter(path: Path) -> str:
@@ -211,8 +222,8 @@ def _told_of_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
     """Columns that the model does not use, cells that were missing, categories that it has never met."""
     known: dict[str, set[str]] = {}
     for name in kind.names:
-        column, _, category = (name, "", "") if name in table.names else name.partition("=")
-        known.setdefault(column, set()).add(category)
+        column = _column(name, table)
+        known.setdefault(column, set()).add(name.removeprefix(column).removeprefix("="))
     said = []
     aside = [name for name in table.names if name not in known and name != label]
     if aside:
