@@ -4,6 +4,7 @@ HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreemen
 HOME/runs/RUN/round-R.*         what it holds after round R (versions.py)
 HOME/runs/RUN/known-*.safetensors  tensors that the server has sent and that do not change from round to round
 HOME/models/RUN.safetensors     its personal model, once the run is over, and RUN.json: what it is
+HOME/models/calibrated/         where its BatchNorm goes by the batch: the same model with statistics of its own
 """
 
 from __future__ import annotations

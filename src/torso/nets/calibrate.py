@@ -7,6 +7,7 @@ n samples, C channels.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torso.errors import RequestError
 from torso.fast import plain_path
 from torso.nets.layers import track
 from torso.nets.network import Network
 
 AT_ONCE = 512  # samples of one forward pass
+LEAST = 2  # samples that have statistics
 
 
 def goes_by_batch(net: nn.Module) -> bool:
@@ -48,15 +51,19 @@ def calibrate(net: Network, x: Tensor, at_once: int = AT_ONCE) -> Network:
     have their own statistics already. Up to `at_once` samples take one forward pass, since one batch holds them all.
     More take one pass for each layer, in the order of the layers."""
     made = copy.deepcopy(net).eval()
-    waiting = _in_order(made, x[:2])
-    batches = x.split(at_once)
+    if not goes_by_batch(made):
+        return made
+    if len(x) < LEAST:
+        raise RequestError(f"BatchNorm cannot be calibrated on {len(x)} samples. Expected: at least {LEAST}")
+    waiting = _in_order(made, x[:LEAST])
+    batches = x.tensor_split(math.ceil(len(x) / at_once))  # of nearly one size: none of a single sample
     groups = [waiting] if len(batches) == 1 else [[norm] for norm in waiting]
     for group in groups:
         with plain_path(), _watched(group) as seen:
             for batch in batches:
                 made(batch)
         for norm in group:
-            _settle(norm, sum(seen[norm][1:], seen[norm][0]))
+            _settle(norm, sum(seen[norm][1:], seen[norm][0]), next(made.parameters()).dtype)
     for norm in _by_batch(made):  # nothing ever calls them
         track(norm, True)
     return made
@@ -114,10 +121,10 @@ def _watched(norms: Sequence[_BatchNorm]) -> Iterator[Seen]:
             handle.remove()
 
 
-def _settle(norm: _BatchNorm, found: _Moments) -> None:
+def _settle(norm: _BatchNorm, found: _Moments, dtype: torch.dtype) -> None:
     """From now on the layer goes by these statistics."""
     track(norm, True)
-    norm.training = False
+    norm.to(dtype).eval()
     assert norm.running_mean is not None
     assert norm.running_var is not None
     norm.running_mean.copy_(found.mean)

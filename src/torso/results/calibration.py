@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torso.data import Federation, Split
 from torso.nets import Network
-from torso.nets.calibrate import calibrated, goes_by_batch
+from torso.nets.calibrate import LEAST, calibrated, goes_by_batch
 from torso.results.result import Result
 
 MOST = 4096  # samples that statistics are taken from: of more, as many, evenly spread
@@ -57,24 +57,24 @@ def calibrate_own(result: Result, name: str, client: int | None, net: Network) -
 
 def calibrate_client(data: Federation, net: Network, client: int | None) -> Network | None:
     """A client's model with the statistics of its training samples; the generic model (client None) with those of all
-    clients that train. None: the model does not go by the batch, or there is no sample."""
+    clients that train. None: the model does not go by the batch, or there are too few samples."""
     rows = training_rows(data, client)
-    if not goes_by_batch(net) or not len(rows):
+    if not goes_by_batch(net) or len(rows) < LEAST:
         return None
     return calibrated(net, data.train.samples[rows].cpu())
 
 
 def calibrate_newcomer(name: str, net: Network, samples: Any) -> tuple[Network, Calibration | None]:
     """The model of a client that came with samples of its own."""
-    if not goes_by_batch(net):
-        return net, None
     some = samples[spread(len(samples))]
+    if not goes_by_batch(net) or len(some) < LEAST:
+        return net, None
     return calibrated(net, some), Calibration(name, len(some))
 
 
 def calibrated_path(model: Path) -> Path:
     """Where a client keeps its model with calibrated BatchNorm, beside the one whose BatchNorm goes by the batch."""
-    return model.with_name(f"{model.stem}.calibrated{model.suffix}")
+    return model.parent / "calibrated" / model.name
 
 
 def training_rows(data: Federation, client: int | None) -> Tensor:
@@ -97,7 +97,8 @@ def accuracy(net: Network, test: Split, rows: Tensor, batch: int = _AT_ONCE) -> 
     """Percent of these test samples that a network has right, in batches of a size."""
     if not len(rows):
         return None
-    right = sum(_right(net, test, part) for part in rows.split(batch))
+    parts: tuple[Tensor, ...] = torch.split(rows, batch)
+    right = sum(_right(net, test, part) for part in parts)
     return 100 * right / len(rows)
 
 

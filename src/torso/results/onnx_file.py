@@ -60,7 +60,7 @@ def _converted(program: ExportedProgram, noun: str, name: str, opset: int) -> An
     assert found is not None
     model = found.model_proto
     if _opset(model) != opset:
-        lacks = [found.group(1) for line in heard if (found := re.search(r"No Previous Version of (\w+) exists", line))]
+        lacks = re.findall(r"No Previous Version of (\w+) exists", "\n".join(heard))
         why = f"{lacks[0]}, which this network needs" if lacks else "what this network needs"
         raise RequestError(f"{name}: opset {opset} of ONNX lacks {why}. Accepted: --opset {OPSET}, the default")
     return model

@@ -6,11 +6,12 @@ n samples.
 from __future__ import annotations
 
 import copy
+import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from typing import Literal
 
@@ -30,6 +31,8 @@ OUTPUT = "logits"
 TOLERANCE = 1e-5  # times the largest logit, or 1: how far a written program may be from the network
 _TRIED = (1, 2, 5)  # batch sizes that a program is tried with before it is kept
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")  # paths of this machine, say
+
+_TALKERS = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")  # loggers
 
 
 class Portable(nn.Module):
@@ -132,15 +135,15 @@ def check_answers(net: Network, preprocessing: Preprocessing, what: str, answer:
 
 @contextmanager
 def quiet() -> Iterator[list[str]]:
-    """Inside, the exporters' warnings and log lines are not printed; the list has what was logged."""
+    """Inside, what the exporters say on the way is not printed; the list has what was logged."""
     heard: list[str] = []
     handler = _Hear(heard)
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    loggers = [logging.getLogger(name) for name in _TALKERS]
     before = [(logger.propagate, logger.handlers) for logger in loggers]
     for logger in loggers:
         logger.propagate, logger.handlers = False, [handler]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield heard
     finally:
