@@ -71,6 +71,7 @@ def model_at(path: Path, client: str | None = None, data_root: Path | None = Non
     """The network of a file, of a run, or of a federation: a client's folder there, or a run on its server."""
     from torso.errors import RequestError
     from torso.federation.models import generic_of_run, is_home, is_served, models_of
+    from torso.results.calibration import calibrated_path
     from torso.runs.predict import network_of
 
     if path.is_dir() and (is_home(path) or is_served(path)):
@@ -81,7 +82,8 @@ def model_at(path: Path, client: str | None = None, data_root: Path | None = Non
         own = models_of(path)
         if not own:
             raise RequestError(f"{str(path)!r} holds no model: no run has ended here yet.")
-        path = own[-1].path
+        twin = calibrated_path(own[-1].path)
+        path = twin if twin.is_file() else own[-1].path
     return network_of(path, client, data_root)
 
 
