@@ -243,3 +243,12 @@ def test_the_folder_of_a_client_of_a_federation(torso: Torso, model: Path, tmp_p
     said = torso("predict", str(home), "--data", str(image), "--json")
     assert json.loads(said.out)["predictions"][0]["sample"] == "six/0.png"
     refused(torso("predict", str(home), "--client", "1", "--data", str(image)), "leave --client out")
+
+
+def test_a_folder_with_one_model_is_that_model(torso: Torso, net: Network, tmp_path: Path) -> None:
+    image = str(write_images(tmp_path / "data", ("six",), each=1))
+    library.save_model(net, tmp_path / "out" / "generic.safetensors")
+    assert torso("predict", "out", "--data", image).status == 0
+    assert torso("personalize", "out", "--data", image, "--how", "class-means").status == 0
+    library.save_model(net, tmp_path / "out" / "other.safetensors")
+    refused(torso("predict", "out", "--data", image), "2 models", "generic.safetensors, other.safetensors")

@@ -15,7 +15,7 @@ from torso.results.export import PLAIN, Form, write_models
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
-from torso.runs.predict import card_of, logits_of, network_of
+from torso.runs.predict import card_of, logits_of, model_file, network_of
 from torso.runs.ways import Client, made, stratified, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
@@ -136,7 +136,7 @@ def _result_of(model: Any, data_root: str | Path | None) -> Result | None:
     """The run, where one is given."""
     if isinstance(model, Result):
         return model
-    is_folder = isinstance(model, str | Path) and Path(model).is_dir()
+    is_folder = isinstance(model, str | Path) and model_file(Path(model)).is_dir()
     return load(model, data_root=data_root) if is_folder else None
 
 

@@ -19,7 +19,7 @@ from torso.nets import Network
 from torso.nets.card import Card
 from torso.results.calibration import calibrate_client
 from torso.results.checkpoint import replace_file
-from torso.results.model_file import load_model
+from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
@@ -107,7 +107,7 @@ def network_of(
 ) -> Network:
     """The network that is meant: by itself, in a file, or of a client of a run."""
     if isinstance(model, str | Path):
-        path = Path(model)
+        path = model_file(Path(model))
         if not path.is_dir():
             if client is not None:
                 raise RequestError(f"{str(path)!r} holds one model: leave out client = {client!r}.")
@@ -118,6 +118,17 @@ def network_of(
     if client is not None:
         raise RequestError(f"client = {client!r} is of a run, and this is one network. Leave it out.")
     return model
+
+
+def model_file(path: Path) -> Path:
+    """The file in a folder that export or personalize wrote, where it is the only one; any other path as it is."""
+    if not path.is_dir() or (path / "config.toml").exists():
+        return path
+    found = sorted(file.name for file in path.glob(f"*{SUFFIX}"))
+    if len(found) > 1:
+        some = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
+        raise RequestError(f"{str(path)!r} holds {len(found)} models. Give one of them: {some}")
+    return path / found[0] if found else path
 
 
 def _of_run(result: Result, client: int | str | None) -> Network:
