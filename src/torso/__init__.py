@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torso.results.result import Result
     from torso.runs.events import Listener
     from torso.runs.load import load
+    from torso.runs.personalize import personalize
+    from torso.runs.predict import predict
     from torso.runs.run import run
 
 __version__ = "0.1.0"
@@ -39,7 +41,9 @@ _WHERE = {
     "compare": "torso.parallel.compare",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
+    "personalize": "torso.runs.personalize",
     "plot": "torso.report.plots",
+    "predict": "torso.runs.predict",
     "run": "torso.runs.run",
     "save_model": "torso.results.model_file",
     "split": "torso.nets",
@@ -57,7 +61,9 @@ __all__ = [
     "compare",
     "load",
     "load_model",
+    "personalize",
     "plot",
+    "predict",
     "run",
     "save_model",
     "split",
