@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torso.config import Config
 from torso.errors import RequestError
 from torso.federation.run import AGREED, Charter
 from torso.nets import Network
+from torso.nets.card import Card
 from torso.results.checkpoint import write_text
 from torso.results.export import PAGE, check_empty, page
 from torso.results.folder import RunFolder
@@ -65,7 +66,7 @@ def export_own(home: Path, out: Path, run: str = "") -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     written = out / f"{chosen.about.get('client', 'client')}{SUFFIX}"
     shutil.copyfile(chosen.path, written)
-    write_text(out / PAGE, page(card, None, [written.name], _classes(chosen.about.get("classes", ()))))
+    write_text(out / PAGE, page(card, None, [written.name], _classes(card, chosen.about)))
     return [written]
 
 
@@ -89,12 +90,14 @@ def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
 def export_generic(folder: Path, out: Path) -> list[Path]:
     """The server's model, and a page that says how to use it."""
     check_empty(out)
-    net, classes = generic_of_run(folder)
+    net, _ = generic_of_run(folder)
     written, card = save_model(net, out / f"generic{SUFFIX}"), net.card
     assert card is not None
-    write_text(out / PAGE, page(card, Result.read(folder), [written.name], _classes(classes)))
+    write_text(out / PAGE, page(card, Result.read(folder), [written.name]))
     return [written]
 
 
-def _classes(names: Sequence[str]) -> str:
+def _classes(card: Card, about: Mapping[str, Any]) -> str:
+    """The names of the classes, of a model whose card does not have them: it is older."""
+    names = () if card.class_names else about.get("classes", ())
     return f"The classes are, in the order of the logits: {', '.join(names)}." if names else ""

@@ -19,7 +19,7 @@ from torso.kinds import Count, CountOrZero
 @dataclass(frozen=True)
 class Card:
     """`kind`: the generic model, a client's personal one, the one it holds before that, or one of a client that came
-    later; `client`: whose, where it has a number."""
+    later; `client`: whose, by its name where the data name clients, else by its number."""
 
     method: str
     dataset: str
@@ -32,10 +32,21 @@ class Card:
     batch_statistics: bool  # whether BatchNorm goes by the batch: then an answer depends on the company
     kind: Literal["generic", "personal", "held", "newcomer"]
     torso: str  # version
-    client: CountOrZero | None = None
+    client: CountOrZero | str | None = None
+    class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
 
     def __post_init__(self) -> None:
         self.input.check_constants()
+        if len(self.class_names) not in (0, self.classes):
+            raise RequestError(
+                f"there are {len(self.class_names)} class_names for {self.classes} classes. "
+                "Expected: a name for each class, or none"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes: numbers where the run knew no names."""
+        return self.class_names or tuple(map(str, range(self.classes)))
 
     def samples(self, where: str, samples: Any, labels: Any) -> Labelled:
         """Labelled samples of unknown origin, which must fit the model; `where` is how a message calls them."""

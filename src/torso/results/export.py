@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,16 +49,27 @@ def check_empty(out: Path) -> None:
         raise RequestError(f"--out {str(out)!r} {what}. Give a folder that is empty or not there yet.")
 
 
-def chosen_clients(text: str, clients: int) -> list[int]:
-    """`all`, or numbers with commas between them."""
+def chosen_clients(text: str, clients: int, names: Sequence[str] = ()) -> list[int]:
+    """`all`, or numbers or names with commas between them."""
     if text.strip() == "all":
         return list(range(clients))
+    pieces = [text.strip()] if text.strip() in names else [piece.strip() for piece in text.split(",")]
     try:
-        return [int(number) for number in text.split(",")] if text.strip() else []
+        return [names.index(piece) if piece in names else int(piece) for piece in pieces] if text.strip() else []
     except ValueError:
+        some = f"names such as {', '.join(names[:3])}, or " if names else ""
         raise RequestError(
-            f"--clients {text!r} is no list of clients. Accepted: all, or numbers from 0 to {clients - 1}, such as 0,3"
+            f"--clients {text!r} is no list of clients. Accepted: all, or {some}numbers from 0 to {clients - 1}, "
+            "such as 0,3"
         ) from None
+
+
+def file_name(client: int, names: Sequence[str]) -> str:
+    """A client's name, where a file can have it on every system and no other model has it; else `client-K`."""
+    taken = [name.lower() for name in (*names, "generic", "newcomer")]
+    if client < len(names) and re.fullmatch(r"\w[\w.-]{0,59}(?<!\.)", names[client]):
+        return names[client] if taken.count(names[client].lower()) == 1 else f"client-{client}"
+    return f"client-{client}"
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:
@@ -78,7 +90,7 @@ def _models(
     own = result.networks(clients, personal=personal)  # refuses unknown clients before anything is written
     if generic:
         yield "generic", result.network()
-    yield from ((f"client-{client}", net) for client, net in own)
+    yield from ((file_name(client, result.names), net) for client, net in own)
     if newcomer is not None:
         yield "newcomer", newcomer
 
@@ -88,8 +100,8 @@ _PAGE = """# Models of {method} on {dataset}
 {files}
 
 Each is a [safetensors](https://github.com/huggingface/safetensors) file: plain tensors by name, no code, and in its
-metadata what is said here. `generic` is the server's model, `client-K` client K's personal one, `newcomer` that of a
-client that came later.
+metadata what is said here. `generic` is the server's model, `client-K` client K's personal one (or the client's name,
+where the data name clients), `newcomer` that of a client that came later.
 
 ```python
 import torso
@@ -98,7 +110,7 @@ net = torso.load_model("{first}")  # an nn.Module in evaluation mode; net.card h
 classes = net(net.prepare({noun})).argmax(dim=1)  # {noun}: {argument}
 ```
 
-Input, where you prepare it yourself: {by_hand}. Output: logits of {classes} classes.
+Input, where you prepare it yourself: {by_hand}. Output: logits of {classes} classes{class_names}.
 
 Network: body `{body}`, head `{head}`, made by torso {torso}.
 {statistics}"""
@@ -125,6 +137,7 @@ def page(card: Card, result: Result | None, names: Sequence[str], more: str = ""
         argument=card.input.argument,
         by_hand=card.input.by_hand,
         classes=card.classes,
+        class_names=f": {', '.join(card.class_names)}" if card.class_names else "",
         body=card.body,
         head=head,
         torso=card.torso,

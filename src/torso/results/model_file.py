@@ -97,13 +97,13 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
         known = known - {"input"} | {"image", "mean", "std"}
     elif form != _FORM:
         raise RequestError(f"{str(path)!r}: form = {form} in its metadata. Expected: {_FORM}; is it of a newer torso?")
-    missing = sorted(known - metadata.keys())
+    missing = sorted(known - metadata.keys() - {"class_names"})  # files of before class names were kept
     if missing:
         raise RequestError(
             f"{str(path)!r} is no model that torso export wrote: its metadata lack {', '.join(missing)}."
         )
     tree: dict[str, Any] = {}
-    for key in known:
+    for key in known & metadata.keys():
         try:
             tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
         except ValueError:

@@ -32,6 +32,7 @@ def npz(options: DataConfig, seed: int) -> Dataset:
 def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> Dataset:
     """What the arrays of a file say. Beside the splits it may have `class_names`, `feature_names`, `mean` and `std`,
     the `vocabulary` (a number) and `pad` of tokens, and the `name` of the data set."""
+    arrays, clients = name_writers(path, arrays)
     if any(f"{split}_samples" in arrays for split in ("train", "test")):
         train, test, kind = _any_samples(path, check_parts(path, arrays, _NPZ, ("samples", "labels")), options)
     elif options.npz.kind not in ("auto", "pixels"):
@@ -51,7 +52,7 @@ def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -
     names = names or tuple(map(str, range(top + 1)))
     mean, std = _constants(path, arrays)
     title = _words(path, arrays, "name") or (path.stem,)
-    return Dataset(title[0], train, test, len(names), mean, std, input=kind, class_names=names)
+    return Dataset(title[0], train, test, len(names), mean, std, input=kind, class_names=names, names=clients)
 
 
 def _words(path: Path, arrays: dict[str, np.ndarray], key: str) -> tuple[str, ...]:
@@ -155,11 +156,12 @@ def femnist(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(
             f"data.root = {str(root)!r} holds {len(found)} files femnist*.npz ({names}). Expected: {_FEMNIST}"
         )
-    train, test = read_splits(found[0], _FEMNIST, read_npz(found[0], _FEMNIST))
+    arrays, names = name_writers(found[0], read_npz(found[0], _FEMNIST))
+    train, test = read_splits(found[0], _FEMNIST, arrays)
     if train.writers is None:
         raise RequestError(f"{found[0]} has no train_writers and test_writers. Expected: {_FEMNIST}")
     mean, std = MNIST_LIKE
-    return Dataset("femnist", train, test, 62, mean, std)
+    return Dataset("femnist", train, test, 62, mean, std, names=names)
 
 
 def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tuple[Images, Images]:
@@ -171,6 +173,27 @@ def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tup
         for split in _SPLITS
     )
     return train, test
+
+
+def name_writers(path: Path, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The arrays with writers counted from 0, in their order, and the names of the writers.
+
+    Writers are words, or whole numbers: number 17 is called `writer-17`."""
+    _check_writers(path, arrays)
+    keys = [f"{split}_writers" for split in _SPLITS if f"{split}_writers" in arrays]
+    found = [arrays[key] for key in keys]
+    if not found or any(array.ndim != 1 for array in found):
+        return arrays, ()  # a wrong shape is refused where all arrays of a split are checked
+    kinds = {"U" if array.dtype.kind == "U" else "i" if array.dtype.kind in "iu" else "" for array in found}
+    if len(kinds) > 1 or "" in kinds:
+        said = ", ".join(str(array.dtype) for array in found)
+        raise RequestError(f"{path}: writers are {said}. Expected: words or integers, the same in both splits, shape [n]")
+    known, place = np.unique(np.concatenate(found), return_inverse=True)
+    if "U" in kinds and "" in known:
+        raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")
+    numbered = np.split(place.astype(np.int64), [len(found[0])])
+    names = tuple(known.tolist()) if "U" in kinds else tuple(f"writer-{number}" for number in known.tolist())
+    return {**arrays, **dict(zip(keys, numbered, strict=True))}, names
 
 
 def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:
