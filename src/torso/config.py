@@ -95,6 +95,22 @@ class NpzConfig(_Section):
     )
 
 
+class FolderConfig(_Section):
+    """How the `folder` source reads image files."""
+
+    layout: Literal["auto", "class", "client/class"] = Field(
+        "auto",
+        description="what the folders are, below train/ and test/ where there are any; auto: one level of folders is "
+        "class, two levels are client/class",
+    )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of every client's images held out for testing, class by class, where there is no test/"
+    )
+    unreadable: Literal["skip", "refuse"] = Field(
+        "skip", description="images that cannot be read: leave them out and say so, or end with their names"
+    )
+
+
 class DataConfig(_Section):
     """Where the samples come from and how they are dealt to clients (spec 10)."""
 
@@ -130,6 +146,7 @@ class DataConfig(_Section):
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
     npz: NpzConfig = NpzConfig()
+    folder: FolderConfig = FolderConfig()
 
 
 class ModelConfig(_Section):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from torso.config import SyntheticConfig
 from torso.data import load, sources
@@ -217,78 +216,3 @@ def test_the_real_femnist() -> None:
     dataset = load(options(source="femnist", root=str(shared("femnist_105_writers.npz").parent)), 0)
     assert (len(dataset.train), len(dataset.test)) == (14708, 1663)
     assert len(np.unique(dataset.train.writers)) == 105
-
-
-# --- folder ----------------------------------------------------------------------------------------------------------
-
-
-def write_images(root: Path, files: dict[str, tuple[str, tuple[int, int]]]) -> None:
-    for name, (mode, size) in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new(mode, size, (200, 100, 50) if mode == "RGB" else 100).save(root / name)
-
-
-GREY = {f"{split}/{c}/{i}.png": ("L", (6, 5)) for split in ("train", "test") for c in ("cat", "ant") for i in range(2)}
-
-
-def test_a_folder_of_images(tmp_path: Path) -> None:
-    write_images(tmp_path, GREY)
-    (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
-    (tmp_path / "train" / ".cache").mkdir()
-    wanted = options(source="folder", root=str(tmp_path))
-    dataset = load(wanted, 0)
-    assert dataset.train.images.shape == (4, 5, 6, 1)
-    assert dataset.train.labels.tolist() == [0, 0, 1, 1]  # ant, cat
-    write_images(tmp_path, {"test/ant/colour.jpg": ("RGB", (6, 5))})
-    assert load(wanted, 0).train.images.shape == (4, 5, 6, 3)
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (
-            {"train/cat/z.png": ("L", (7, 5))},
-            r"train/cat/z.png is 7×5 but .*train/ant/0.png is 6×5. Expected: one size",
-        ),
-        ({"test/dog/0.png": ("L", (6, 5))}, "test/dog: there is no such class in train. Accepted: ant, cat"),
-        ({"train/cat/deep.png": ("I;16", (6, 5))}, "deep.png has more than 8 bits per pixel"),
-    ],
-)
-def test_folders_that_will_not_do(tmp_path: Path, files: dict[str, tuple[str, tuple[int, int]]], message: str) -> None:
-    write_images(tmp_path, {**GREY, **files})
-    with pytest.raises(RequestError, match=message):
-        load(options(source="folder", root=str(tmp_path)), 0)
-
-
-def test_damaged_and_missing_images(tmp_path: Path) -> None:
-    wanted = options(source="folder", root=str(tmp_path))
-    with pytest.raises(RequestError, match=r"train does not exist. Expected: a folder with train/CLASS"):
-        load(wanted, 0)
-    (tmp_path / "train").mkdir()
-    with pytest.raises(RequestError, match=r"train holds no class folders"):
-        load(wanted, 0)
-    write_images(tmp_path, GREY)
-    noise = Image.fromarray(RNG.integers(0, 256, (5, 6), np.uint8))
-    noise.save(tmp_path / "train" / "cat" / "0.png")
-    whole = (tmp_path / "train" / "cat" / "0.png").read_bytes()
-    for cut in (0, 20, len(whole) - 25):
-        (tmp_path / "train" / "cat" / "0.png").write_bytes(whole[:cut])
-        with pytest.raises(RequestError, match=r"cat/0.png cannot be read, it may be damaged"):
-            load(wanted, 0)
-    (tmp_path / "train" / "elk").mkdir()
-    with pytest.raises(RequestError, match=r"train/elk holds no images"):
-        load(wanted, 0)
-
-
-def test_images_of_different_sizes_are_resized_once(tmp_path: Path) -> None:
-    """Pillow's bilinear filter averages: a checkerboard of 0 and 200 becomes 100 where it shrinks by half."""
-    write_images(tmp_path, {**GREY, "train/cat/z.png": ("L", (7, 9))})
-    board = np.indices((8, 8)).sum(0) % 2 * 200
-    Image.fromarray(board.astype(np.uint8)).save(tmp_path / "test" / "cat" / "board.png")
-    wanted = options(source="folder", root=str(tmp_path), size=4)
-    dataset = load(wanted, 0)
-    assert dataset.train.samples.shape == (5, 4, 4, 1)
-    assert (dataset.train.samples == 100).all()
-    assert np.abs(dataset.test.samples[-1, 1:-1, 1:-1].astype(int) - 100).max() <= 2
-    with pytest.raises(RequestError, match=r"Expected: one size for all images, or data.size, such as 64"):
-        load(options(source="folder", root=str(tmp_path)), 0)

@@ -139,6 +139,10 @@ def seeded(options: DataConfig) -> bool:
     return options.source not in SEEDLESS or options.imbalance != 1
 
 
+_READ = {"source", "root", "normalize", "size", "imbalance", "imbalance_test", "synthetic", "csv", "npz", "folder"}
+"""Keys of [data] that say what is read, whoever it is dealt to."""
+
+
 class Shelf:
     """Data sets that several runs share: read once, and on the device once."""
 
@@ -148,9 +152,7 @@ class Shelf:
 
     def dataset(self, options: DataConfig, seed: int) -> Dataset:
         """With its long tail cut, whoever it is dealt to."""
-        wanted = options.model_dump_json(
-            include={"source", "root", "normalize", "synthetic", "size", "csv", "npz", "imbalance", "imbalance_test"}
-        )
+        wanted = options.model_dump_json(include=_READ)
         key = wanted, seed if seeded(options) else None
         if key not in self._read:
             self._read[key] = tailed(load(options, seed), options, seed)

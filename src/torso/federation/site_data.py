@@ -19,7 +19,7 @@ from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogr
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, read_npz
-from torso.data.sources.folder import read_folders
+from torso.data.sources.folder import read_folder
 from torso.errors import RequestError, from_outside
 from torso.federation.description import TORCH, TORSO, Description
 from torso.nets import Tensors
@@ -161,22 +161,13 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
     The name of a file is nobody's business: it may say more than its owner wants."""
     source = options.source
     if source == "folder":
-        return _read_folder(path, options.size, for_test)
+        found = read_folder(path, options, only_test=for_test)
+        return replace(found.dataset, name=""), found.parted
     if source == "npz":
         return _read_arrays(path, options, for_test)
     with from_outside(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):
         found = sources[source](options, 0)
         return (replace(found, name="") if source == "csv" else found), True
-
-
-def _read_folder(path: Path, side: int, for_test: bool) -> tuple[Dataset, bool]:
-    splits = [path / split for split in ("train", "test") if (path / split).is_dir()]
-    if for_test:
-        splits = splits[-1:]
-    elif splits == [path / "test"]:
-        raise RequestError(f"{path} has a folder test and no folder train. Expected: {_FORMATS}")
-    images, names = read_folders(splits or [path], side)
-    return Dataset("", images[0], images[-1], len(names), class_names=names), len(splits) > 1
 
 
 def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:

@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import IO, Any
 
-from torso.config import Config, CsvConfig, NpzConfig
+from torso.config import Config, CsvConfig, FolderConfig, NpzConfig
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -39,6 +39,7 @@ _YOUNGER = {
     "method.server.clip": 0.0,
     "data.csv": CsvConfig().model_dump(mode="json"),
     "data.npz": NpzConfig().model_dump(mode="json"),
+    "data.folder": FolderConfig().model_dump(mode="json"),
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 

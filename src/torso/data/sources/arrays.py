@@ -187,7 +187,7 @@ def name_writers(path: Path, arrays: dict[str, np.ndarray]) -> tuple[dict[str, n
     kinds = {"U" if array.dtype.kind == "U" else "i" if array.dtype.kind in "iu" else "" for array in found}
     if len(kinds) > 1 or "" in kinds:
         said = ", ".join(str(array.dtype) for array in found)
-        raise RequestError(f"{path}: writers are {said}. Expected: words or integers, the same in both splits, shape [n]")
+        raise RequestError(f"{path}: writers are {said}. Expected: words or integers, alike in both splits")
     known, place = np.unique(np.concatenate(found), return_inverse=True)
     if "U" in kinds and "" in known:
         raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")

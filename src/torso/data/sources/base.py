@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from torso.data.images import Dataset
 from torso.errors import RequestError
@@ -15,9 +14,6 @@ from torso.registry import Registry
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 Source = Callable[["DataConfig", int], Dataset]
 sources: Registry[Source] = Registry("data.source")
@@ -56,9 +52,3 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked if it is gzip'd; to its end, so that the checksum is verified."""
     raw = path.read_bytes()
     return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-
-
-def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`work` on every item, in order; Pillow decodes outside Python's lock."""
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(work, items))
