@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from torso.config import FolderConfig
@@ -28,7 +29,7 @@ def write_images(root: Path, files: Files) -> None:
 
 
 def grey(*names: str) -> Files:
-    return {name: ("L", (6, 5)) for name in names}
+    return dict.fromkeys(names, ("L", (6, 5)))
 
 
 def read(root: Path, size: int = 0, **how: Any) -> Dataset:
@@ -79,16 +80,12 @@ def test_every_layout(tmp_path: Path, pattern: str, clients: bool, has_test: boo
     if not clients:
         assert dataset.train.writers is None
         return
-    federation = build(options(source="folder", root=str(tmp_path), partition="by-client", clients=0), 0, _cpu())
+    federation = build(
+        options(source="folder", root=str(tmp_path), partition="by-client", clients=0), 0, torch.device("cpu")
+    )
     assert federation.names == ("Klinik 3", "北京")
     assert federation.class_names == ("ill", "so well")
     assert federation.class_counts.tolist() == ([[5, 5]] * 2 if has_test else [[8, 8]] * 2)
-
-
-def _cpu() -> Any:
-    import torch
-
-    return torch.device("cpu")
 
 
 def test_pixels_go_to_their_client_and_class(tmp_path: Path) -> None:
@@ -130,7 +127,9 @@ def test_a_class_may_be_called_train_and_val_stands_for_test(tmp_path: Path) -> 
     write_images(tmp_path / "b", grey("train/c/1.png", "val/c/1.png", "validation/c/1.png"))
     dataset = read(tmp_path / "b")
     assert (len(dataset.train), len(dataset.test)) == (1, 1)
-    assert dataset.remarks == ("data.source = 'folder': not used, since there is a test part already: validation (images: 1)",)
+    assert dataset.remarks == (
+        "data.source = 'folder': not used, since there is a test part already: validation (images: 1)",
+    )
 
 
 def test_exif_orientation_is_heeded(tmp_path: Path) -> None:

@@ -9,20 +9,35 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from torso.config import SyntheticConfig
-from torso.data import load, sources
+from torso.data import build, load, sources
 from torso.data.sources.idx import DEBIAN
 from torso.errors import RequestError
 
 from .samples import options, shared
 
 RNG = np.random.default_rng(0)
+CPU = torch.device("cpu")
 
 
 def test_every_source_says_what_it_is() -> None:
     assert sorted(sources) == sorted(
-        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz", "csv", "given"]
+        [
+            "digits",
+            "synthetic",
+            "fashion-mnist",
+            "cifar10",
+            "cifar100",
+            "femnist",
+            "folder",
+            "npz",
+            "csv",
+            "given",
+            "parquet",
+            "hf/NAME",
+        ]
     )
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):
@@ -210,6 +225,27 @@ def test_femnist_in_a_folder(tmp_path: Path) -> None:
         load(wanted, 0)
     with pytest.raises(RequestError, match=r"has no train_writers"):
         load(options(source="femnist", root=str(tmp_path / "femnist_b.npz")), 0)
+
+
+def test_writers_are_named_and_those_drawn_are_recorded(tmp_path: Path) -> None:
+    """Words as they are; whole numbers, with gaps, by their number. A client that only tests is no client."""
+    by = {"train_writers": np.array([9, 40, 9, 40, 9, 40, 7, 7]), "test_writers": np.array([9, 40, 3])}
+    words = {key: np.array([{3: "no", 7: "c d", 9: "ä", 40: "甲"}[n] for n in found]) for key, found in by.items()}
+    for name, told in (("numbers", by), ("words", words)):
+        np.savez(tmp_path / f"{name}.npz", **arrays(**told))
+    dealt = {
+        name: build(options(source="npz", root=str(tmp_path / f"{name}.npz"), partition="by-client", clients=n), 0, CPU)
+        for name, n in (("numbers", 2), ("words", 0))
+    }
+    assert dealt["words"].names == ("c d", "ä", "甲")
+    assert dealt["words"].train.sizes.tolist() == [2, 3, 3]
+    drawn = {"writer-7": 2, "writer-9": 3, "writer-40": 3}
+    assert len(dealt["numbers"].names) == 2
+    assert [drawn[name] for name in dealt["numbers"].names] == dealt["numbers"].train.sizes.tolist()
+    for wrong in ({"test_writers": words["test_writers"]}, {"train_writers": np.arange(8) / 2}):
+        np.savez(tmp_path / "wrong.npz", **arrays(**{**by, **wrong}))
+        with pytest.raises(RequestError, match=r"writers are .* Expected: words or integers, alike in both splits"):
+            load(options(source="npz", root=str(tmp_path / "wrong.npz")), 0)
 
 
 def test_the_real_femnist() -> None:

@@ -22,7 +22,7 @@ from torso.data.inputs import Array, Input, Pixels
 from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
-from torso.data.sources import SEEDLESS, load
+from torso.data.sources import is_seedless, load
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
 
@@ -136,7 +136,7 @@ def mixed(rows: Rows, seed: int) -> Rows:
 
 def seeded(options: DataConfig) -> bool:
     """Whether another seed makes other samples, not only other clients."""
-    return options.source not in SEEDLESS or options.imbalance != 1
+    return not is_seedless(options.source) or options.imbalance != 1
 
 
 _READ = {"source", "root", "normalize", "size", "imbalance", "imbalance_test", "synthetic", "csv", "npz", "folder"}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torso.data.clients import ClientSamples, divided_in_two
+from torso.data.formats import SUFFIXES, source_for
 from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 _FORMATS = (
-    "an .npz file with train_images and train_labels (or train_samples), a .csv file, a folder with train.csv and "
-    "test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
+    "an .npz file with train_images and train_labels (or train_samples), a .csv or .parquet file, a folder with "
+    "train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
 )
 _NEED_A_FILE = {"cifar10", "cifar100", "fashion-mnist", "femnist"}  # layouts of their own
 _NEED_NONE = {"digits", "given", "synthetic"}
@@ -107,7 +108,7 @@ def read_test(path: str | Path, options: DataConfig) -> SiteData:
     path = Path(path).expanduser()
     found, parted = _read(path, options, for_test=True)
     test = found.test if parted else found.train
-    if path.suffix.lower() == ".csv":  # whose source holds rows out
+    if path.suffix.lower() in (".csv", ".parquet"):  # whose source holds rows out
         both = found.train, found.test
         test = Samples(*(np.concatenate([getattr(part, of) for part in both]) for of in ("samples", "labels")))
     return replace(found, train=found.train.take(np.arange(0)), test=test)
@@ -143,15 +144,11 @@ def _read(path: Path, options: DataConfig, for_test: bool = False) -> tuple[Site
 
 def _format(path: Path, source: str) -> str:
     """Of the file or folder; `data.source` where it names a layout of its own, or the file does not show it."""
-    if source in _NEED_A_FILE or source not in {*_NEED_NONE, "csv", "folder", "npz"}:
+    if source in _NEED_A_FILE or source not in {*_NEED_NONE, *SUFFIXES.values(), "folder"}:
         return source
-    if path.is_dir():
-        return "csv" if (path / "train.csv").exists() else "folder"
-    suffix = path.suffix.lower().removeprefix(".")
-    if suffix in ("csv", "npz"):
-        return suffix
-    if source in ("csv", "npz"):
-        return source
+    found = source_for(path) or (source if source in SUFFIXES.values() else "")
+    if found:
+        return found
     raise RequestError(f"data {str(path)!r} is a file of no known format. Expected: {_FORMATS}")
 
 
@@ -167,7 +164,7 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
         return _read_arrays(path, options, for_test)
     with from_outside(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):
         found = sources[source](options, 0)
-        return (replace(found, name="") if source == "csv" else found), True
+        return (replace(found, name="") if source in SUFFIXES.values() else found), True
 
 
 def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:

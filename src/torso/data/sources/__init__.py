@@ -7,25 +7,50 @@ from typing import TYPE_CHECKING
 
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
-from torso.data.sources import arrays, cifar, folder, given, idx, made, table  # registers every source
-from torso.data.sources.base import Source, sources
+from torso.data.sources import arrays, cifar, columns, folder, given, hub, idx, made, table  # registers every source
+from torso.data.sources.base import HF, Source, sources
 from torso.errors import RequestError, from_outside
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-__all__ = ["SEEDLESS", "Source", "arrays", "cifar", "folder", "given", "idx", "load", "made", "sources", "table"]
+__all__ = [
+    "SEEDLESS",
+    "Source",
+    "arrays",
+    "cifar",
+    "columns",
+    "folder",
+    "given",
+    "hub",
+    "idx",
+    "is_seedless",
+    "load",
+    "made",
+    "sources",
+    "table",
+]
 
 
-SEEDLESS = frozenset({"cifar10", "cifar100", "csv", "digits", "given", "fashion-mnist", "femnist", "folder", "npz"})
+SEEDLESS = frozenset(
+    {"cifar10", "cifar100", "csv", "digits", "given", "fashion-mnist", "femnist", "folder", "npz", "parquet"}
+)
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
+_RESIZE = frozenset({"folder", "parquet"})
+
+
+def is_seedless(source: str) -> bool:
+    return source in SEEDLESS or source.startswith(HF)
 
 
 def load(options: DataConfig, seed: int) -> Dataset:
     """The data set that `data.source` names, checked, with its normalisation settled (spec 10.6)."""
     where = f"data.source = {options.source!r}"
-    if options.size and options.source in SEEDLESS | {"synthetic"} and options.source != "folder":
-        raise RequestError(f"data.size = {options.size} is for data.source = 'folder', and {where}. Set it to 0")
+    if options.size and options.source in (SEEDLESS | {"synthetic"}) - _RESIZE:
+        raise RequestError(
+            f"data.size = {options.size} is for image files (data.source = 'folder', 'parquet' or 'hf/NAME'), and "
+            f"{where}. Set it to 0"
+        )
     try:
         with from_outside(where, "a function of (options, seed) that returns a Dataset"):
             dataset = sources[options.source](options, seed)

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 Source = Callable[["DataConfig", int], Dataset]
-sources: Registry[Source] = Registry("data.source")
+HF = "hf/"
+
+
+class Sources(Registry[Source]):
+    """Sources by name; whatever begins with `hf/` is a data set of the Hugging Face hub."""
+
+    def look_up(self, name: str, key: str) -> Source:
+        return super().look_up(HF_NAME if name.startswith(HF) else name, key)
+
+
+HF_NAME = f"{HF}NAME"  # how the list of sources writes it
+sources = Sources("data.source")
 
 MNIST_LIKE = ((0.1307,), (0.3081,))  # mean, std (spec 10.6)
 
