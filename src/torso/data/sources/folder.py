@@ -95,8 +95,10 @@ def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> Rea
     return Read(dataset, found.parted)
 
 
-def arranged(root: Path, how: FolderConfig, only_test: bool = False) -> Arranged:
-    """The files below `root` by split, client and class, as `data.folder.layout` says or their depth shows."""
+def arranged(root: Path, how: FolderConfig, only_test: bool = False, strict: bool = True) -> Arranged:
+    """The files below `root` by split, client and class, as `data.folder.layout` says or their depth shows.
+
+    Classes that only the test part has are refused, or come last where that is not `strict`."""
     listing = list_images(root)
     if not listing.files:
         others = f" and {listing.others} other files" if listing.others else ""
@@ -115,6 +117,10 @@ def arranged(root: Path, how: FolderConfig, only_test: bool = False) -> Arranged
     client_of, label_of = ({name: n for n, name in enumerate(names)} for names in (clients, classes))
     for file, way, held in zip(chosen, ways, test, strict=True):
         if held and way[depth - 1] not in label_of:
+            if not strict:
+                label_of[way[depth - 1]] = len(classes)
+                classes.append(way[depth - 1])
+                continue
             raise RequestError(
                 f"{file.path.parent}: there is no such class in train. Accepted: {', '.join(classes[:20])}"
             )
