@@ -158,8 +158,8 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
     The name of a file is nobody's business: it may say more than its owner wants."""
     source = options.source
     if source == "folder":
-        found = read_folder(path, options, only_test=for_test)
-        return replace(found.dataset, name=""), found.parted
+        read = read_folder(path, options, only_test=for_test)
+        return replace(read.dataset, name=""), read.parted
     if source == "npz":
         return _read_arrays(path, options, for_test)
     with from_outside(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):

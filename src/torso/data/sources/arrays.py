@@ -156,12 +156,12 @@ def femnist(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(
             f"data.root = {str(root)!r} holds {len(found)} files femnist*.npz ({names}). Expected: {_FEMNIST}"
         )
-    arrays, names = name_writers(found[0], read_npz(found[0], _FEMNIST))
+    arrays, writers = name_writers(found[0], read_npz(found[0], _FEMNIST))
     train, test = read_splits(found[0], _FEMNIST, arrays)
     if train.writers is None:
         raise RequestError(f"{found[0]} has no train_writers and test_writers. Expected: {_FEMNIST}")
     mean, std = MNIST_LIKE
-    return Dataset("femnist", train, test, 62, mean, std, names=names)
+    return Dataset("femnist", train, test, 62, mean, std, names=writers)
 
 
 def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tuple[Images, Images]:

@@ -86,7 +86,8 @@ def read_folder(root: Path, options: DataConfig, only_test: bool = False) -> Rea
         raise RequestError(f"{root}: no {which} image can be read. Expected: {_EXPECTED}")
     dataset = Dataset(
         root.resolve().name,
-        *splits,
+        train=splits[0],
+        test=splits[1],
         classes=len(found.classes),
         names=found.clients,
         class_names=found.classes,
