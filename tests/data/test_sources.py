@@ -13,6 +13,9 @@ import torch
 
 from torso.config import SyntheticConfig
 from torso.data import build, load, sources
+from torso.data.clients import Clients
+from torso.data.sources.cifar import CIFAR100
+from torso.data.sources.class_names import CLASS_NAMES
 from torso.data.sources.idx import DEBIAN
 from torso.errors import RequestError
 
@@ -42,6 +45,33 @@ def test_every_source_says_what_it_is() -> None:
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):
         load(options(source="cifar"), 0)
+
+
+def test_well_known_classes_have_their_names() -> None:
+    """CIFAR-100 numbers its classes by name; members of a superclass, by the paper, are found at their numbers."""
+    assert {name: len(found) for name, found in CLASS_NAMES.items()} == {
+        "cifar10": 10,
+        "cifar100": 100,
+        "fashion-mnist": 10,
+    }
+    hundred = CLASS_NAMES["cifar100"]
+    assert list(hundred) == sorted(set(hundred))
+    above = dict(zip(hundred, CIFAR100.superclasses, strict=True))
+    for members in (
+        "aquarium_fish flatfish ray shark trout",
+        "orchid poppy rose sunflower tulip",
+        "bicycle bus motorcycle pickup_truck train",
+        "baby boy girl man woman",
+        "maple_tree oak_tree palm_tree pine_tree willow_tree",
+    ):
+        assert len({above[member] for member in members.split()}) == 1
+
+
+def test_objects_may_name_their_classes() -> None:
+    given = {"a": (np.zeros((5, 2), np.float32), np.array([0, 1, 0, 1, 0]))}
+    assert Clients(given, class_names=["ill", "well", "dead"]).dataset.class_names == ("ill", "well", "dead")
+    with pytest.raises(RequestError, match="clients names 1 of 2 classes"):
+        Clients(given, classes=2, class_names=["ill"]).dataset  # noqa: B018
 
 
 # --- made ------------------------------------------------------------------------------------------------------------

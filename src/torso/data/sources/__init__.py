@@ -9,6 +9,7 @@ from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
 from torso.data.sources import arrays, cifar, columns, folder, given, hub, idx, made, table  # registers every source
 from torso.data.sources.base import HF, Source, sources
+from torso.data.sources.class_names import CLASS_NAMES
 from torso.errors import RequestError, from_outside
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def load(options: DataConfig, seed: int) -> Dataset:
     except MemoryError as error:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
     dataset = checked(dataset, f"{where} (data.root = {options.root!r})" if options.root else where)
+    if not dataset.class_names and options.source in CLASS_NAMES:
+        dataset = replace(dataset, class_names=CLASS_NAMES[options.source])
     kind = dataset.kind
     if isinstance(kind, Pixels) and (options.normalize == "statistics" or not kind.mean):
         mean, std = statistics(dataset.train.samples)
