@@ -260,15 +260,15 @@ def test_femnist_in_a_folder(tmp_path: Path) -> None:
 def test_writers_are_named_and_those_drawn_are_recorded(tmp_path: Path) -> None:
     """Words as they are; whole numbers, with gaps, by their number. A client that only tests is no client."""
     by = {"train_writers": np.array([9, 40, 9, 40, 9, 40, 7, 7]), "test_writers": np.array([9, 40, 3])}
-    words = {key: np.array([{3: "no", 7: "c d", 9: "ä", 40: "甲"}[n] for n in found]) for key, found in by.items()}
+    words = {key: np.array([{3: "no", 7: "c 10", 9: "c 9", 40: "甲"}[n] for n in found]) for key, found in by.items()}
     for name, told in (("numbers", by), ("words", words)):
         np.savez(tmp_path / f"{name}.npz", **arrays(**told))
     dealt = {
         name: build(options(source="npz", root=str(tmp_path / f"{name}.npz"), partition="by-client", clients=n), 0, CPU)
         for name, n in (("numbers", 2), ("words", 0))
     }
-    assert dealt["words"].names == ("c d", "ä", "甲")
-    assert dealt["words"].train.sizes.tolist() == [2, 3, 3]
+    assert dealt["words"].names == ("c 9", "c 10", "甲")
+    assert dealt["words"].train.sizes.tolist() == [3, 2, 3]
     drawn = {"writer-7": 2, "writer-9": 3, "writer-40": 3}
     assert len(dealt["numbers"].names) == 2
     assert [drawn[name] for name in dealt["numbers"].names] == dealt["numbers"].train.sizes.tolist()

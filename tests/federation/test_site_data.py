@@ -13,7 +13,8 @@ from torso import Clients, RequestError
 from torso.config import CsvConfig, DataConfig
 from torso.data.images import statistics
 from torso.data.inputs import Floats, Pixels, Tokens
-from torso.federation.description import Description, by_class_name, by_name
+from torso.data.naming import by_name
+from torso.federation.description import Description, by_class_name
 from torso.federation.site_data import read_site, read_test
 
 RNG = np.random.default_rng(0)

@@ -30,7 +30,7 @@ def look(
     label: Annotated[str, typer.Option(help="Column of the classes in a table; default: label.")] = "",
     client: Annotated[str, typer.Option(help="Column that says whose a row is.")] = "",
     sets: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of [data], e.g. data.size=64.")
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. data.size=64.")
     ] = [],  # noqa: B006  typer copies it
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of tables.")] = False,
 ) -> None:

@@ -19,7 +19,7 @@ from torso.report.charts.panels import Axis, Panel, Plot, room_for
 from torso.report.charts.svg import to_svg
 
 _THUMB, _GAP, _PER_CLASS, _CLASSES = 64, 6, 8, 30
-_CLIENTS, _COLUMNS = 60, 40
+_CLIENTS, _COLUMNS = 60, 400
 _WIDE = 960  # pixels of a picture in a browser
 _FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif"
 
@@ -89,12 +89,16 @@ def partition_chart(found: Survey) -> str:
     left, height = max(40.0, room_for(names, 11)), max(60.0, 17.0 * len(names))
     panel = Panel(
         *(left, 26, WIDTH - 6, 26 + height, (0, drawn.shape[1]), (len(drawn), 0)),
-        across=Axis("class", size=11, named=_below(columns, WIDTH - 6 - left)),
+        across=Axis(f"class{_thinned(len(clients), len(table))}", size=11, named=_below(columns, WIDTH - 6 - left)),
         up=Axis("client", size=11, named=tuple((i + 0.5, name) for i, name in enumerate(names))),
         marks=[Heat(drawn, Ramp(0, float(table.max())), blank=0, legend=found.noun)],
     )
     said = f"{found.noun} of {len(found.clients) or 1} clients in {len(found.classes)} classes"
     return _page(to_svg(Plot(height + 90, [panel]).drawing(), said), WIDTH, height + 90)
+
+
+def _thinned(shown: int, every: int) -> str:
+    return f" ({shown} of {every} clients are shown)" if shown < every else ""
 
 
 def _below(names: Sequence[str], room: float) -> tuple[tuple[float, str], ...]:

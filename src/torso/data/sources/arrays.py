@@ -9,6 +9,7 @@ import numpy as np
 
 from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
+from torso.data.naming import by_name
 from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
 from torso.errors import RequestError
 
@@ -191,9 +192,11 @@ def name_writers(path: Path, arrays: dict[str, np.ndarray]) -> tuple[dict[str, n
     known, place = np.unique(np.concatenate(found), return_inverse=True)
     if "U" in kinds and "" in known:
         raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")
-    numbered = np.split(place.astype(np.int64), [len(found[0])])
-    names = tuple(known.tolist()) if "U" in kinds else tuple(f"writer-{number}" for number in known.tolist())
-    return {**arrays, **dict(zip(keys, numbered, strict=True))}, names
+    names = by_name(known.tolist()) if "U" in kinds else [f"writer-{number}" for number in known.tolist()]
+    rank = {name: n for n, name in enumerate(names)}
+    table = np.array([rank[name] for name in known.tolist()] if "U" in kinds else range(len(known)), np.int64)
+    numbered = np.split(table[place], [len(found[0])])
+    return {**arrays, **dict(zip(keys, numbered, strict=True))}, tuple(names)
 
 
 def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:

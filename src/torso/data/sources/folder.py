@@ -12,6 +12,7 @@ import numpy as np
 
 from torso.data.image_files import ImageFile, Listing, decode, list_images, told
 from torso.data.images import Dataset, Images, Ints
+from torso.data.naming import by_name
 from torso.data.parted import parted
 from torso.data.sources.base import root_of, sources
 from torso.errors import RequestError
@@ -114,7 +115,7 @@ def arranged(root: Path, how: FolderConfig, only_test: bool = False, strict: boo
     both = split is not None and bool(split.test) and not only_test
     test = tuple(both and split is not None and split.of(file) == split.test for file in chosen)
     classes = sorted({way[depth - 1] for way, held in zip(ways, test, strict=True) if not held})
-    clients = sorted({way[0] for way in ways}) if depth == 2 else []
+    clients = by_name({way[0] for way in ways}) if depth == 2 else []
     client_of, label_of = ({name: n for n, name in enumerate(names)} for names in (clients, classes))
     for file, way, held in zip(chosen, ways, test, strict=True):
         if held and way[depth - 1] not in label_of:
