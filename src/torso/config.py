@@ -93,6 +93,9 @@ class NpzConfig(_Section):
     pad: Annotated[int, Field(ge=-1, lt=2**31)] = Field(
         -1, description="token id of padding; -1: 0, or with masks an id that no token has"
     )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of every client's samples held out for testing, class by class, without test_* arrays"
+    )
 
 
 class FolderConfig(_Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,17 @@ def test_a_data_set_that_was_saved_to_disk(tmp_path: Path, monkeypatch: pytest.M
     wanted = options(source="hf/mine", root=str(tmp_path / "one"), size=3, **dealt)
     federation = build(wanted, 0, torch.device("cpu"))
     assert federation.names == ("Ann Lee", "Bo")
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "extra"), [("parquet", "pyarrow", "parquet"), ("hf/mnist", "datasets", "hf")]
+)
+def test_what_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RequestError, match=rf"needs {module}. Install it: pip install 'torso\[{extra}\]'"):
+        read(tmp_path, source)
 
 
 def test_a_name_without_a_data_set() -> None:

@@ -257,6 +257,21 @@ def test_femnist_in_a_folder(tmp_path: Path) -> None:
         load(options(source="femnist", root=str(tmp_path / "femnist_b.npz")), 0)
 
 
+def test_a_part_is_held_out_of_an_npz_without_one(tmp_path: Path) -> None:
+    """Row numbers as pixels: no image is in both parts, and class and writer stay with their image."""
+    images = np.repeat(np.arange(40, dtype=np.uint8), 4).reshape(40, 2, 2)
+    told = {"train_images": images, "train_labels": np.arange(40) % 2, "train_writers": np.arange(40) // 20}
+    np.savez(tmp_path / "mine.npz", **told)
+    dataset = load(options(source="npz", root=str(tmp_path / "mine.npz"), npz={"test_share": 0.25}), 0)
+    rows = [split.images[:, 0, 0, 0] for split in (dataset.train, dataset.test)]
+    assert sorted(np.concatenate(rows).tolist()) == list(range(40))
+    assert len(rows[1]) == 10
+    for row, split in zip(rows, (dataset.train, dataset.test), strict=True):
+        assert np.array_equal(split.labels, row % 2)
+        assert np.array_equal(split.writers, row // 20)
+    assert set(np.bincount(dataset.test.writers * 2 + dataset.test.labels)) == {2, 3}  # five of each client
+
+
 def test_writers_are_named_and_those_drawn_are_recorded(tmp_path: Path) -> None:
     """Words as they are; whole numbers, with gaps, by their number. A client that only tests is no client."""
     by = {"train_writers": np.array([9, 40, 9, 40, 9, 40, 7, 7]), "test_writers": np.array([9, 40, 3])}

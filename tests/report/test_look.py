@@ -143,6 +143,23 @@ def test_the_config_fits_every_kind(
     assert simulate(Config.load("made/config.toml")).roster.clients >= 2
 
 
+@pytest.mark.parametrize("names", [("one",), ("one", "other")])
+def test_small_and_lopsided_clients_train(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """One client alone; one with a single class, a class of a single image, a class that no test image has."""
+    for name, label, i in (
+        [("one", "a", i) for i in range(6)] + [("one", "b", 0)] + [(names[-1], "c", i) for i in (0, 1)]
+    ):
+        folder = tmp_path / "data" / name / label
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), 40 * i).save(folder / f"{i}.png")
+    data = {"source": "folder", "root": str(tmp_path / "data"), "partition": "by-client", "clients": 0}
+    train = {"rounds": 1, "fraction": 1.0}
+    result = library.run(Config(method="fedbabu", data=data, train=train, personalize={"epochs": 1}))
+    assert result.ok
+    assert (result.names, result.class_names) == (names, ("a", "b", "c"))
+    assert np.isfinite(result.accuracy["personalized"].mean)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -86,8 +87,8 @@ class Clients:
         train, test = (_joined(parts) for parts in (self.train, self.test))
         top = 1 + max(int(part.labels.max()) for part in (train, test) if len(part))
         classes = top if self.classes is None else self.classes
-        named = {"names": self.names, "class_names": self.class_names}
-        made = Dataset(self.name, train, test, classes, input=self.input, **named)
+        made = Dataset(self.name, train, test, classes, input=self.input, names=self.names)
+        made = replace(made, class_names=self.class_names)
         return checked(made, "clients")
 
     @cached_property

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from torso.data.formats import source_for
 from torso.data.image_files import Broken, Head, digest_of, head_of, in_threads, nothing_left, pixels_of
-from torso.data.images import Dataset
 from torso.data.inputs import Input, Pixels
 from torso.data.sources import load
+from torso.data.sources.arrays import has_test_part, read_npz
+from torso.data.sources.columns import TEST_NAMES
 from torso.data.sources.folder import LAYOUTS, arranged
 from torso.data.survey import Inventory
 from torso.errors import RequestError
@@ -122,7 +123,7 @@ def _loaded(options: DataConfig) -> Stock:
         ],
         class_names=dataset.class_names or tuple(map(str, range(dataset.classes))),
         client_names=dataset.names,
-        parted=_has_test_part(Path(options.root), options.source, dataset),
+        parted=_has_test_part(Path(options.root), options.source),
         sizes=[(kind.height, kind.width)] * count if isinstance(kind, Pixels) else (),
         grey=np.full(count, kind.channels == 1) if isinstance(kind, Pixels) else None,
         noun=kind.noun,
@@ -141,11 +142,8 @@ def _digest(row: NDArray[Any]) -> bytes:
     return digest_of(np.ascontiguousarray(row).view(np.uint8).reshape(-1))
 
 
-def _has_test_part(root: Path, source: str, dataset: Dataset) -> bool:
-    """Whether the data say what is for testing, or their source has held a part out."""
-    return source == "npz" or (root.is_dir() and source == "csv") or (root.is_dir() and _several(root, source))
-
-
-def _several(root: Path, source: str) -> bool:
-    words = ("test", "validation", "valid", "val")
-    return any(path.name.lower().startswith(words) for path in root.iterdir())
+def _has_test_part(root: Path, source: str) -> bool:
+    """Whether the data say what is for testing; if not, their source has held a part out."""
+    if source == "npz":
+        return has_test_part(read_npz(root, FORMATS, parts=()))
+    return root.is_dir() and any(path.name.lower().startswith(TEST_NAMES) for path in root.iterdir())

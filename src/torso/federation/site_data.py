@@ -19,7 +19,7 @@ from torso.data.formats import SUFFIXES, source_for
 from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
-from torso.data.sources.arrays import dataset_of, read_npz
+from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
 from torso.errors import RequestError, from_outside
 from torso.federation.description import TORCH, TORSO, Description
@@ -170,11 +170,11 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
 def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:
     """A file without test_* has its test part held out; one with empty test_* has none."""
     arrays = read_npz(path, _FORMATS, parts=())
-    if for_test and any(key.startswith("test_") for key in arrays):
+    if for_test and has_test_part(arrays):
         arrays = {key: array for key, array in arrays.items() if not key.startswith("train_")}
         arrays = {re.sub("^test_", "train_", key): array for key, array in arrays.items()}
     parts = {key.removeprefix("train_"): array for key, array in arrays.items() if key.startswith("train_")}
-    parted = any(key.startswith("test_") for key in arrays)
+    parted = has_test_part(arrays)
     empty = parted and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
     if not parted or empty:  # the source wants both
         arrays |= {f"test_{part}": array for part, array in parts.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
 from torso.data.naming import by_name
+from torso.data.parted import parted
 from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
 from torso.errors import RequestError
 
@@ -25,9 +28,21 @@ _FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such 
 @sources.register("npz")
 def npz(options: DataConfig, seed: int) -> Dataset:
     """Your own arrays: an .npz with train_images, train_labels, test_images, test_labels (and *_writers); for other
-    samples train_samples and test_samples, floats of any shape or token ids (and *_mask)."""
+    samples train_samples and test_samples, floats of any shape or token ids (and *_mask). Without test_* arrays, a
+    part is held out."""
     path = root_of(options, _NPZ)
-    return dataset_of(path, read_npz(path, _NPZ, parts=()), options)
+    arrays = read_npz(path, _NPZ, parts=())
+    if has_test_part(arrays) or not any(key.startswith("train_") for key in arrays):
+        return dataset_of(path, arrays, options)
+    both = {key.replace("train_", "test_", 1): array for key, array in arrays.items() if key.startswith("train_")}
+    whole = dataset_of(path, {**arrays, **both}, options)
+    rows, held = parted(whole.train.writers, whole.train.labels, options.npz.test_share)
+    return replace(whole, train=whole.train.take(rows), test=whole.train.take(held))
+
+
+def has_test_part(arrays: Iterable[str]) -> bool:
+    """Whether a file says what is for testing, by the names of its arrays."""
+    return any(key.startswith("test_") for key in arrays)
 
 
 def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> Dataset:
