@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torso.config import Config
 from torso.errors import RequestError
 from torso.federation.run import AGREED, Charter
 from torso.nets import Network
+from torso.reading import parse_json
 from torso.results.checkpoint import write_text
 from torso.results.export import PAGE, check_empty, page
 from torso.results.folder import RunFolder
@@ -35,7 +35,7 @@ def models_of(home: Path) -> list[ClientModel]:
     found = []
     for path in sorted((home / "models").glob(f"*{SUFFIX}")):
         try:
-            about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            about = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue  # the model comes first: a client that died between the two makes it again
         found.append(ClientModel(path, about))

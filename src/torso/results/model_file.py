@@ -19,6 +19,7 @@ from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.nets.given import forget_model, register_model
+from torso.reading import parse_json
 from torso.results.checkpoint import check_fits, replace_file
 
 _SIDE = 4096  # pixels: a small network may look at large images
@@ -105,7 +106,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
     tree: dict[str, Any] = {}
     for key in known:
         try:
-            tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
+            tree[key] = metadata[key] if key in _TEXTS else parse_json(metadata[key])
         except ValueError:
             raise RequestError(f"{str(path)!r}: {key} = {metadata[key]!r} in its metadata is no JSON.") from None
     if form is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
+from torso.data.keys import plain
 from torso.data.sources import arrays, cifar, folder, given, idx, made, table  # registers every source
 from torso.data.sources.base import Source, sources
 from torso.errors import RequestError, from_outside
@@ -31,7 +32,8 @@ def load(options: DataConfig, seed: int) -> Dataset:
             dataset = sources[options.source](options, seed)
     except MemoryError as error:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
-    dataset = checked(dataset, f"{where} (data.root = {options.root!r})" if options.root else where)
+    root = plain(options).root
+    dataset = checked(dataset, f"{where} (data.root = {root!r})" if root else where)
     kind = dataset.kind
     if isinstance(kind, Pixels) and (options.normalize == "statistics" or not kind.mean):
         mean, std = statistics(dataset.train.samples)
