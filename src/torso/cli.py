@@ -357,7 +357,7 @@ def _fail(text: str, status: int) -> None:
 def _watching(
     quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
 ) -> Iterator[tuple[Listener, Stop]]:
-    """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or the measure; a second one at once.
+    """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or measure; a second one at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""
     from torso.report.progress import LiveBars, PlainLines

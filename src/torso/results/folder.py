@@ -20,7 +20,7 @@ from torso.nets import Tensors
 from torso.personal.state import State
 from torso.results import checkpoint
 from torso.results.checkpoint import Checkpoint, Checkpoints, write_text, writing
-from torso.results.history import HISTORY, Line, line_of, problems, read_lines, rounds_in
+from torso.results.history import HISTORY, Line, can_go_on, line_of, problems, read_lines, rounds_in
 from torso.results.result import ANALYSES, Result
 from torso.results.seal import RESULT, SEAL, seal_text
 
@@ -197,9 +197,9 @@ class RunFolder:
     @property
     def _fingerprints(self) -> set[str]:
         """Of the config, and as it was before the run was extended: older checkpoints carry those."""
-        names = (path.stem for path in self.path.glob(_EARLIER.format("*")))
-        rounds = (name.rpartition("-")[2] for name in names)
-        shorter = (self.config.but(f"train.rounds={count}") for count in rounds if count.isdecimal() and int(count))
+        ends = (path.stem.rpartition("-")[2] for path in self.path.glob(_EARLIER.format("*")))
+        rounds = {self.extends, *(int(end) for end in ends if end.isdecimal())} - {0}
+        shorter = (self.config.but(f"train.rounds={count}") for count in rounds)
         return {fingerprint(config) for config in (self.config, *shorter)}
 
     def newest(self, model: Tensors) -> Checkpoint | None:
@@ -213,12 +213,12 @@ class RunFolder:
         if found is not None:
             self.checkpoints.resumed(found)
         done = found.state.round if found else 0
-        kept = [line.text for line in self.lines() if line.round is not None and line.round["round"] <= done]
-        write_text(self.path / HISTORY, "".join(f"{line}\n" for line in kept))
+        kept = [round for round in self.history() if round["round"] <= done]
+        write_text(self.path / HISTORY, "".join(f"{line_of(round)}\n" for round in kept))
         return found
 
     def lines(self) -> list[Line]:
-        return read_lines(self.path)
+        return read_lines(self.path, can_go_on)
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds that it tells of; what is none is left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ class Line(NamedTuple):
     """One line as it stands there: the round that it tells of, or what is wrong with it."""
 
     number: int
-    text: str
     round: dict[str, Any] | None
     wrong: str = ""
 
@@ -32,16 +31,18 @@ def line_of(round: Mapping[str, Any]) -> str:
     return f'{plain[:-1]}, "{CHECK}": "{_sum(plain)}"}}'
 
 
-def read_lines(folder: Path) -> list[Line]:
-    """All lines of a run folder's history; a killed run may have left the last one half-written."""
+def read_lines(folder: Path, whole: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> list[Line]:
+    """All lines of a run folder's history; a killed run may have left the last one half-written.
+
+    `whole`: whether a round has all that the reader needs."""
     path = folder / HISTORY
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     *texts, half = text.split("\n")
     checked = any(_CHECKED.match(each) for each in texts)  # older versions wrote no checksums
-    lines = [_line(number, each, checked) for number, each in enumerate(texts, start=1)]
+    lines = [_line(number, each, checked, whole) for number, each in enumerate(texts, start=1)]
     if not half:
         return lines
-    last = _line(len(lines) + 1, half, checked)
+    last = _line(len(lines) + 1, half, checked, whole)
     return [*lines, last if last.round is not None else last._replace(wrong=CUT)]
 
 
@@ -61,25 +62,23 @@ def problems(lines: Sequence[Line]) -> list[str]:
     return []
 
 
-def _line(number: int, text: str, checked: bool) -> Line:
+def _line(number: int, text: str, checked: bool, whole: Callable[[Mapping[str, Any]], bool]) -> Line:
     try:
         tree = parse_json(text)
     except ValueError:
-        return Line(number, text, None, "is not a round")
-    if not _is_round(tree):
-        return Line(number, text, None, "is not a round")
+        return Line(number, None, "is not a round")
+    if not isinstance(tree, dict) or type(tree.get("round")) is not int or not whole(tree):
+        return Line(number, None, "is not a round")
     found = _CHECKED.match(text)
     if found and _sum(found[1] + "}") != found[2]:
-        return Line(number, text, None, "was changed: its checksum does not match")
+        return Line(number, None, "was changed: its checksum does not match")
     if checked and not found:
-        return Line(number, text, None, "was changed: it has no checksum, and others have")
-    return Line(number, text, {key: value for key, value in tree.items() if key != CHECK})
+        return Line(number, None, "was changed: it has no checksum, and others have")
+    return Line(number, {key: value for key, value in tree.items() if key != CHECK})
 
 
-def _is_round(tree: Any) -> bool:
-    """As far as a run that goes on needs it."""
-    if not isinstance(tree, dict) or type(tree.get("round")) is not int:
-        return False
+def can_go_on(tree: Mapping[str, Any]) -> bool:
+    """Whether a round has what a run needs that goes on after it."""
     return isinstance(tree.get("seconds"), int | float) and isinstance(tree.get("analyses", {}), dict)
 
 

@@ -174,7 +174,7 @@ class Result:
         path = folder / RESULT
         for name in (RESULT, ANALYSES):
             if wrong := damage(folder, name):
-                raise RequestError(f"{str(folder / name)!r} {wrong}. {WAY_OUT}")
+                raise RequestError(f"{str(folder / name)!r} {wrong}. {WAY_OUT}.")
         try:
             tree = parse_json(path.read_text(encoding="utf-8"))
             _check_types(tree)

@@ -37,4 +37,4 @@ def damage(folder: Path, name: str) -> str:
     return f"was changed after the run had ended: its checksum is not the one in {SEAL}"
 
 
-WAY_OUT = f"Take the file from a copy of the folder, or delete {SEAL} to read it as it is."
+WAY_OUT = f"Take the file from a copy of the folder, or delete {SEAL} to read it as it is"
