@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -401,7 +402,8 @@ def writing(path: Path) -> Iterator[None]:
     except CannotWrite:
         raise
     except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        known = error.strerror if isinstance(error, OSError) else None
+        reason = known or re.sub(r"^.*I/O error: | \(os error \d+\)$", "", str(error))
         raise CannotWrite(f"{str(path)!r} cannot be written: {reason}") from None
 
 

@@ -74,7 +74,8 @@ def make(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError) -> RequestError:
-    return RequestError(f"--out {str(folder)!r} cannot be written: {error}. Give another folder.")
+    reason = error.strerror or str(error)
+    return RequestError(f"--out {str(folder)!r} cannot be written: {reason}. Give another folder.")
 
 
 @dataclass(frozen=True)
