@@ -63,7 +63,7 @@ def test_a_config_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 def test_values_of_the_command_line_follow_the_same_rules(torso: Torso) -> None:
     assert parse_value("[" * DEEP) == "[" * DEEP  # no TOML: the text itself
-    with pytest.raises(RequestError, match="--set .* holds bytes that are no UTF-8 text"):
+    with pytest.raises(RequestError, match=r"--set .* holds bytes that are no UTF-8 text"):
         assign({}, "data.root=\udcff")
     for value in ("9" * 30, "9" * 5000):
         said = torso("run", "--out", "here", sets=(f"run.seed={value}",))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Torso
-from tests.runs.samples import Heard, StopAfter, files, history_of, last_tensors, result_of, same_tensors, tiny
+from tests.runs.samples import Heard, files, history_of, last_tensors, result_of, same_tensors, tiny
 
 import torso as library
 from torso import Config, RequestError
@@ -34,10 +34,10 @@ def short(made: Path, tmp_path: Path) -> Path:
 
 def test_an_extended_run_is_the_run_of_all_its_rounds(made: Path, short: Path) -> None:
     """Stopped once more on the way, and finished by an ordinary resume."""
-    listener = StopAfter(3)
+    listener = Heard(stop_at=3)
     with pytest.raises(Stopped):
         library.run(config(4), short, resume=True, listener=listener, stop=listener.stop)
-    assert listener.note.startswith("continuing after round 2, from ")
+    assert listener.notes == ["the finished run of 2 rounds goes on to round 4"]
     assert library.run(Config.load(short / "config.toml"), short, resume=True).rounds == 4
     assert result_of(short) == result_of(made / "long")
     assert history_of(short) == history_of(made / "long")

@@ -1,4 +1,4 @@
-"""What a finished run leaves is sealed, and each line of a history has a checksum: what was changed is named, not told."""
+"""What a finished run leaves is sealed, and each line of a history has a checksum: what was changed is named."""
 
 from __future__ import annotations
 

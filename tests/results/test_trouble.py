@@ -20,7 +20,7 @@ from torso.errors import CannotWrite
 from torso.report.progress import PlainLines
 from torso.runs.events import Listener
 
-TINY = ("data.clients=4", "train.rounds=3", "train.fraction=0.5", "run.checkpoint_every=1", "measure.names=initial")
+TINY = ("data.clients=10", "train.rounds=3", "run.checkpoint_every=1", "measure.names=initial")
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def test_a_source_of_somebodys_own_reads_what_it_reads(monkeypatch: pytest.Monke
 
     monkeypatch.setitem(sources, "curious", curious)
     monkeypatch.setitem(sources, "shy", shy)
-    monkeypatch.setitem(partitions, "mine", lambda *asked: partitions["iid"](*asked))
+    monkeypatch.setitem(partitions, "mine", partitions["iid"])
     read = set[str]()
     curious(noting(Config().data.model_copy(update={"source": "curious"}), read), 0)
     assert unread(Config().data.model_copy(update={"root": "x"}), read) == []  # another process may have read anything

@@ -178,18 +178,23 @@ class Result:
         try:
             tree = parse_json(path.read_text(encoding="utf-8"))
             _check_types(tree)
-            analysed = folder / ANALYSES
             found = {
                 **{key: value for key, value in tree.items() if key in _IN_JSON},
                 "accuracy": {name: Accuracy.from_json(found) for name, found in tree["accuracy"].items()},
                 "cost": Cost(**tree["cost"]),
                 "malicious": tuple(tree.get("malicious", ())),
                 "names": tuple(tree.get("names", ())),
-                "analyses": parse_json(analysed.read_text(encoding="utf-8")) if analysed.exists() else {},
             }
-            return cls(**found, folder=folder)
+            return cls(**{**found, "analyses": _read_analyses(folder / ANALYSES), "folder": folder})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RequestError(f"{str(path)!r} is not the result of a run: {error}. Give another folder.") from None
+
+
+def _read_analyses(path: Path) -> Any:
+    try:
+        return parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{str(path)!r} cannot be read: {error}. Delete it to do without.") from None
 
 
 _IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
