@@ -40,9 +40,9 @@ def test_json_that_can_be_used_is_read() -> None:
     ("text", "said"),
     [
         ("a = " + "[" * DEEP + "]" * DEEP, "nested too deeply"),
-        (f"[run]\nseed = {'9' * 400}", "more than 64 bits"),
+        (f"[run]\nseed = {'9' * 400}", "more than 30 digits"),
         (f"a = {'9' * 5000}", "digits"),
-        ("a = [{b = 9223372036854775808}]", "more than 64 bits"),
+        ("a = [{b = 1" + "0" * 30 + "}]", "more than 30 digits"),
         ('a = "\\ud800"', "Escaped character"),
     ],
 )
@@ -65,7 +65,7 @@ def test_values_of_the_command_line_follow_the_same_rules(torso: Torso) -> None:
     assert parse_value("[" * DEEP) == "[" * DEEP  # no TOML: the text itself
     with pytest.raises(RequestError, match=r"--set .* holds bytes that are no UTF-8 text"):
         assign({}, "data.root=\udcff")
-    for value in ("9" * 30, "9" * 5000):
+    for value in ("9" * 40, "9" * 5000):
         said = torso("run", "--out", "here", sets=(f"run.seed={value}",))
         assert said.status == 2
         assert said.err.startswith("torso: run.seed = '999")

@@ -6,8 +6,7 @@ import json
 import tomllib
 from typing import Any
 
-_DIGITS = 30  # of a whole number in JSON: more than any count of ours has
-_WIDEST = 2**63  # of a whole number in TOML, as its standard says
+_DIGITS = 30  # of a whole number: more than any count of ours has
 _BOM = "\ufeff"  # some editors begin a file with it
 
 
@@ -62,5 +61,5 @@ def _check_widths(tree: Any) -> None:
             left += node.values()
         elif isinstance(node, list):
             left += node
-        elif isinstance(node, int) and not -_WIDEST <= node < _WIDEST:
-            raise ValueError("it holds a whole number of more than 64 bits")
+        elif isinstance(node, int) and abs(node) >= 10**_DIGITS:
+            raise ValueError(f"it holds a number of more than {_DIGITS} digits")
