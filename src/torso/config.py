@@ -39,6 +39,8 @@ def _split(value: Any) -> Any:
 
 def _split_numbers(value: Any) -> Any:
     pieces = _split(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
+    if not isinstance(pieces, list | tuple):
+        return pieces
     return [int(piece) if isinstance(piece, str) and piece.isdecimal() else piece for piece in pieces]
 
 
