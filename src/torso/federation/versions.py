@@ -68,7 +68,7 @@ class Versions:
             write_text(path.with_suffix(".json"), json.dumps(note))
         except (OSError, SafetensorError) as error:
             self._drop(round)
-            raise RequestError(f"{str(self.folder)!r} cannot be written: {error}. Make room there") from None
+            raise RequestError(f"{error}. Make room there") from None
 
     def tidy(self, wanted: Collection[int]) -> None:
         """Drop what did not count, and what nobody will go back to."""

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 
 from torso import nets
 from torso.data.inputs import Pixels, Tokens
-from torso.errors import RequestError, TorsoError
+from torso.errors import CannotWrite, RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.nets.given import forget_model, register_model
 from torso.reading import parse_json
-from torso.results.checkpoint import check_fits, replace_file
+from torso.results.checkpoint import check_fits, replace_file, writing
 
 _SIDE = 4096  # pixels: a small network may look at large images
 _FORM = "2"  # of the metadata for samples that are no images; those of images have no form, as all had before it
@@ -40,10 +40,11 @@ def save_model(net: Network, path: str | Path) -> Path:
         raise RequestError(f"{str(path)!r} does not end in {SUFFIX}. Example: {path.with_suffix(SUFFIX)}")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, lambda temporary: save_file(tensors, temporary, _metadata(card)))
-    except OSError as error:
-        raise RequestError(f"{str(path)!r} cannot be written: {error}") from None
+    except CannotWrite as error:
+        raise RequestError(str(error)) from None
     return path
 
 
