@@ -92,7 +92,7 @@ def one_sample_less(held: Arrays) -> None:
         (labels_rotated, r"client 0: its training samples or labels are others; client 1: .*; and 1 more\. Give"),
         (
             one_pixel,
-            r"client 2: its test samples or labels are others\. Give the same data, or accept others with --acc",
+            r"client 2: its test samples or labels are others\. Give the same data, or accept others with ",
         ),
         (one_sample_less, r"client 1: it had 30 training samples, and has 29\. Give"),
     ],
@@ -123,7 +123,9 @@ def test_the_command_line_refuses_and_accepts(torso: Torso, place: Path) -> None
     assert said.status == 2
     assert "the data are not those that the run in 'done' began with: client 0" in said.err
     assert not Path("models").exists()
-    assert torso("run", "--out", "half", "--resume").status == 2
+    said = torso("run", "--out", "half", "--resume")
+    assert said.status == 2
+    assert "or accept others with torso run --out half --resume --accept-changed-data (accept_changed_data" in said.err
     assert torso("export", "done", "--client", "3", "--out", "models", "--accept-changed-data").status == 0
 
 

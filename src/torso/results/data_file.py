@@ -14,7 +14,7 @@ from torso.reading import parse_json
 from torso.results.checkpoint import write_text
 
 DATA = "data.json"
-ACCEPT = "--accept-changed-data (accept_changed_data=True in Python)"
+ACCEPT = "--accept-changed-data"
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ def note_data(folder: Path, config: Config, federation: Federation) -> None:
         now.write(folder)
 
 
-def check_data(folder: Path, federation: Federation, *, accept: bool = False) -> str:
-    """Refuse data that are not those of the run in the folder. Where they are accepted: what differs, in words."""
+def check_data(folder: Path, federation: Federation, *, accept: bool = False, how: str = ACCEPT) -> str:
+    """Refuse data that are not those of the run in the folder; `how` says what accepts them. Where they are accepted:
+    what differs, in words."""
     before = DataFile.read(folder)
     if before is None:
         return ""
@@ -60,7 +61,7 @@ def check_data(folder: Path, federation: Federation, *, accept: bool = False) ->
     if changed and not accept:
         raise ChangedData(
             f"the data are not those that the run in {str(folder)!r} began with: {changed}. "
-            f"Give the same data, or accept others with {ACCEPT}."
+            f"Give the same data, or accept others with {how} (accept_changed_data=True in Python)."
         )
     return changed
 

@@ -19,7 +19,7 @@ from torso.measure import Accuracy, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.personal.state import State
 from torso.results.checkpoint import rounds_of
-from torso.results.data_file import check_data, note_data, where_data_were
+from torso.results.data_file import ACCEPT, check_data, note_data, where_data_were
 from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
 from torso.runs.analyses import scene_of, watch_round
@@ -84,7 +84,10 @@ def run(
         return Result.read(folder.path)
     if federation is None:
         federation = data_of(where_data_were(folder.path, config) if folder and resume else config)
-    changed = check_data(folder.path, federation, accept=accept_changed_data) if folder and resume else ""
+    changed = ""
+    if folder and resume:
+        how = f"torso run --out {shlex.quote(str(folder.path))} --resume {ACCEPT}"
+        changed = check_data(folder.path, federation, accept=accept_changed_data, how=how)
     job = simulate(config, federation)
     make = engine or engines[config.run.engine]
     with make(job.net, job.federation, config.run) as place:
