@@ -44,6 +44,9 @@ def add_to(app: typer.Typer) -> None:
             Path | None,
             typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run."),
         ] = None,
+        accept_changed_data: Annotated[
+            bool, typer.Option("--accept-changed-data", help="Make models though the data are not those of the run.")
+        ] = False,
         device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
         formats: Annotated[
             list[str],
@@ -86,7 +89,7 @@ def add_to(app: typer.Typer) -> None:
         if epochs is not None and new is None:
             raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
         samples = read_samples(new) if new else None
-        result = load(folder, data_root=data_root, device=device)
+        result = load(folder, data_root=data_root, device=device, accept_changed_data=accept_changed_data)
         exported = write(
             result,
             out,

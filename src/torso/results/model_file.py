@@ -17,13 +17,14 @@ from safetensors.torch import save
 
 from torso import nets
 from torso.data.inputs import Pixels, Tokens
-from torso.errors import RequestError, TorsoError
+from torso.errors import CannotWrite, RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.nets.given import forget_model, register_model
+from torso.reading import parse_json
 from torso.results import onnx_file, program_file
-from torso.results.checkpoint import check_fits, replace_file
+from torso.results.checkpoint import check_fits, replace_file, writing
 from torso.results.portable import Preprocessing, card_of
 
 _SIDE = 4096  # pixels: a small network may look at large images
@@ -49,7 +50,8 @@ def save_model(
             f"{str(path)!r} does not end in {SUFFIX}, .onnx or .pt2. Example: {path.with_suffix(SUFFIX)}"
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == onnx_file.SUFFIX:
             onnx_file.write_onnx(net, path, preprocessing, opset)
         elif path.suffix == program_file.SUFFIX:
@@ -57,8 +59,8 @@ def save_model(
         else:
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
             replace_file(path, lambda temporary: temporary.write_bytes(_file(tensors, _metadata(card))))
-    except OSError as error:
-        raise RequestError(f"{str(path)!r} cannot be written: {error}") from None
+    except CannotWrite as error:
+        raise RequestError(str(error)) from None
     return path
 
 
@@ -136,7 +138,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
     tree: dict[str, Any] = {}
     for key in known & metadata.keys():
         try:
-            tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
+            tree[key] = metadata[key] if key in _TEXTS else parse_json(metadata[key])
         except ValueError:
             raise RequestError(f"{str(path)!r}: {key} = {metadata[key]!r} in its metadata is no JSON.") from None
     if form is None:
