@@ -65,7 +65,7 @@ _PAGE = """# Models of {method} on {dataset}
 {takes}
 
 The output is logits of {classes} classes: {names}.
-They are [n, {classes}], in this order. The class with the largest one is the answer, and their softmax are probabilities.
+They are [n, {classes}], in this order. The class with the largest one is the answer. Their softmax are probabilities.
 {statistics}
 ## The network
 
