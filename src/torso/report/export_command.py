@@ -24,8 +24,7 @@ def add_to(app: typer.Typer) -> None:
         folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
         out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
         clients: Annotated[
-            str,
-            typer.Option("--clients", "--client", help="Whose personal models: all, or names or numbers such as 0,3."),
+            str, typer.Option("--clients", "--client", help="Whose personal models: all, names, or numbers (0,3).")
         ] = "",
         generic: Annotated[
             bool, typer.Option("--generic", help="The generic model; alone where nothing is said.")

@@ -34,6 +34,8 @@ FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": prog
 """The formats of models by name, with how their files end."""
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
 
+_NEWER = {"class_names", "calibrated"}  # in the metadata where there is something to tell; older files have none
+
 
 def save_model(
     net: Network, path: str | Path, *, preprocessing: Preprocessing = "inside", opset: int | None = None
@@ -107,7 +109,8 @@ def _metadata(card: Card) -> dict[str, str]:
         tree |= {"image": card.input.shape, "mean": card.input.mean, "std": card.input.std}
     else:
         tree["form"] = _FORM
-    return {key: value if key in _TEXTS else json.dumps(value) for key, value in tree.items()}
+    told = {key: value for key, value in tree.items() if value or key not in _NEWER}
+    return {key: value if key in _TEXTS else json.dumps(value) for key, value in told.items()}
 
 
 def _read(path: Path) -> tuple[Card, Tensors]:
@@ -130,7 +133,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
         known = known - {"input"} | {"image", "mean", "std"}
     elif form != _FORM:
         raise RequestError(f"{str(path)!r}: form = {form} in its metadata. Expected: {_FORM}; is it of a newer torso?")
-    missing = sorted(known - metadata.keys() - {"class_names", "calibrated"})  # files of before these were kept
+    missing = sorted(known - metadata.keys() - _NEWER)
     if missing:
         raise RequestError(
             f"{str(path)!r} is no model that torso export wrote: its metadata lack {', '.join(missing)}."
