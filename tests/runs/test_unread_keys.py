@@ -61,7 +61,6 @@ def test_keys_that_are_read_are_not_told(sets: tuple[str, ...]) -> None:
         ("measure.during=generic", "measure.every = 0"),
         ("measure.analyses_every=3", "measure.analyses names none that is taken of rounds"),
         ("data.meta_per_class=3", "method 'fedavg' uses no samples of the server"),
-        ("run.ray.workers=3", "run.engine = 'auto'"),
         ("run.flower.deadline=3", "run.engine = 'auto'"),
     ],
 )

@@ -35,8 +35,8 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield "measure.analyses_every", "measure.analyses names none that is taken of rounds", bool(of_rounds)
     uses_meta = any(stage.uses_meta for stage in plan)
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
-    for section in ("ray", "flower"):
-        yield f"run.{section}", f"run.engine = {run.engine!r}", run.engine == section
+    # not run.ray: a cluster does whole runs with run.engine = auto in its workers
+    yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"
 
 
 def _decays(stage: Stage) -> bool:
