@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
 from torso.report import export_command, federation_command
+from torso.report.help_pages import plain_help
+from torso.report.run_request import run_request
+from torso.report.starting import starting
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -42,7 +46,14 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest
 
 @app.command()
 def run(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Left out: the defaults.")] = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD | CONFIG.toml",
+            help="A method, a config file, or both. A word that names an existing file is the file. Left out: fedavg on "
+            "scikit-learn's digits.",
+        ),
+    ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
     resume: Resume = False,
@@ -51,13 +62,17 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run one experiment and print its result."""
-    load_plugins(plugin)
-    from torso.config import Config
-    from torso.report.printing import print_results
-    from torso.results.folder import own_folder
-    from torso.runs import run as runs
+    """Run one experiment and print its result.
 
+    Examples: torso run fedbabu; torso run mine.toml --set train.rounds=50; torso run --out runs/mine --resume"""
+    with starting(quiet):
+        load_plugins(plugin)
+        from torso.config import Config
+        from torso.report.printing import print_results
+        from torso.results.folder import own_folder
+        from torso.runs import run as runs
+
+    config, sets = run_request(what or [], sets, _note)
     if resume and out is None:
         raise RequestError("--resume needs --out, the folder of the run to continue.")
     if resume and config is None and out is not None:
@@ -72,7 +87,9 @@ def run(
         try:
             result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
         except runs.Stopped as stopped:
-            raise runs.Stopped(" ".join([str(stopped), *(f"--plugin {name}" for name in plugin)])) from None
+            raise runs.Stopped(
+                " ".join([str(stopped), *(f"--plugin {shlex.quote(name)}" for name in plugin)])
+            ) from None
     print_results([result], as_json, result.as_json())
     raise typer.Exit(0 if result.ok else 1)
 
@@ -100,12 +117,13 @@ def compare(
     """Run several methods on the same clients, initial weights and participants, and print one table.
 
     Given folders instead of methods (runs/compare-1, ./mine), read the runs in them and run nothing."""
-    load_plugins(plugin)
-    from torso.methods import methods as known
-    from torso.parallel.compare import compare as run_all
-    from torso.report.comparison import compare_folders
-    from torso.report.printing import print_comparison, print_differences, print_results
-    from torso.results.folder import own_folder
+    with starting(quiet):
+        load_plugins(plugin)
+        from torso.methods import methods as known
+        from torso.parallel.compare import compare as run_all
+        from torso.report.comparison import compare_folders
+        from torso.report.printing import print_comparison, print_differences, print_results
+        from torso.results.folder import own_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
         print_comparison(compare_folders(methods, baseline), as_json)
@@ -150,7 +168,7 @@ def report(
         print(json.dumps({"page": str(out), **as_data(comparison)}))
         return
     for note in comparison.notes():
-        Console(stderr=True).print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        _note(note)
     size, count = out.stat().st_size / 1e6, len(comparison.runs)
     print(f"{out}: {count} run{'' if count == 1 else 's'}, {size:.2f} MB. Open it in a browser.")
 
@@ -195,26 +213,24 @@ app.add_typer(_methods, name="methods")
 
 
 @_methods.callback(invoke_without_command=True)
-def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List the methods: where each comes from, how it differs from FedAvg, what travels, what a client keeps."""
-    load_plugins(plugin)
+def methods(
+    context: typer.Context,
+    plugin: Plugins = [],  # noqa: B006
+    long: Annotated[bool, typer.Option("--long", help="Also: what differs from FedAvg, travels, is kept.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the methods, one line each, grouped by paper; or show the rules of one."""
+    with starting():
+        load_plugins(plugin)
+        from torso.report.methods_list import print_methods
     if context.invoked_subcommand is not None:
         return
-    from torso.report.lists import list_methods
-    from torso.report.printing import print_list
+    if as_json:
+        from torso.report.lists import list_methods
 
-    rows = list_methods()
-    if not as_json:  # a terminal has no room for all of it: --json and `methods show` do
-        rows = [
-            {
-                **{k: row[k] for k in ("name", "differs_from_fedavg", "travels", "client_keeps")},
-                "kB_down/up": f"{row['bytes_down'] / 1000:.0f}/{row['bytes_up'] / 1000:.0f}",
-            }
-            for row in rows
-        ]
-    print_list(rows, as_json)
-    if not as_json:
-        print("kB: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
+        print(json.dumps(list_methods()))
+        return
+    print_methods(long)
 
 
 @_methods.command("show")
@@ -375,6 +391,10 @@ def _watching(
         signal.signal(signal.SIGINT, before)
 
 
+def _note(text: str) -> None:
+    Console(stderr=True).print(f"note: {text}", soft_wrap=True, highlight=False, markup=False)
+
+
 def _escape(text: str) -> str:
     from rich.markup import escape
 
@@ -384,3 +404,4 @@ def _escape(text: str) -> str:
 export_command.add_to(app)
 federation_command.add_to(app, _watching)
 papers.add_to(app, _watching)
+plain_help(app)

@@ -347,15 +347,22 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
     the answer is `sys.maxsize`: any batch will do.
     """
-    bare = skeleton(net).to("meta").eval()
+    bare = skeleton(net).eval()
+    norms = [module for module in bare.modules() if isinstance(module, _BatchNorm)]
     sizes: list[int] = []
 
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         sizes.append(args[0].shape[2:].numel())
 
-    for module in bare.modules():
-        if isinstance(module, _BatchNorm):
-            module.register_forward_pre_hook(record)
-    with torch.no_grad():
-        bare(as_input(input).example(2, torch.device("meta"))[None], stacked=True)
+    for module in norms:
+        module.register_forward_pre_hook(record)
+    if norms:
+        with torch.no_grad():
+            apply(bare, zeros_like(bare), as_input(input).example(2)[None])
     return min(sizes, default=sys.maxsize)
+
+
+def zeros_like(net: Network) -> Tensors:
+    """Tensors of one client [1, *] with nothing in them, on the CPU: for a look at shapes. (The device `meta` has no
+    content either, but the first use of it loads torch's compiler, which takes a second.)"""
+    return {name: torch.zeros(1, *tensor.shape, dtype=tensor.dtype) for name, tensor in net.state_dict().items()}

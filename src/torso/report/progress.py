@@ -103,16 +103,24 @@ class LiveBars(Listener):
         )
         self.task = TaskID(0)
         self.last = ""
+        self.waiting: list[TaskID] = []  # shown until the first run begins; one list for all displays beside this one
 
     def __enter__(self) -> LiveBars:
         self.progress.start()
+        self.waiting.append(self.progress.add_task("reading data", total=None, news=""))
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._wait_no_more()
         self.progress.stop()
+
+    def _wait_no_more(self) -> None:
+        while self.waiting:
+            self.progress.remove_task(self.waiting.pop())
 
     def begin(self, begin: Begin) -> None:
         self.last = ""
+        self._wait_no_more()
         self.task = self.progress.add_task(
             f"{begin.method} seed {begin.seed}", total=begin.rounds, completed=begin.done, news=escape(begin.note)
         )
