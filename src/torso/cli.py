@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Federated learning that shares the body of a network and treats the head as personal.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -50,8 +49,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="METHOD | CONFIG.toml",
-            help="A method, a config file, or both. A word that names an existing file is the file. Left out: fedavg on "
-            "scikit-learn's digits.",
+            help="A method, a config file, or both. A word that names an existing file is the file. Left out: fedavg "
+            "on scikit-learn's digits.",
         ),
     ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
@@ -344,7 +343,7 @@ def _root(
 def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
     try:
-        app()
+        app(prog_name="torso")  # also under `python -m torso`
     except TorsoError as error:
         Console(stderr=True).print(
             f"[bold red]torso:[/bold red] {_escape(str(error))}", soft_wrap=True, highlight=False
