@@ -183,11 +183,16 @@ def plot(
     height: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: in proportion.")] = None,
     dpi: Annotated[int, typer.Option(help="Dots per inch of a file of pixels.")] = 300,
     title: Annotated[bool, typer.Option("--title", help="Write the chart's title over it.")] = False,
+    labels: Annotated[
+        list[str], typer.Option(metavar="NAME=TEXT", help="Call a method otherwise in the figure; may be repeated.")
+    ] = [],  # noqa: B006
 ) -> None:
     """Write one chart as a figure for a paper; needs matplotlib. In Python torso.plot gives the figure itself."""
-    from torso.report.plots import write_plot
+    with starting():
+        from torso.report.plots import write_plot
 
-    chart = write_plot(runs, kind, out, of, baseline=baseline, width=width, height=height, dpi=dpi, title=title)
+    size = {"width": width, "height": height}
+    chart = write_plot(runs, kind, out, of, baseline=baseline, dpi=dpi, title=title, labels=labels, **size)
     print(f"{out}: {chart.title}. {chart.note}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,22 @@ def compare_records(records: Sequence[Record], baseline: str | None = None) -> C
 
 def compare_folders(paths: Iterable[str | Path], baseline: str | None = None) -> Comparison:
     return compare_records([read(folder) for folder in find(paths)], baseline)
+
+
+def relabelled(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
+    """With other words for some entries, by their label or by a method that only one of them has."""
+    known = [entry.label for entry in comparison.entries]
+    methods = [entry.runs[0].method for entry in comparison.entries]
+    for name in labels:
+        if name not in known and methods.count(name) != 1:
+            raise RequestError(
+                f"--labels {name!r} is not among the runs{did_you_mean(name, known)} Accepted: {', '.join(known)}"
+            )
+    entries = tuple(
+        replace(entry, label=labels.get(entry.label, labels.get(method, entry.label)))
+        for entry, method in zip(comparison.entries, methods, strict=True)
+    )
+    return Comparison(entries, entries[comparison.entries.index(comparison.baseline)])
 
 
 def _baseline(entries: Sequence[Entry], asked: str | None) -> Entry:
