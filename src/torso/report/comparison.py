@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torso.errors import RequestError, did_you_mean
-from torso.report.records import Record, Scores, find, read
+from torso.report.records import Record, Scores, find, names_apart, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
 _HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed", "ray"}  # of [run]: how, not what
@@ -203,8 +203,9 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
         keys = differing_keys(alike)[:2]
         mine = flat(record.config)
         labels.append(f"{record.method} ({', '.join(f'{key}={mine.get(key)}' for key in keys) or record.name})")
+    names = names_apart([record.folder for record in firsts])
     return [
-        label if labels.count(label) == 1 else f"{label} [{r.name}]" for label, r in zip(labels, firsts, strict=True)
+        label if labels.count(label) == 1 else f"{label} [{name}]" for label, name in zip(labels, names, strict=True)
     ]
 
 
