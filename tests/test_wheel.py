@@ -23,7 +23,8 @@ from pathlib import Path
 import torso
 from torso.papers.tables.published import names
 result = torso.run({"method": "fedbabu", "data": {"clients": 10}, "train": {"rounds": 1}}, "run")
-loaded = [name for name in ("torch._dynamo", "sklearn", "scipy", "pandas", "matplotlib", "ray", "flwr") if name in sys.modules]
+heavy = ("torch._dynamo", "sklearn", "scipy", "pandas", "matplotlib", "ray", "flwr")
+loaded = [name for name in heavy if name in sys.modules]
 from torso.report.write import report
 report(["run"], Path("page.html"), None, "")
 print(json.dumps({"file": torso.__file__, "status": result.status, "loaded": loaded, "tables": len(names())}))

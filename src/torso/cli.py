@@ -365,8 +365,8 @@ def _watching(
     """Progress on the error stream, and Ctrl-C that stops after the round or the measure; a second one stops at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""
-    from torso.report.progress import LiveBars, PlainLines
     from torso.runs.events import Listener, Stop
+    from torso.runs.progress import LiveBars, PlainLines
 
     console, stop = Console(stderr=True), Stop()
     bars_of, lines_of = shown or (LiveBars, PlainLines)
