@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from torso.data.inputs import Input, as_input
-from torso.nets.network import Network, apply, skeleton, zeros_like
+from torso.nets.network import Network, apply, hollow
 
 _counted: WeakKeyDictionary[Network, dict[tuple[tuple[int, ...], frozenset[str]], int]] = WeakKeyDictionary()
 
@@ -70,8 +70,7 @@ def unreached(net: Network, input: Input, learning: Iterable[str]) -> tuple[str,
 
 def _there_and_back(net: Network, input: Input, batch: int, learning: Iterable[str]) -> dict[str, Tensor | None]:
     """One client's forward pass, all weights zero, and back to the parameters that learn."""
-    bare = skeleton(net).eval()
-    tensors = zeros_like(bare)
+    bare, tensors = hollow(net)
     leaves = {name: tensors[name].requires_grad_() for name in sorted(learning)}
     said = apply(bare, tensors, input.example(batch)[None])
     total = said.logits.sum() if said.personal is None else said.logits.sum() + said.personal.sum()

@@ -347,7 +347,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
     the answer is `sys.maxsize`: any batch will do.
     """
-    bare = skeleton(net).eval()
+    bare, zeros = hollow(net)
     norms = [module for module in bare.modules() if isinstance(module, _BatchNorm)]
     sizes: list[int] = []
 
@@ -358,11 +358,16 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
         module.register_forward_pre_hook(record)
     if norms:
         with torch.no_grad():
-            apply(bare, zeros_like(bare), as_input(input).example(2)[None])
+            apply(bare, zeros, as_input(input).example(2)[None])
     return min(sizes, default=sys.maxsize)
 
 
-def zeros_like(net: Network) -> Tensors:
-    """Tensors of one client [1, *] with nothing in them, on the CPU: for a look at shapes. (The device `meta` has no
-    content either, but the first use of it loads torch's compiler, which takes a second.)"""
-    return {name: torch.zeros(1, *tensor.shape, dtype=tensor.dtype) for name, tensor in net.state_dict().items()}
+def hollow(net: Network) -> tuple[Network, Tensors]:
+    """A copy for evaluation and tensors of one client [1, *], all zero, on the CPU: for a look at shapes. (The device
+    `meta` has no content either, but its first use loads torch's compiler, which takes a second.)"""
+    bare = skeleton(net).eval()
+    for module in bare.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if not buffer.is_meta:  # outside the state_dict
+                module._buffers[name] = buffer.cpu()
+    return bare, {name: torch.zeros(1, *t.shape, dtype=t.dtype) for name, t in bare.state_dict().items()}

@@ -27,8 +27,8 @@ class Begin:
 class Listener:
     """Hears how a run goes. This one does nothing: derive a class from it and override what you want to hear.
 
-    A run calls `begin` once, `round` after every round, `measuring` before the last measurement, and `end` once. The run
-    waits for each call, and an error in one ends the run.
+    A run calls `begin` once, `round` after every round, `measuring` before the last measurement, and `end` once. It
+    waits for each call; an error in one ends the run.
 
         class Losses(torso.Listener):
             def round(self, round, seconds, accuracy):
