@@ -32,11 +32,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. train.lr=0.05.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the config, such as train.lr=0.05.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Baseline = Annotated[
-    str | None, typer.Option(metavar="METHOD", help="What differences are taken to; default: fedavg, else the first.")
+    str | None, typer.Option(metavar="METHOD", help="Compare the others with it; default: fedavg, else the first.")
 ]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard under the run folder.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders that hold some.")]
@@ -157,7 +159,7 @@ def report(
     baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page that shows and compares runs; it needs no network and no server."""
+    """Write one HTML page that shows and compares runs. It opens in a browser without a network or a server."""
     from torso.report.write import as_data
     from torso.report.write import report as write
 
@@ -175,9 +177,9 @@ def report(
 @app.command()
 def plot(
     runs: Folders,
-    kind: Annotated[str, typer.Option(help="Which chart; a wrong name lists them.")],
+    kind: Annotated[str, typer.Option(help="The chart, such as rounds or clients; an unknown name prints the list.")],
     out: Annotated[Path, typer.Option(help="File to write: .pdf, .svg, .eps, .ps, .png, .jpg, .tif or .webp.")],
-    of: Annotated[str | None, typer.Option(help="Which one, where there are several: a method or a measure.")] = None,
+    of: Annotated[str | None, typer.Option(help="Which of several charts of this kind: a method or a measure.")] = None,
     baseline: Baseline = None,
     width: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: 5.")] = None,
     height: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: in proportion.")] = None,
@@ -187,7 +189,7 @@ def plot(
         list[str], typer.Option(metavar="NAME=TEXT", help="Call a method otherwise in the figure; may be repeated.")
     ] = [],  # noqa: B006
 ) -> None:
-    """Write one chart as a figure for a paper; needs matplotlib. In Python torso.plot gives the figure itself."""
+    """Write one chart as a figure for a paper (needs the extra plot). In Python, torso.plot returns the figure."""
     with starting():
         from torso.report.plots import write_plot
 
@@ -199,9 +201,9 @@ def plot(
 @app.command()
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or where runs are made.")] = Path("runs"),
-    port: Annotated[int, typer.Option(help="0: any free one.")] = 8642,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 takes any free one.")] = 8642,
 ) -> None:
-    """Follow runs on a local page while they train; ends with Ctrl-C."""
+    """Follow runs on a local page while they train; Ctrl-C ends it."""
     from torso.report.watch import serve
 
     with serve(folder, port) as server:
@@ -278,7 +280,7 @@ def datasets(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
 
 @app.command()
 def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List the ways to deal data to clients."""
+    """List the ways to split data among clients."""
     load_plugins(plugin)
     from torso.data import partitions as known
     from torso.report.lists import list_registry
@@ -289,7 +291,7 @@ def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B0
 
 @app.command()
 def attacks(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List what malicious clients can do."""
+    """List the attacks that malicious clients can make."""
     load_plugins(plugin)
     from torso.report.lists import list_attacks
     from torso.report.printing import print_list
@@ -310,7 +312,7 @@ def bench_engine(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Training steps of stacked clients, in images per second, beside one by one and one large model."""
+    """Measure training steps of stacked clients in images per second, beside clients one by one and one large model."""
     from torso.engine.bench import measure_engine
     from torso.report.printing import print_list
     from torso.runs.job import device_named
