@@ -33,11 +33,11 @@ def step_flops(net: Network, input: Input | tuple[int, int, int], batch: int, le
     return batch * known[asked]
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the operations of what is computed below it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     @classmethod

@@ -96,12 +96,13 @@ def _chosen(
         )
     paths = [folders] if isinstance(folders, str | Path) else folders
     comparison = compare_folders([Path(path) for path in paths], baseline)
-    names = [name for entry in comparison.entries for name in (entry.label, entry.runs[0].method)]
-    named = labels if isinstance(labels, Mapping) else _labels_of(labels, names)
+    known = [name for entry in comparison.entries for name in (entry.label, entry.runs[0].method)]
+    named = labels if isinstance(labels, Mapping) else _labels_of(labels, known)
     found = KINDS[kind].make(relabelled(comparison, named))
     if not found:
         raise RequestError(f"--kind {kind}: these runs hold nothing for it ({KINDS[kind].about.rstrip('.')}).")
-    chosen = [chart for chart in found if of in (None, chart.of)]
+    wanted = None if of is None else named.get(of, of)
+    chosen = [chart for chart in found if wanted in (None, chart.of)]
     names = ", ".join(chart.of for chart in found)
     if not chosen:
         raise RequestError(f"--of {of!r}: there is no such {kind} chart. Accepted: {names}")
