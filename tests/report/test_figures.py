@@ -205,6 +205,7 @@ def test_methods_can_be_called_otherwise(full_runs: Path, tmp_path: Path) -> Non
     said = (tmp_path / "x.svg").read_text()
     assert "FedAvg (lr=0.1)" in said
     assert ">mine<" in said
+    write_plot([full_runs], "tsne", tmp_path / "t.svg", of="fedper", labels=["fedper=mine"])
     for wrong, why in (
         ("fedavvg=x", "--labels 'fedavvg' is not among the runs; did you mean"),
         ("fedavg", "NAME=TEXT"),
