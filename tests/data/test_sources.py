@@ -292,3 +292,14 @@ def test_images_of_different_sizes_are_resized_once(tmp_path: Path) -> None:
     assert np.abs(dataset.test.samples[-1, 1:-1, 1:-1].astype(int) - 100).max() <= 2
     with pytest.raises(RequestError, match=r"Expected: one size for all images, or data.size, such as 64"):
         load(options(source="folder", root=str(tmp_path)), 0)
+
+
+def test_digits_are_those_that_scikit_learn_loads() -> None:
+    """They are read from its file, since the import takes a second."""
+    from sklearn.datasets import load_digits
+
+    from torso.data.sources.made import _digits_of_sklearn
+
+    raw, (pixels, labels) = load_digits(), _digits_of_sklearn()
+    assert np.array_equal(raw.data, pixels)
+    assert np.array_equal(raw.target, labels)
