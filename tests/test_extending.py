@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,15 @@ from torch import Tensor
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
-from torso import Config, RequestError, Result, load, run
+from torso import Config, RequestError, Result, RunFailed, load, run
 from torso.cli import app
 from torso.data import build, partitions, sources
 from torso.data.batches import Batch
 from torso.engine import OneByOne
 from torso.learn.attacks import attacks
+from torso.learn.drift import Drift, Local, drifts
 from torso.learn.gradients import gradients
+from torso.learn.steps import Pupil, Step
 from torso.measure import measures
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors, bodies
@@ -41,6 +43,7 @@ from torso.runs.run import Stopped
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+EXAMPLE_MODULES = ("fedala", "fedsam", "own_methods", "own_parts")
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
@@ -50,11 +53,11 @@ def _examples() -> Iterator[None]:
     registries: tuple[Registry[Any], ...] = (methods, *AXES.values(), sources, partitions, bodies, measures, attacks)
     kept = [(registry, dict(registry)) for registry in registries]
     sys.path.insert(0, str(EXAMPLES))
-    for name in ("fedala", "own_methods", "own_parts"):
+    for name in EXAMPLE_MODULES:
         importlib.import_module(name)
     yield
     sys.path.remove(str(EXAMPLES))
-    for name in ("fedala", "own_methods", "own_parts"):
+    for name in EXAMPLE_MODULES:
         del sys.modules[name]
     for registry, before in kept:
         registry.clear()
@@ -122,6 +125,72 @@ def test_nesterov_without_memory_is_fedavg(plain: Small) -> None:
     mine = small({"name": "fedavg", "server": {"name": "nesterov", "beta": 0.0}})
     for name, tensor in plain.model.items():
         assert_close(mine.model[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+# a step
+
+
+def test_a_sharpness_aware_step_by_hand() -> None:
+    """At W = 0 client 0 has g = (∓½, 0) with ‖g‖ = √½, so at W + ρg/‖g‖ its logits are ∓ρ/√2 and p − e = ∓σ(√2·ρ)."""
+    from fedsam import SharpnessAware
+
+    rho = 0.7
+    state = tiny.play(tiny.job(methods["fedavg"].but(step=SharpnessAware(rho))))
+    s = 1 / (1 + math.exp(-math.sqrt(2) * rho))
+    w_0, w_1 = torch.tensor([[s, 0.0], [-s, 0.0]]), torch.tensor([[0.0, -s], [0.0, s]])
+    assert_close(tiny.head(state), w_0 / 4 + 3 * w_1 / 4)
+
+
+def test_sharpness_aware_clients_stacked_and_one_by_one(plain: Small) -> None:
+    """Ragged clients; ρ → 0 is FedAvg, and costs twice the passes."""
+    method = {"name": "fedavg", "step": {"name": "sam", "rho": 0.2}}
+    one, two = small(method), small(method, at_once=2)
+    close(one.model, two.model)
+    close(plain.model, small({"name": "fedavg", "step": {"name": "sam", "rho": 1e-7}}).model)
+    assert not all(torch.equal(one.model[name], tensor) for name, tensor in plain.model.items())
+
+
+# gradients of the wrong shape
+
+
+@dataclass(frozen=True)
+class Crooked(Drift):
+    """Sums over the clients, changes a name, or gives a number."""
+
+    how: str = "sum"
+
+    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+        if self.how == "sum":
+            return {n: g.sum(dim=0) for n, g in grads.items()}
+        return {"mine": grads["head.weight"]} if self.how == "name" else dict.fromkeys(grads, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("sum", "gives a gradient of 'body.blocks.0.weight' of shape [2]. Expected: [1, 2], clients first (here 1)"),
+        ("name", "gives a gradient of 'mine', which does not learn here. Expected: some of body.blocks.0.weight, head"),
+        ("number", "gives a gradient of 'body.blocks.0.weight' that is no tensor but float"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused_by_name(how: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(drifts, "crooked", Crooked)
+    with pytest.raises(RunFailed, match=re.escape(f"method.drift = 'crooked' {words}")):
+        tiny.play(tiny.job(methods["fedavg"].but(drift=Crooked(how))))
+
+
+@dataclass(frozen=True)
+class Lopsided(Step):
+    """Forgets the client dimension."""
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            pupil.move({n: g[0] for n, g in pupil.gradients(pupil.tensors, batch).items()}, batch)
+
+
+def test_so_are_those_of_a_step() -> None:
+    with pytest.raises(RunFailed, match=r"method.step = 'Lopsided' gives a gradient of .* of shape \[2\]"):
+        tiny.play(tiny.job(methods["fedavg"].but(step=Lopsided())))
 
 
 # a start, and an attack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from torso.report import (
     predict_command,
     try_command,
 )
+from torso.report.help_pages import plain_help
+from torso.report.run_request import run_request
+from torso.report.starting import starting
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -31,16 +35,17 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Federated learning that shares the body of a network and treats the head as personal.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. train.lr=0.05.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the config, such as train.lr=0.05.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Baseline = Annotated[
-    str | None, typer.Option(metavar="METHOD", help="What differences are taken to; default: fedavg, else the first.")
+    str | None, typer.Option(metavar="METHOD", help="Compare the others with it; default: fedavg, else the first.")
 ]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard under the run folder.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders that hold some.")]
@@ -49,7 +54,14 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest
 
 @app.command()
 def run(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Left out: the defaults.")] = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD | CONFIG.toml",
+            help="A method, a config file, or both. A word that names an existing file is the file. Left out: fedavg "
+            "on scikit-learn's digits.",
+        ),
+    ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
     resume: Resume = False,
@@ -61,13 +73,17 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run one experiment and print its result."""
-    load_plugins(plugin)
-    from torso.config import Config
-    from torso.report.printing import print_results
-    from torso.results.folder import own_folder
-    from torso.runs import run as runs
+    """Run one experiment and print its result.
 
+    Examples: torso run fedbabu; torso run mine.toml --set train.rounds=50; torso run --out runs/mine --resume"""
+    with starting(quiet):
+        load_plugins(plugin)
+        from torso.config import Config
+        from torso.report.printing import print_results
+        from torso.results.folder import own_folder
+        from torso.runs import run as runs
+
+    config, sets = run_request(what or [], sets, _note)
     if resume and out is None:
         raise RequestError("--resume needs --out, the folder of the run to continue.")
     if resume and config is None and out is not None:
@@ -89,7 +105,9 @@ def run(
                 accept_changed_data=accept_changed_data,
             )
         except runs.Stopped as stopped:
-            raise runs.Stopped(" ".join([str(stopped), *(f"--plugin {name}" for name in plugin)])) from None
+            raise runs.Stopped(
+                " ".join([str(stopped), *(f"--plugin {shlex.quote(name)}" for name in plugin)])
+            ) from None
     print_results([result], as_json, result.as_json())
     raise typer.Exit(0 if result.ok else 1)
 
@@ -117,12 +135,13 @@ def compare(
     """Run several methods on the same clients, initial weights and participants, and print one table.
 
     Given folders instead of methods (runs/compare-1, ./mine), read the runs in them and run nothing."""
-    load_plugins(plugin)
-    from torso.methods import methods as known
-    from torso.parallel.compare import compare as run_all
-    from torso.report.comparison import compare_folders
-    from torso.report.printing import print_comparison, print_differences, print_results
-    from torso.results.folder import own_folder
+    with starting(quiet):
+        load_plugins(plugin)
+        from torso.methods import methods as known
+        from torso.parallel.compare import compare as run_all
+        from torso.report.comparison import compare_folders
+        from torso.report.printing import print_comparison, print_differences, print_results
+        from torso.results.folder import own_folder
 
     if all(name not in known and Path(name).is_dir() for name in methods):
         print_comparison(compare_folders(methods, baseline), as_json)
@@ -157,7 +176,7 @@ def report(
     baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page that shows and compares runs; it needs no network and no server."""
+    """Write one HTML page that shows and compares runs. It opens in a browser without a network or a server."""
     from torso.report.write import as_data
     from torso.report.write import report as write
 
@@ -167,7 +186,7 @@ def report(
         print(json.dumps({"page": str(out), **as_data(comparison)}))
         return
     for note in comparison.notes():
-        Console(stderr=True).print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        _note(note)
     size, count = out.stat().st_size / 1e6, len(comparison.runs)
     print(f"{out}: {count} run{'' if count == 1 else 's'}, {size:.2f} MB. Open it in a browser.")
 
@@ -175,28 +194,33 @@ def report(
 @app.command()
 def plot(
     runs: Folders,
-    kind: Annotated[str, typer.Option(help="Which chart; a wrong name lists them.")],
+    kind: Annotated[str, typer.Option(help="The chart, such as rounds or clients; an unknown name prints the list.")],
     out: Annotated[Path, typer.Option(help="File to write: .pdf, .svg, .eps, .ps, .png, .jpg, .tif or .webp.")],
-    of: Annotated[str | None, typer.Option(help="Which one, where there are several: a method or a measure.")] = None,
+    of: Annotated[str | None, typer.Option(help="Which of several charts of this kind: a method or a measure.")] = None,
     baseline: Baseline = None,
     width: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: 5.")] = None,
     height: Annotated[float | None, typer.Option(metavar="INCHES", help="Default: in proportion.")] = None,
     dpi: Annotated[int, typer.Option(help="Dots per inch of a file of pixels.")] = 300,
     title: Annotated[bool, typer.Option("--title", help="Write the chart's title over it.")] = False,
+    labels: Annotated[
+        list[str], typer.Option(metavar="NAME=TEXT", help="Call a method otherwise in the figure; may be repeated.")
+    ] = [],  # noqa: B006
 ) -> None:
-    """Write one chart as a figure for a paper; needs matplotlib. In Python torso.plot gives the figure itself."""
-    from torso.report.plots import write_plot
+    """Write one chart as a figure for a paper (needs the extra plot). In Python, torso.plot returns the figure."""
+    with starting():
+        from torso.report.plots import write_plot
 
-    chart = write_plot(runs, kind, out, of, baseline=baseline, width=width, height=height, dpi=dpi, title=title)
+    size = {"width": width, "height": height}
+    chart = write_plot(runs, kind, out, of, baseline=baseline, dpi=dpi, title=title, labels=labels, **size)
     print(f"{out}: {chart.title}. {chart.note}")
 
 
 @app.command()
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or where runs are made.")] = Path("runs"),
-    port: Annotated[int, typer.Option(help="0: any free one.")] = 8642,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 takes any free one.")] = 8642,
 ) -> None:
-    """Follow runs on a local page while they train; ends with Ctrl-C."""
+    """Follow runs on a local page while they train; Ctrl-C ends it."""
     from torso.report.watch import serve
 
     with serve(folder, port) as server:
@@ -212,26 +236,24 @@ app.add_typer(_methods, name="methods")
 
 
 @_methods.callback(invoke_without_command=True)
-def methods(context: typer.Context, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List the methods: where each comes from, how it differs from FedAvg, what travels, what a client keeps."""
-    load_plugins(plugin)
+def methods(
+    context: typer.Context,
+    plugin: Plugins = [],  # noqa: B006
+    long: Annotated[bool, typer.Option("--long", help="Also: what differs from FedAvg, travels, is kept.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the methods, one line each, grouped by paper; or show the rules of one."""
+    with starting():
+        load_plugins(plugin)
+        from torso.report.methods_list import print_methods
     if context.invoked_subcommand is not None:
         return
-    from torso.report.lists import list_methods
-    from torso.report.printing import print_list
+    if as_json:
+        from torso.report.lists import list_methods
 
-    rows = list_methods()
-    if not as_json:  # a terminal has no room for all of it: --json and `methods show` do
-        rows = [
-            {
-                **{k: row[k] for k in ("name", "differs_from_fedavg", "travels", "client_keeps")},
-                "kB_down/up": f"{row['bytes_down'] / 1000:.0f}/{row['bytes_up'] / 1000:.0f}",
-            }
-            for row in rows
-        ]
-    print_list(rows, as_json)
-    if not as_json:
-        print("kB: of a participant in a round, 4convNet, 10 classes. More of one: torso methods show NAME")
+        print(json.dumps(list_methods()))
+        return
+    print_methods(long)
 
 
 @_methods.command("show")
@@ -275,7 +297,7 @@ def datasets(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
 
 @app.command()
 def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List the ways to deal data to clients."""
+    """List the ways to split data among clients."""
     load_plugins(plugin)
     from torso.data import partitions as known
     from torso.report.lists import list_registry
@@ -286,7 +308,7 @@ def partitions(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B0
 
 @app.command()
 def attacks(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
-    """List what malicious clients can do."""
+    """List the attacks that malicious clients can make."""
     load_plugins(plugin)
     from torso.report.lists import list_attacks
     from torso.report.printing import print_list
@@ -307,7 +329,7 @@ def bench_engine(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Training steps of stacked clients, in images per second, beside one by one and one large model."""
+    """Measure training steps of stacked clients in images per second, beside clients one by one and one large model."""
     from torso.engine.bench import measure_engine
     from torso.report.printing import print_list
     from torso.runs.job import device_named
@@ -345,7 +367,7 @@ def _root(
 def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
     try:
-        app()
+        app(prog_name="torso")  # also under `python -m torso`
     except TorsoError as error:
         _fail(str(error), error.exit_status)
     except (OSError, UnicodeEncodeError) as error:  # a disk, or a name that is no text: not a fault of ours
@@ -367,8 +389,8 @@ def _watching(
     """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or measure; a second one at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""
-    from torso.report.progress import LiveBars, PlainLines
     from torso.runs.events import Listener, Stop
+    from torso.runs.progress import LiveBars, PlainLines
 
     console, stop = Console(stderr=True), Stop()
     bars_of, lines_of = shown or (LiveBars, PlainLines)
@@ -399,6 +421,10 @@ def _watching(
             signal.signal(number, handler)
 
 
+def _note(text: str) -> None:
+    Console(stderr=True).print(f"note: {text}", soft_wrap=True, highlight=False, markup=False)
+
+
 def _escape(text: str) -> str:
     from rich.markup import escape
 
@@ -412,3 +438,4 @@ personalize_command.add_to(app)
 try_command.add_to(app)
 federation_command.add_to(app, _watching)
 papers.add_to(app, _watching)
+plain_help(app)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -12,18 +16,70 @@ import typer
 from torso.errors import RequestError, TorsoError
 
 Plugins = Annotated[
-    list[str], typer.Option("--plugin", metavar="MODULE", help="Import a module that registers things.")
+    list[str],
+    typer.Option(
+        "--plugin", metavar="MODULE", help="Import your own code first: a module (mine) or a file (path/mine.py)."
+    ),
 ]
 
 
 def load_plugins(names: Sequence[str]) -> None:
+    """Import every plugin; whatever goes wrong in one is an error that names its file and line."""
     if names and "" not in sys.path:
         sys.path.append("")  # a plugin may lie in the current folder
     for name in names:
         try:
-            importlib.import_module(name)
+            _import(name)
         except TorsoError:
             raise
+        except SystemExit as end:
+            raise RequestError(
+                f"--plugin {name!r} calls sys.exit{_place(end)}. A plugin only registers things; put code that runs "
+                'under: if __name__ == "__main__":'
+            ) from None
         except Exception as error:  # whatever the user's module raises, say it in one line
-            what = f"{type(error).__name__}: {error}"
-            raise RequestError(f"--plugin {name!r}: {what}. Give a module (not a file) that can be imported.") from None
+            raise RequestError(_what_failed(name, error)) from None
+
+
+def _import(name: str) -> ModuleType:
+    path = Path(name)
+    if path.suffix != ".py":
+        return importlib.import_module(name)
+    if not path.is_file():
+        raise RequestError(f"--plugin {name!r}: there is no such file.")
+    if not path.stem.isidentifier():
+        raise RequestError(f"--plugin {name!r}: {path.stem!r} cannot be a module. Rename the file, as in mine.py")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # so that processes which this one starts find it, too
+    module = importlib.import_module(path.stem)
+    found = getattr(module, "__file__", None)
+    if found is None or Path(found).resolve() != path.resolve():
+        raise RequestError(
+            f"--plugin {name!r}: the name {path.stem!r} belongs to another module ({found or 'built in'}). "
+            "Rename your file."
+        )
+    return module
+
+
+def _what_failed(name: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name == name:
+        return (
+            f"--plugin {name!r}: no module of this name can be imported. Give the path of its file, as in "
+            f"path/{name}.py, or run the command in the folder of the file."
+        )
+    if isinstance(error, SyntaxError):  # the message repeats the place
+        said, where = f"{type(error).__name__}: {error.msg}", f" ({error.filename}, line {error.lineno})"
+    else:
+        said, where = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": "), _place(error)
+    return f"--plugin {name!r} cannot be imported: {said}{where}"
+
+
+def _place(error: BaseException) -> str:
+    """Where the plugin's own code stood, in brackets: the innermost line that is in no library, Torso included."""
+    paths = sysconfig.get_paths()
+    libraries = (paths["stdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).parent))
+    steps = [step for step in traceback.extract_tb(error.__traceback__) if not step.filename.startswith("<frozen")]
+    own = [step for step in steps if not step.filename.startswith(libraries)]
+    at = (own or steps)[-1:]
+    return f" ({at[0].filename}, line {at[0].lineno})" if at else ""

@@ -283,3 +283,14 @@ def test_the_real_femnist() -> None:
     dataset = load(options(source="femnist", root=str(shared("femnist_105_writers.npz").parent)), 0)
     assert (len(dataset.train), len(dataset.test)) == (14708, 1663)
     assert len(np.unique(dataset.train.writers)) == 105
+
+
+def test_digits_are_those_that_scikit_learn_loads() -> None:
+    """They are read from its file, since the import takes a second."""
+    from sklearn.datasets import load_digits
+
+    from torso.data.sources.made import _digits_of_sklearn
+
+    raw, (pixels, labels) = load_digits(), _digits_of_sklearn()
+    assert np.array_equal(raw.data, pixels)
+    assert np.array_equal(raw.target, labels)

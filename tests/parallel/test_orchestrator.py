@@ -28,9 +28,9 @@ from torso.parallel.hire import crew
 from torso.parallel.ray_crew import OnRay
 from torso.parallel.together import run_together
 from torso.personal import personals
-from torso.report.progress import LiveBars, PlainLines
 from torso.runs.events import Begin
 from torso.runs.job import device_of
+from torso.runs.progress import LiveBars, PlainLines
 from torso.runs.run import Stopped
 
 pytestmark = [pytest.mark.usefixtures("lent"), pytest.mark.xdist_group("ray")]

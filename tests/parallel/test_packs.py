@@ -26,8 +26,8 @@ from torso.learn.steps import steps
 from torso.nets import Tensors
 from torso.parallel.packs import packs
 from torso.parallel.together import run_together
-from torso.report.progress import PlainLines
 from torso.runs.events import Listener, Stop
+from torso.runs.progress import PlainLines
 from torso.runs.rounds import Round
 from torso.runs.run import Stopped
 

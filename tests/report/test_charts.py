@@ -16,6 +16,7 @@ from torso.report.charts.drawing import (
     Drawing,
     Line,
     Text,
+    fitted,
     nice,
     shortened,
     spread,
@@ -57,6 +58,9 @@ def test_text_is_measured_and_shortened() -> None:
     assert text_room("fedavg", 10) == pytest.approx(42)
     assert shortened("fedavg", 12, 100) == "fedavg"
     assert shortened("a-method-with-a-long-name", 12, 60) == "a-meth…"  # 60 / (0.7 × 12): seven letters
+    assert fitted("fedavg", 12, 100) == ("fedavg", 12)
+    assert fitted("ten-letters", 12, 77) == ("ten-letters", pytest.approx(10))  # 77 / (0.7 × 11)
+    assert fitted("a-method-with-a-long-name", 12, 56) == ("a-method-…", 8)  # no smaller: 56 / (0.7 × 8) letters
 
 
 def test_equal_values_stand_apart_and_all_are_drawn() -> None:

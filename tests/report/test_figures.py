@@ -177,6 +177,50 @@ def test_a_dollar_in_a_name_is_a_dollar() -> None:
     assert b"a$_{b$" in saved(to_figure(Plot(300, [panel])), "svg")
 
 
+@pytest.mark.parametrize("family", ["cmr10", "cmss10", "sans-serif"])
+def test_a_font_without_a_minus_sign_has_one_all_the_same(family: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Computer Modern, which matplotlib brings along, has no minus sign; matplotlib would warn and draw a box."""
+    panel = Panel(40, 30, 400, 258, (-4, -2), (-8, -6), across=Axis("points"), up=Axis("−5 to −3", 4))
+    figure = to_figure(Plot(300, [panel]), style={"font.family": family})
+    assert saved(figure, "png")
+    assert any("−" in text.get_text() for text in figure.axes[0].get_xticklabels())
+    assert [str(told.message) for told in recwarn if "Glyph" in str(told.message)] == []
+
+
+def test_a_long_name_of_a_row_is_wrapped_and_shrinks_but_is_never_cut() -> None:
+    long = "fedrod-hyper-scaffold (train.lr=0.1, train.local_epochs=10, data.shards=2, method.drift.divisor=momentum)"
+    rows = (Row(long, "s0", (("3", "s1"),)), Row("fedavg", "s1", (("5", "s1"),)))
+    panel = Panel(60, 22, 404, 70, (-5, 5), (2, 0), across=Axis("points"), rows=rows)
+    for height in (None, 1.0):
+        figure = to_figure(Plot(110, [panel]), height=height)
+        first = figure.axes[0].get_yticklabels()[0]
+        assert "".join(first.get_text().split()) == "".join(long.split())
+        check_words(figure)
+
+
+def test_methods_can_be_called_otherwise(full_runs: Path, tmp_path: Path) -> None:
+    figure = torso.plot(full_runs, "rounds", labels={"fedavg": "FedAvg (lr=0.1)"})
+    assert [line.get_label() for line in figure.axes[0].lines][:2] == ["FedAvg (lr=0.1)", "fedbabu"]
+    write_plot([full_runs], "rounds", tmp_path / "x.svg", labels=["fedavg=FedAvg (lr=0.1)", "fedper=mine"])
+    said = (tmp_path / "x.svg").read_text()
+    assert "FedAvg (lr=0.1)" in said
+    assert ">mine<" in said
+    write_plot([full_runs], "tsne", tmp_path / "t.svg", of="fedper", labels=["fedper=mine"])
+    for wrong, why in (
+        ("fedavvg=x", "--labels 'fedavvg' is not among the runs; did you mean"),
+        ("fedavg", "NAME=TEXT"),
+    ):
+        with pytest.raises(RequestError, match=why):
+            write_plot([full_runs], "rounds", tmp_path / "no.svg", labels=[wrong])
+    assert not (tmp_path / "no.svg").exists()
+
+
+def test_the_axis_of_a_cost_begins_at_nothing(full_runs: Path) -> None:
+    for kind in ("megabytes", "compute"):
+        left, right = torso.plot(full_runs, kind).axes[0].get_xlim()
+        assert left <= 0 < right
+
+
 @pytest.mark.parametrize("ending", VECTORS + PIXELS)
 def test_files_are_of_their_format_and_the_same_each_time(ending: str) -> None:
     found = [saved(to_figure(simple()), ending[1:]) for _ in range(2)]

@@ -15,10 +15,10 @@ from torso.measure import Accuracy
 from torso.methods import methods
 from torso.nets import bodies
 from torso.report.lists import axes_in_words, list_methods, list_models
-from torso.report.progress import LiveBars, PlainLines
 from torso.report.table import rows, table
 from torso.results.result import Result
 from torso.runs.events import Begin
+from torso.runs.progress import LiveBars, PlainLines
 from torso.runs.rounds import Round
 from torso.server.state import Cost
 

@@ -68,6 +68,13 @@ def test_progress_time_left_and_news(ask: Ask) -> None:
     assert all(chart["svg"].startswith("<svg") for chart in json.loads(text)["charts"])
 
 
+def test_runs_of_one_name_keep_the_folder_above_them(tmp_path: Path) -> None:
+    for folder in ("one/fedavg-seed0", "two/fedavg-seed0", "two/fedavg-seed1"):
+        write_run(tmp_path / folder)
+    state = Watcher(tmp_path).state()
+    assert [row["name"] for row in state["runs"]] == ["one/fedavg-seed0", "two/fedavg-seed0", "fedavg-seed1"]
+
+
 def test_a_run_that_has_fallen_silent_is_marked(tmp_path: Path) -> None:
     folder = training(tmp_path / "a")
     for path in folder.iterdir():

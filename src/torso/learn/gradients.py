@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torso.data.batches import Batch
-from torso.errors import RequestError
+from torso.errors import RequestError, RunFailed
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
 from torso.nets import Network, Output, Tensors, apply
+from torso.registry import Registry
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
 """(network, tensors [G, *], names, batch, objective, counts) → gradients [G, *] and summed losses [G], or of the first
@@ -40,6 +42,23 @@ def not_reached(names: Sequence[str], key: str = "method.train") -> RequestError
         f"{key} trains {shown}, which the loss does not depend on. Freeze what is not used "
         "(parameter.requires_grad_(False)), or leave it out: a part that holds it, taken away, as in all-PART"
     )
+
+
+def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: Tensors) -> None:
+    """Refuse gradients that a choice of the user's own has made if they are not of the shape of `like`: a tensor that
+    lacks the client dimension would be broadcast in silence."""
+    known = next((name for name, kind in axis.items() if kind is type(choice)), type(choice).__name__)
+    for name, grad in grads.items():
+        what = f"{axis.key} = {known!r} gives a gradient of {name!r}"
+        if name not in like:
+            raise RunFailed(f"{what}, which does not learn here. Expected: some of {', '.join(like)}")
+        if not isinstance(grad, Tensor):
+            raise RunFailed(f"{what} that is no tensor but {type(grad).__name__}")
+        if grad.shape != like[name].shape:
+            raise RunFailed(
+                f"{what} of shape {list(grad.shape)}. Expected: {list(like[name].shape)}, clients first (here "
+                f"{len(like[name])})"
+            )
 
 
 def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:

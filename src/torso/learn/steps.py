@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -17,13 +18,13 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
-from torso.learn.drift import Drift, Local, NoDrift
-from torso.learn.gradients import Gradients, leading_gradients
+from torso.learn.drift import Drift, Local, NoDrift, drifts
+from torso.learn.gradients import Gradients, check_gradients, leading_gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate, padded, scaled
 from torso.nets import Network, Tensors
-from torso.registry import Registry
+from torso.registry import Registry, is_foreign
 
 
 @dataclass
@@ -64,11 +65,16 @@ class Pupil:
         samples in the batch."""
         if batch.lead is not None:
             grads = {n: g[: batch.lead] for n, g in grads.items()}
+        if self.habits.own_step:
+            check_gradients(steps, self.habits.step, grads, {n: self.tensors[n][: batch.lead] for n in self.names})
         if self.anchor is not None:
             held = {n: g for n, g in grads.items() if n in self.anchor.start}
             at = replace(self.anchor, params={n: self.tensors[n] for n in held})
             at = at if batch.lead is None else at.of_places(slice(batch.lead), self.tensors)
-            grads = {**grads, **self.habits.drift.gradient(held, at)}
+            changed = self.habits.drift.gradient(held, at)
+            if self.habits.own_drift:
+                check_gradients(drifts, self.habits.drift, changed, held)
+            grads = {**grads, **changed}
         self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, batch.active, batch.lead)
 
 
@@ -134,6 +140,16 @@ class Habits:
     drift: Drift = field(default_factory=NoDrift)
     step: Step = field(default_factory=Plain)
     shared_momentum: bool = False  # one optimiser over all phases, as FedBABU's FedRep code has it (spec 4.4)
+
+    @cached_property
+    def own_step(self) -> bool:
+        """Whether the step is the user's own, of a plugin: what it gives is checked."""
+        return is_foreign(self.step)
+
+    @cached_property
+    def own_drift(self) -> bool:
+        """Whether the drift correction is."""
+        return is_foreign(self.drift)
 
     def optimiser(self) -> Sgd:
         return Sgd(self.step.momentum(self.momentum), self.step.weight_decay(self.weight_decay))

@@ -1,45 +1,65 @@
-"""Floating-point operations, as torch counts them: those of matrix products and convolutions (a multiplication
-and an addition are two), counted once on tensors without content and multiplied: no arithmetic, no look at data.
+"""Floating-point operations, by torch's formulas: those of matrix products and convolutions (a multiplication
+and an addition are two), counted once on one sample of zeros and multiplied.
+
+The counter is our own: torch's loads the compiler when it is first used, which takes more than a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from torso.data.inputs import Input, as_input
-from torso.nets.network import Network, apply, skeleton
+from torso.nets.network import Network, apply, hollow
 
-_counted: WeakKeyDictionary[Network, dict[tuple[tuple[int, ...], int, frozenset[str]], int]] = WeakKeyDictionary()
+_counted: WeakKeyDictionary[Network, dict[tuple[tuple[int, ...], frozenset[str]], int]] = WeakKeyDictionary()
 
 
 def step_flops(net: Network, input: Input | tuple[int, int, int], batch: int, learning: Iterable[str] = ()) -> int:
     """Of one client's step on so many samples, forward and back to the parameters that learn; none: forward alone."""
     known, input = _counted.setdefault(net, {}), as_input(input)
-    asked = (input.shape, batch, frozenset(learning))
+    asked = (input.shape, frozenset(learning))
     if asked not in known:
-        known[asked] = _count(net, input, *asked[1:])
-    return known[asked]
+        with _Counter() as counter:
+            _there_and_back(net, input, 1, asked[1])
+        known[asked] = counter.total
+    return batch * known[asked]
 
 
-def _backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, **_: Any) -> int:
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the operations of what is computed below it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks; to skip the compiler it would have to load it."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, kind = func(*args, **(kwargs or {})), func._overloadpacket
+        if kind is torch.ops.aten.convolution_backward:
+            self.total += _backward(*args)
+        elif kind in flop_registry:
+            self.total += int(flop_registry[kind](*args, **(kwargs or {}), out_val=result))
+        return result
+
+
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> int:
     """A convolution's way back, to its input, its weight or both: the forward pass again for each.
 
     torch's own count takes every group for a whole convolution, which makes a depthwise one C times too dear."""
     ways = sum(bool(wanted) for wanted in rest[-1][:2])
-    return 2 * prod(grad) * prod(weight[1:]) * ways
-
-
-def _count(net: Network, input: Input, batch: int, learning: frozenset[str]) -> int:
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward}) as counter:
-        _there_and_back(net, input, batch, learning)
-    return int(counter.get_total_flops())
+    return 2 * grad.numel() * prod(weight.shape[1:]) * ways
 
 
 def unreached(net: Network, input: Input, learning: Iterable[str]) -> tuple[str, ...]:
@@ -49,11 +69,10 @@ def unreached(net: Network, input: Input, learning: Iterable[str]) -> tuple[str,
 
 
 def _there_and_back(net: Network, input: Input, batch: int, learning: Iterable[str]) -> dict[str, Tensor | None]:
-    """One client's forward pass on tensors without content, and back to the parameters that learn."""
-    bare = skeleton(net).to("meta").eval()
-    tensors = {name: tensor.detach().unsqueeze(0) for name, tensor in bare.state_dict().items()}
+    """One client's forward pass, all weights zero, and back to the parameters that learn."""
+    bare, tensors = hollow(net)
     leaves = {name: tensors[name].requires_grad_() for name in sorted(learning)}
-    said = apply(bare, tensors, input.example(batch, torch.device("meta"))[None])
+    said = apply(bare, tensors, input.example(batch)[None])
     total = said.logits.sum() if said.personal is None else said.logits.sum() + said.personal.sum()
     if not leaves or not total.requires_grad:
         return dict.fromkeys(leaves)

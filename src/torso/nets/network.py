@@ -356,15 +356,27 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
     the answer is `sys.maxsize`: any batch will do.
     """
-    bare = skeleton(net).to("meta").eval()
+    bare, zeros = hollow(net)
+    norms = [module for module in bare.modules() if isinstance(module, _BatchNorm)]
     sizes: list[int] = []
 
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         sizes.append(args[0].shape[2:].numel())
 
-    for module in bare.modules():
-        if isinstance(module, _BatchNorm):
-            module.register_forward_pre_hook(record)
-    with torch.no_grad():
-        bare(as_input(input).example(2, torch.device("meta"))[None], stacked=True)
+    for module in norms:
+        module.register_forward_pre_hook(record)
+    if norms:
+        with torch.no_grad():
+            apply(bare, zeros, as_input(input).example(2)[None])
     return min(sizes, default=sys.maxsize)
+
+
+def hollow(net: Network) -> tuple[Network, Tensors]:
+    """A copy for evaluation and tensors of one client [1, *], all zero, on the CPU: for a look at shapes. (The device
+    `meta` has no content either, but its first use loads torch's compiler, which takes a second.)"""
+    bare = skeleton(net).eval()
+    for module in bare.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if not buffer.is_meta:  # outside the state_dict
+                module._buffers[name] = buffer.cpu()
+    return bare, {name: torch.zeros(1, *t.shape, dtype=t.dtype) for name, t in bare.state_dict().items()}

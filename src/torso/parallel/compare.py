@@ -18,6 +18,7 @@ from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
+from torso.runs.progress import is_shown, showing
 from torso.runs.run import Stopped, run
 
 
@@ -32,14 +33,32 @@ def compare(
     seeds: int = 1,
     out: str | Path | None = None,
     resume: bool = False,
+    progress: bool | None = None,
     listener: Listener | None = None,
     stop: Stop | None = None,
 ) -> list[Result]:
     """Run every method at every seed, each in a folder of its own below `out`; one failed run does not end the others.
 
     Every request is checked before the first run begins. With `resume`, finished runs are read and others continued.
-    `config`: a file, or what `torso.run` takes. `clients`, `model` and `on_round` are as in `torso.run`.
+    `config`: a file, or what `torso.run` takes. `clients`, `model`, `on_round`, `progress` and `listener` are as in
+    `torso.run`.
     """
+    if is_shown(progress):
+        with showing(listener) as heard:
+            return compare(
+                methods,
+                config,
+                sets,
+                clients=clients,
+                model=model,
+                on_round=on_round,
+                seeds=seeds,
+                out=out,
+                resume=resume,
+                progress=False,
+                listener=heard,
+                stop=stop,
+            )
     methods = list(dict.fromkeys(methods))  # named twice, run once
     if any(assignment.partition("=")[0].strip() == "method.name" for assignment in sets):
         raise RequestError("compare takes its methods as arguments, not from --set method.name.")
@@ -73,7 +92,8 @@ def compare(
     try:
         if len(plans) == 1:  # its clients, not the run as a whole, are what a cluster shares out
             (chosen, _, _), (folder,), (continued,) = plans[0], folders, again
-            return [run(chosen, folder, resume=continued, listener=listener, stop=stop, federation=data(chosen))]
+            how: Any = {"resume": continued, "progress": False, "listener": listener, "stop": stop}
+            return [run(chosen, folder, federation=data(chosen), **how)]
         return _results([chosen for chosen, _, _ in plans], folders, listener, stop, data)
     except Stopped as stopped:
         alone = f"{plans[0][1]} seed {plans[0][2]}" if len(plans) == 1 else ""

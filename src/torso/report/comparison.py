@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torso.errors import RequestError, did_you_mean
-from torso.report.records import Record, Scores, find, read
+from torso.report.records import Record, Scores, find, names_apart, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
 _HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed", "ray"}  # of [run]: how, not what
@@ -139,6 +139,22 @@ def compare_folders(paths: Iterable[str | Path], baseline: str | None = None) ->
     return compare_records([read(folder) for folder in find(paths)], baseline)
 
 
+def relabelled(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
+    """With other words for some entries, by their label or by a method that only one of them has."""
+    known = [entry.label for entry in comparison.entries]
+    methods = [entry.runs[0].method for entry in comparison.entries]
+    for name in labels:
+        if name not in known and methods.count(name) != 1:
+            raise RequestError(
+                f"--labels {name!r} is not among the runs{did_you_mean(name, known)} Accepted: {', '.join(known)}"
+            )
+    entries = tuple(
+        replace(entry, label=labels.get(entry.label, labels.get(method, entry.label)))
+        for entry, method in zip(comparison.entries, methods, strict=True)
+    )
+    return Comparison(entries, entries[comparison.entries.index(comparison.baseline)])
+
+
 def _baseline(entries: Sequence[Entry], asked: str | None) -> Entry:
     if asked is not None:
         for entry in entries:
@@ -187,8 +203,9 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
         keys = differing_keys(alike)[:2]
         mine = flat(record.config)
         labels.append(f"{record.method} ({', '.join(f'{key}={mine.get(key)}' for key in keys) or record.name})")
+    names = names_apart([record.folder for record in firsts])
     return [
-        label if labels.count(label) == 1 else f"{label} [{r.name}]" for label, r in zip(labels, firsts, strict=True)
+        label if labels.count(label) == 1 else f"{label} [{name}]" for label, name in zip(labels, names, strict=True)
     ]
 
 

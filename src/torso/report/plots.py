@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torso.errors import RequestError, did_you_mean
 from torso.report.charts import KINDS, Chart
-from torso.report.comparison import compare_folders
+from torso.report.comparison import compare_folders, relabelled
 from torso.report.write import write_file
 
 if TYPE_CHECKING:
@@ -31,14 +31,16 @@ def plot(
     width: float | None = None,
     height: float | None = None,
     title: bool = False,
+    labels: Mapping[str, str] | None = None,
     style: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = (),
 ) -> Figure:
     """One chart of finished runs as a figure, which you restyle and save with matplotlib's own calls.
 
     `folders`: run folders, or folders that hold some. `kind` and `of`: as `torso plot` has them. `width` and `height`:
-    inches; one alone keeps the proportions. `style`: what `matplotlib.style.use` takes; it goes over Torso's own style.
+    inches; one alone keeps the proportions. `labels`: what to call the methods, as in `{"fedbabu": "FedBABU (ours)"}`.
+    `style`: what `matplotlib.style.use` takes; it goes over Torso's own style.
     """
-    return _figure(_chosen(folders, kind, of, baseline), width, height, title, style)
+    return _figure(_chosen(folders, kind, of, baseline, labels or {}), width, height, title, style)
 
 
 def write_plot(
@@ -52,13 +54,14 @@ def write_plot(
     height: float | None = None,
     dpi: int = 300,
     title: bool = False,
+    labels: Sequence[str] = (),
 ) -> Chart:
-    """Write one chart as the ending of `out` says."""
+    """Write one chart as the ending of `out` says; `labels` are `NAME=TEXT`."""
     ending = out.suffix.lower()
     if ending not in VECTORS + PIXELS:
         accepted = ", ".join(VECTORS + PIXELS)
         raise RequestError(f"--out {str(out)!r} has no ending that can be written. Accepted: {accepted}")
-    chart = _chosen(folders, kind, of, baseline)
+    chart = _chosen(folders, kind, of, baseline, labels)
     figure = _figure(chart, width, height, title)
     most = int(MOST_PIXELS / max(figure.get_size_inches()))
     if not 10 <= dpi <= most:
@@ -69,16 +72,37 @@ def write_plot(
     return chart
 
 
-def _chosen(folders: str | Path | Sequence[str | Path], kind: str, of: str | None, baseline: str | None) -> Chart:
+def _labels_of(texts: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """NAME=TEXT each. Names and texts may have `=` in them, as in `fedavg (train.lr=0.1)`: known names come first."""
+    found = {}
+    for text in texts:
+        name = max((name for name in known if text.startswith(f"{name}=")), key=len, default=text.partition("=")[0])
+        found[name] = text[len(name) + 1 :]
+        if not (name.strip() and found[name].strip()):
+            raise RequestError(f"--labels {text!r} is not NAME=TEXT. Example: --labels 'fedbabu=FedBABU (ours)'")
+    return found
+
+
+def _chosen(
+    folders: str | Path | Sequence[str | Path],
+    kind: str,
+    of: str | None,
+    baseline: str | None,
+    labels: Mapping[str, str] | Sequence[str],
+) -> Chart:
     if kind not in KINDS:
         raise RequestError(
             f"--kind {kind!r} is unknown{did_you_mean(kind, KINDS)} Accepted: {', '.join(sorted(KINDS))}"
         )
     paths = [folders] if isinstance(folders, str | Path) else folders
-    found = KINDS[kind].make(compare_folders([Path(path) for path in paths], baseline))
+    comparison = compare_folders([Path(path) for path in paths], baseline)
+    known = [name for entry in comparison.entries for name in (entry.label, entry.runs[0].method)]
+    named = labels if isinstance(labels, Mapping) else _labels_of(labels, known)
+    found = KINDS[kind].make(relabelled(comparison, named))
     if not found:
         raise RequestError(f"--kind {kind}: these runs hold nothing for it ({KINDS[kind].about.rstrip('.')}).")
-    chosen = [chart for chart in found if of in (None, chart.of)]
+    wanted = None if of is None else named.get(of, of)
+    chosen = [chart for chart in found if wanted in (None, chart.of)]
     names = ", ".join(chart.of for chart in found)
     if not chosen:
         raise RequestError(f"--of {of!r}: there is no such {kind} chart. Accepted: {names}")

@@ -289,3 +289,16 @@ def _read_accuracy(result: Mapping[str, Any], problems: list[str]) -> dict[str, 
         elif not scores.known:
             problems.append(f"{name}: no client has data to measure it on")
     return {name: scores for name, scores in parsed.items() if scores is not None and scores.known}
+
+
+def names_apart(folders: Sequence[Path]) -> list[str]:
+    """The name of each folder, with as many of the folders above it as it takes to tell it from the others."""
+    return [_apart(folder, [other for other in folders if other != folder]) for folder in folders]
+
+
+def _apart(folder: Path, others: Sequence[Path]) -> str:
+    for count in range(1, len(folder.parts) + 1):
+        tail = folder.parts[-count:]
+        if all(other.parts[-count:] != tail for other in others):
+            return Path(*tail).as_posix()
+    return str(folder)

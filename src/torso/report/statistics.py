@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from torso.report.records import Scores
 
@@ -45,6 +44,8 @@ class Refused:
 
 def student_quantile(freedom: float) -> float:
     """By how many standard errors a mean's 95% interval reaches to either side."""
+    from scipy.special import stdtrit  # slow to import, and not every command needs it
+
     return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 

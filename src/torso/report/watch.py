@@ -17,7 +17,7 @@ from torso.report.charts import KINDS, to_svg
 from torso.report.comparison import compare_records
 from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
-from torso.report.records import Record, Scores, below_of, is_run, read
+from torso.report.records import Record, Scores, below_of, is_run, names_apart, read
 from torso.results.history import CUT
 
 _LINES = 400  # of a log
@@ -51,10 +51,11 @@ class Watcher:
     def state(self) -> dict[str, Any]:
         folders = self.folders()
         records = [self.record(folder) for folder in folders]
-        rows = [self._row(folder, record) for folder, record in zip(folders, records, strict=True)]
+        names = names_apart(folders)
+        rows = [self._row(*each) for each in zip(folders, records, names, strict=True)]
         return {"root": str(self.root), "runs": rows, "charts": self._drawn(records)}
 
-    def _row(self, folder: Path, record: Record) -> dict[str, Any]:
+    def _row(self, folder: Path, record: Record, name: str) -> dict[str, Any]:
         done = record.history[-1]["round"] if record.history else 0
         total = max(done, record.rounds or 0) if record.ok else max(done, planned_rounds(record))
         newest = self._kept[folder][0] or time.time()
@@ -64,7 +65,7 @@ class Watcher:
         running = record.status == "unfinished"
         return {
             "path": folder.relative_to(self.root).as_posix(),
-            "name": record.name,
+            "name": name,
             "method": record.method,
             "seed": record.seed,
             "status": record.status,

@@ -25,18 +25,33 @@ class Begin:
 
 
 class Listener:
-    """Does nothing; override what you want to hear."""
+    """Hears how a run goes. This one does nothing: derive a class from it and override what you want to hear.
 
-    def begin(self, begin: Begin) -> None: ...
+    A run calls `begin` once, `round` after every round, `measuring` before the last measurement, and `end` once. It
+    waits for each call; an error in one ends the run.
 
-    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None: ...
+        class Losses(torso.Listener):
+            def round(self, round, seconds, accuracy):
+                print(round.round, round.loss, f"{seconds:.1f} s", {n: a.mean for n, a in accuracy.items()})
+
+        torso.run(config, listener=Losses())
+    """
+
+    def begin(self, begin: Begin) -> None:
+        """The request is checked, and the first round comes next."""
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        """A round has ended: `round.round` is its number, `round.loss` the mean training loss, `round.participants` who
+        took part. `accuracy` has what was measured after it (`measure.every`), and is empty in most rounds."""
 
     def note(self, text: str) -> None:
         """Something that a person may want to know and that changes no result: a worker was replaced."""
 
-    def measuring(self, clients: int) -> None: ...
+    def measuring(self, clients: int) -> None:
+        """Training is over; so many clients are measured next."""
 
-    def end(self, result: Result) -> None: ...
+    def end(self, result: Result) -> None:
+        """The run has ended, well or not: `result.status`."""
 
     def beside(self) -> Listener:
         """Who hears of one of several runs that go on at the same time; in the same display, where there is one."""

@@ -32,6 +32,7 @@ from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
+from torso.runs.progress import is_shown, showing
 from torso.runs.rounds import Round, TooFewAnswered, play_round
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
@@ -51,6 +52,7 @@ def run(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    progress: bool | None = None,
     listener: Listener | None = None,
     stop: Stop | None = None,
     clients: Any = None,
@@ -70,9 +72,28 @@ def run(
     `torso.Clients`. `model`: your own nn.Module, in place of `model.body`; its last linear layer is the head. To resume
     such a run, hand both over again. `on_round(round, accuracy)` is called after every round.
 
+    `progress`: show a bar (on a terminal or in a notebook) or a line for each round (elsewhere) on the error stream. If
+    you leave it out, a notebook shows it and a script does not. `listener`: an object of a class that derives from
+    `torso.Listener`; the run calls its hooks, whether or not progress is shown.
+
     `federation` shares data that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in
     for what `run.engine` names.
     """
+    if is_shown(progress):
+        with showing(listener) as heard:
+            return run(
+                config,
+                out,
+                resume=resume,
+                progress=False,
+                listener=heard,
+                stop=stop,
+                clients=clients,
+                model=model,
+                on_round=on_round,
+                federation=federation,
+                engine=engine,
+            )
     handed = hand_over(Config.of(config), clients, model)
     config = handed.config
     if on_round is not None:

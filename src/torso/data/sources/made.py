@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,16 +23,28 @@ _PIXELS_AT_ONCE = 1 << 22
 @sources.register("digits")
 def digits(options: DataConfig, seed: int) -> Dataset:
     """1,797 handwritten digits of 8×8 pixels from scikit-learn; the split is the same for every seed."""
-    from sklearn.datasets import load_digits
-
-    raw = load_digits()
-    images = np.rint(raw.images * (255 / 16)).astype(np.uint8)[..., None]
-    whole = Images(images, raw.target.astype(np.int64))
+    pixels, labels = _digits_of_sklearn()
+    images = np.rint(pixels.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[..., None]
+    whole = Images(images, labels.astype(np.int64))
     by_class = Rows.from_owner(whole.labels, 10)
     rank = np.empty(len(whole), np.int64)  # of an image within its class
     rank[by_class.order] = np.arange(len(whole)) - np.repeat(by_class.offsets[:-1], by_class.sizes)
     test = rank % 5 == 4
     return Dataset("digits", whole.take(np.flatnonzero(~test)), whole.take(np.flatnonzero(test)), classes=10)
+
+
+def _digits_of_sklearn() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pixels [n, 64] from 0 to 16 and labels [n], read from scikit-learn's own file: to import it takes a second."""
+    found = find_spec("sklearn")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            table = np.loadtxt(path, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits  # of a version that keeps them elsewhere
+
+    raw = load_digits()
+    return raw.data, raw.target
 
 
 @sources.register("synthetic")

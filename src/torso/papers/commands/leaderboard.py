@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Part = Annotated[str, typer.Option(help="Part of the board: 'setting=cifar10-s2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Judge everything with this many seeds.")]
-Find = Annotated[bool, typer.Option("--search", help="Try combinations of axes instead, on validation data alone.")]
+Find = Annotated[bool, typer.Option("--search", help="Try new combinations of axes instead, on validation data alone.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Count the runs, estimate the time and run nothing.")]
 
 
@@ -59,7 +59,9 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         quiet: Quiet = False,
         as_json: Json = False,
     ) -> None:
-        """Run every method at one budget, its rates chosen on validation data; run by run, resumed where it stopped.
+        """Run every method with the same budget and rank them; learning rates are chosen on validation data.
+
+        The same command continues where it stopped.
 
         Methods that a plugin registers compete with the others."""
         from torso.papers.board.combinations import combinations

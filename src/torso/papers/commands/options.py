@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
 
 Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
-Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data lie; default: $TORSO_DATA, ./data.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go; one folder for all tables shares training.")]
+Root = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the data sets; default: $TORSO_DATA, else ./data.")
+]
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of the runs; tables that use the same folder share training.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
 Processes = Annotated[
     int, typer.Option(min=0, metavar="N", help="Share the runs among N processes. 0: as many as fill an accelerator.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:

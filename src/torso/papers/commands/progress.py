@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from torso.measure import Accuracy
 from torso.papers.experiments.runner import BatchListener
-from torso.report.progress import means, short
 from torso.report.summary import counted
 from torso.results.result import Result
 from torso.runs.events import Begin, Listener
+from torso.runs.progress import means, short
 from torso.runs.rounds import Round
 
 

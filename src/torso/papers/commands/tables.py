@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
-Report = Annotated[bool, typer.Option("--report", help="Write the page of the runs beside table.json.")]
+Report = Annotated[bool, typer.Option("--report", help="Also write table.html and report.html beside table.json.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Show the configs and run nothing.")]
 
 
 def add_to(app: typer.Typer, watching: Watching) -> None:
     @app.command()
     def papers(device: Device = "auto", as_json: Json = False) -> None:
-        """List the tables of the four papers: data, runs, an estimate of time here, what cannot be run."""
+        """List the tables of the four papers: data, number of runs, estimated time here, what cannot be run."""
         from torso.papers.pages.listing import list_tables, print_tables
 
         rows, rate = list_tables(device)
@@ -63,7 +63,9 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         quiet: Quiet = False,
         as_json: Json = False,
     ) -> None:
-        """Run a table of a paper again and print ours, published, difference; run by run, resumed where it stopped."""
+        """Run a table of a paper and print our numbers beside the published ones.
+
+        The same command continues where it stopped."""
         from torso.papers.tables.published import recipe
 
         said = said_sets(sets, device, precision)

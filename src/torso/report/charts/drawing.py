@@ -21,6 +21,15 @@ def shortened(text: str, size: float, room: float) -> str:
     return text if len(text) <= fits else text[: fits - 1] + "…"
 
 
+SMALLEST = 8.0  # letters of a long name, in units of the page
+
+
+def fitted(text: str, size: float, room: float) -> tuple[str, float]:
+    """The text and the size of its letters: smaller ones where it is long, and an ellipsis only if those do not do."""
+    small = min(size, max(SMALLEST, room / (LETTER * max(1, len(text)))))
+    return shortened(text, small, room + 1e-6), small
+
+
 @dataclass(frozen=True)
 class Line:
     points: Sequence[Point]

@@ -40,6 +40,7 @@ INCHES = POINTS / 72
 LONG = 26  # letters of a name in one line
 LETTER = 0.62  # a letter's mean width, of its size
 DPI = 300
+COMPLETE = "DejaVu Sans"  # comes with matplotlib; stands in for letters that a font lacks, such as the minus sign
 
 STYLE: Mapping[str, Any] = {
     "text.parse_math": False,  # a dollar in a name is a dollar
@@ -139,6 +140,7 @@ def to_figure(
     given: Any = [style] if isinstance(style, str | Path | Mapping) else style
     with matplotlib.style.context(["default", dict(STYLE), *given]), warnings.catch_warnings():
         warnings.filterwarnings("error", ".*layout not applied.*", UserWarning)
+        mpl.rcParams["font.family"] = [*mpl.rcParams["font.family"], COMPLETE]
         usual = WIDTH * INCHES, plot.height * INCHES + sum(map(_more, plot.panels)) / 72
         wide = width or (usual[0] * height / usual[1] if height else usual[0])
         size = wide, height or usual[1] * wide / usual[0]
@@ -318,10 +320,12 @@ def _colour_bar(places: Sequence[Axes], panels: Sequence[Panel], scale: float) -
 
 
 def _rows(axes: Axes, panel: Panel, most: int) -> None:
-    """Names at the left in their colours and at most so many lines, notes in columns at the right."""
+    """Names at the left in their colours, in smaller letters where more than so many lines are needed; notes in columns
+    at the right."""
     middles = [number + 0.5 for number in range(len(panel.rows))]
-    axes.set_yticks(middles, [fill(row.name, LONG, max_lines=most, placeholder="…") for row in panel.rows])
-    axes.tick_params(axis="y", length=0, labelsize=mpl.rcParams["font.size"])
+    axes.set_yticks(middles, [fill(row.name, LONG) for row in panel.rows])
+    size = mpl.rcParams["font.size"] * min(1.0, most / _lines(row.name for row in panel.rows))
+    axes.tick_params(axis="y", length=0, labelsize=size)
     axes.spines["left"].set_visible(False)
     for label, row in zip(axes.get_yticklabels(), panel.rows, strict=True):
         label.set(color=LIGHT[row.role], weight=_weight(row.role))

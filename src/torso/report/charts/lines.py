@@ -26,7 +26,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Look:
-    """What the axes say; `percent` keeps the scale within 0 to 100."""
+    """What the axes say; `percent` keeps the scale within 0 to 100, `from_zero` begins the other one at 0."""
 
     across: str
     up: str
@@ -35,6 +35,7 @@ class Look:
     bands: bool = True
     dots: bool = False
     height: float = 300.0
+    from_zero: bool = False
 
 
 def draw_lines(series: Sequence[Series], look: Look) -> Plot:
@@ -57,6 +58,8 @@ def draw_lines(series: Sequence[Series], look: Look) -> Plot:
 def _scales(series: Sequence[Series], look: Look) -> tuple[tuple[float, float], tuple[float, float]]:
     xs = [x for s in series for x in s.xs]
     ys = [y for s in series for y in (*s.ys, *(s.low if look.bands else ()), *(s.high if look.bands else ()))]
+    if look.from_zero:
+        xs.append(0.0)
     across = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 0.5, max(xs) + 0.5)
     return across, accuracy_span(ys) if look.percent else span(ys)
 

@@ -18,8 +18,8 @@ from torso.report.charts.drawing import (
     Point,
     Text,
     Words,
+    fitted,
     nice,
-    shortened,
     spread,
     text_room,
     ticks,
@@ -117,8 +117,8 @@ class Panel:
             marks += self._placed(mark)
         marks += [*self._names(), *self._rows()]
         if self.title:
-            said = shortened(self.title, SIZE, self.right - self.left + 8)
-            marks.append(Text(self.left, self.top - 10, said, self.role, SIZE, bold=self.role != "ink"))
+            said, size = fitted(self.title, SIZE, self.right - self.left + 8)
+            marks.append(Text(self.left, self.top - 10, said, self.role, size, bold=self.role != "ink"))
         return marks
 
     def _placed(self, mark: Shown) -> list[Mark]:
@@ -162,8 +162,8 @@ class Panel:
             marks.append(Line([(self.left, self.y(value)), (self.right, self.y(value))], "grid", 1))
             marks.append(Text(self.left - 7, self.y(value) + axis.size / 3, nice(value), size=axis.size, anchor="end"))
         for value, text in axis.named or ():
-            said = shortened(text, axis.size, max(40.0, self.left - 10))
-            marks.append(Text(self.left - 7, self.y(value) + axis.size / 3, said, size=axis.size, anchor="end"))
+            said, size = fitted(text, axis.size, max(40.0, self.left - 10))
+            marks.append(Text(self.left - 7, self.y(value) + axis.size / 3, said, size=size, anchor="end"))
         if axis.label:
             marks.append(Text(self.left - 30, self.top - 12, axis.label))
         return marks
@@ -176,8 +176,8 @@ class Panel:
             last = self.x(end.x)
             if abs(at - y) > 3 or self.right - last > 3:
                 marks.append(Line([(last + 2, y), (self.right + 7, at)], end.role, 0.75, (), 0.6))
-            name = shortened(end.name, SIZE, WIDTH - self.right - 12)
-            marks.append(Text(self.right + 9, at + SIZE / 3, name, end.role, SIZE, bold=True))
+            name, size = fitted(end.name, SIZE, WIDTH - self.right - 12)
+            marks.append(Text(self.right + 9, at + SIZE / 3, name, end.role, size, bold=True))
         return marks
 
     def _rows(self) -> list[Mark]:
@@ -187,7 +187,8 @@ class Panel:
             marks.append(Text(WIDTH, self.top - 10, " · ".join(self.heads), size=10.5, anchor="end"))
         for number, row in enumerate(self.rows):
             foot = self.y(number + 0.5) + 4
-            marks.append(Text(0, foot, shortened(row.name, SIZE, self.left - 10), row.role, SIZE, bold=True))
+            name, size = fitted(row.name, SIZE, self.left - 10)
+            marks.append(Text(0, foot, name, row.role, size, bold=True))
             for back, (text, role) in enumerate(reversed(row.notes)):
                 bold = role not in ("ink", "muted")
                 marks.append(Text(WIDTH - back * _COLUMN, foot, text, role, SIZE, anchor="end", bold=bold))

@@ -171,7 +171,8 @@ def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: s
     series = _curves(comparison, wanted, axis)
     if not series or max(x for s in series for x in s.xs) == 0:
         return []
-    look = Look(label, f"{title_of(wanted)} accuracy, %", bands=False, dots=sum(len(s.xs) for s in series) < 80)
+    few = sum(len(s.xs) for s in series) < 80
+    look = Look(label, f"{title_of(wanted)} accuracy, %", bands=False, dots=few, from_zero=True)
     columns = ("method", name, "mean", "band_low", "band_high")
     return [Chart(name, title, note, draw_lines(series, look), columns, _rows(series), wanted)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,7 +21,7 @@ from rich.progress import (
 
 from torso.measure import Accuracy
 from torso.results.result import Result
-from torso.runs.events import Begin, Listener
+from torso.runs.events import Begin, Listener, Through
 from torso.runs.rounds import Round
 
 
@@ -103,16 +104,24 @@ class LiveBars(Listener):
         )
         self.task = TaskID(0)
         self.last = ""
+        self.waiting: list[TaskID] = []  # shown until the first run begins; one list for all displays beside this one
 
     def __enter__(self) -> LiveBars:
         self.progress.start()
+        self.waiting.append(self.progress.add_task("reading data", total=None, news=""))
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._wait_no_more()
         self.progress.stop()
+
+    def _wait_no_more(self) -> None:
+        while self.waiting:
+            self.progress.remove_task(self.waiting.pop())
 
     def begin(self, begin: Begin) -> None:
         self.last = ""
+        self._wait_no_more()
         self.task = self.progress.add_task(
             f"{begin.method} seed {begin.seed}", total=begin.rounds, completed=begin.done, news=escape(begin.note)
         )
@@ -134,3 +143,51 @@ class LiveBars(Listener):
     def end(self, result: Result) -> None:
         news = means(result.accuracy) if result.ok else f"[red]{escape(result.status)}"
         self.progress.update(self.task, news=news)
+
+
+class Both(Through):
+    """Tells two listeners."""
+
+    def __init__(self, listener: Listener, other: Listener) -> None:
+        super().__init__(listener)
+        self.other = other
+
+    def begin(self, begin: Begin) -> None:
+        super().begin(begin)
+        self.other.begin(begin)
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        super().round(round, seconds, accuracy)
+        self.other.round(round, seconds, accuracy)
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        self.other.note(text)
+
+    def measuring(self, clients: int) -> None:
+        super().measuring(clients)
+        self.other.measuring(clients)
+
+    def end(self, result: Result) -> None:
+        super().end(result)
+        self.other.end(result)
+
+    def beside(self) -> Listener:
+        return Both(self.listener.beside(), self.other.beside())
+
+
+def is_shown(progress: bool | None) -> bool:
+    """Whether a run shows its progress by itself: where that is asked for, and in a notebook where nothing is said."""
+    return Console(stderr=True).is_jupyter if progress is None else progress
+
+
+@contextmanager
+def showing(listener: Listener | None) -> Iterator[Listener]:
+    """Bars in a notebook and on a terminal, plain lines elsewhere, beside whoever listens already."""
+    console = Console(stderr=True)
+    if console.is_jupyter or console.is_terminal:
+        with LiveBars(console) as bars:
+            yield bars if listener is None else Both(bars, listener)
+    else:
+        lines = PlainLines(console)
+        yield lines if listener is None else Both(lines, listener)

@@ -1,0 +1,40 @@
+"""A step of one's own: sharpness-aware minimisation on the clients (FedSAM, Qu 2022). See docs/extending.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from torso.data.batches import Batch
+from torso.kinds import Positive
+from torso.learn.stacked import scaled
+from torso.learn.steps import Pupil, Step, steps
+from torso.methods import Method, methods
+
+
+@steps.register("sam")
+@dataclass(frozen=True)
+class SharpnessAware(Step):
+    """w ← w − η∇ℓ(w + ρ·g/‖g‖) with g = ∇ℓ(w): the gradient is taken where the loss is about highest nearby."""
+
+    rho: Positive = 0.05
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            grads = pupil.gradients(pupil.tensors, batch)  # [G, *]
+            length = torch.stack([g.flatten(1).square().sum(dim=1) for g in grads.values()]).sum(dim=0).sqrt()  # [G]
+            reach = self.rho / length.clamp(min=1e-12)
+            above = {n: pupil.tensors[n] + scaled(g, reach) for n, g in grads.items()}
+            pupil.move(pupil.leading({**pupil.tensors, **above}, batch.again(1)), batch)
+
+    @property
+    def passes(self) -> int:
+        return 2
+
+
+@methods.register("fedsam")
+def fedsam() -> Method:
+    """FedAvg whose clients take sharpness-aware steps."""
+    return Method(step=SharpnessAware(), paper="FedSAM (Qu 2022)")

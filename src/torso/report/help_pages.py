@@ -1,0 +1,41 @@
+"""Help pages that say the same with every version of Typer: newer ones print `<bool>` beside a flag, and Typer 0.20
+loses the help of arguments with Click 8.5."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.utils import get_params_from_function
+
+
+def plain_help(app: typer.Typer) -> None:
+    """For the commands of an app and of the apps in it; call it when all are registered."""
+    app.info.cls = PlainGroup
+    for command in app.registered_commands:
+        command.cls = PlainCommand
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            plain_help(group.typer_instance)
+
+
+def _plain(params: list[Any], callback: Any) -> list[Any]:
+    asked = get_params_from_function(inspect.unwrap(callback)) if callback is not None else {}
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+        if getattr(param, "help", "") is None and param.name in asked:
+            param.help = getattr(asked[param.name].default, "help", None)
+    return params
+
+
+class PlainCommand(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain(super().get_params(ctx), self.callback)
+
+
+class PlainGroup(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain(super().get_params(ctx), self.callback)
