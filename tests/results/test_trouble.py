@@ -17,8 +17,8 @@ from tests.runs.samples import history_of, result_of, tiny
 
 import torso as library
 from torso.errors import CannotWrite
-from torso.report.progress import PlainLines
 from torso.runs.events import Listener
+from torso.runs.progress import PlainLines
 
 TINY = ("data.clients=10", "train.rounds=3", "run.checkpoint_every=1", "measure.names=initial")
 
