@@ -1,0 +1,5 @@
+# %% [markdown]
+# # own_images
+
+# %%
+print(1)

@@ -1,0 +1,5 @@
+# %% [markdown]
+# # own_method
+
+# %%
+print(1)

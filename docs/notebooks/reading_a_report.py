@@ -1,0 +1,5 @@
+# %% [markdown]
+# # reading_a_report
+
+# %%
+print(1)

@@ -1,0 +1,5 @@
+# %% [markdown]
+# # tour
+
+# %%
+print(1)
