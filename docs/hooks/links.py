@@ -1,7 +1,8 @@
 """Links of the documentation, on GitHub and on the site.
 
-A page links to files of the repository by relative paths, as GitHub wants them. The site has only what lies in docs/, so a
-file from elsewhere that some page links to gets a place below `repository/` on the site, and the link is rewritten.
+A page links to files of the repository by relative paths, as GitHub wants them. The site has only what lies in docs/.
+So a file from elsewhere that some page links to gets a place below `repository/` on the site, and the link is
+rewritten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fenced blocks of the documentation.
 
-A block in `console` or `python` is run by tests/docs/test_pages.py. One that cannot run in a test has a comment on the line
-before it, which the reader of the page does not see: `<!-- not run: takes hours on an accelerator -->`.
+A block in `console` or `python` is run by tests/docs/test_pages.py. One that cannot run in a test has a comment on the
+line before it, which the reader of the page does not see: `<!-- not run: takes hours on an accelerator -->`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 RUN = ("console", "python")
 SHOWN = ("text", "toml", "json", "bibtex", "")  # what a reader sees or writes into a file
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
-REASONS = ("needs an accelerator", "takes hours", "needs the network", "needs several machines", "needs data", "writes ")
+REASONS = ("needs an accelerator", "needs data", "needs several machines", "needs the network", "takes hours", "writes")
 
 
 @dataclass(frozen=True)

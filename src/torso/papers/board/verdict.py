@@ -225,8 +225,8 @@ def _legend(comparisons: Sequence[BoardComparison]) -> str:
         "does not contain zero"
         + (f" ({wide}). Comparisons are not corrected for being several. " if wide else ". ")
         + "Each setting compares one new combination: of those measured there, the best on validation data. The others "
-        "are in the tables below. Personal and new client accuracy also depend on what is [not equal](#caveats) between "
-        "methods. †: measured on another machine or in another precision than most rows."
+        "are in the tables below. Personal and new client accuracy also depend on what is [not equal](#caveats) "
+        "between methods. †: measured on another machine or in another precision than most rows."
     )
 
 
