@@ -25,7 +25,7 @@ def commands() -> str:
 
 
 def _entries(command: click.Command, path: str) -> list[str]:
-    with click.Context(command, info_name=path, terminal_width=100) as context:
+    with click.Context(command, info_name=path, terminal_width=80) as context:
         found = [_entry(command, context, path)]
         children = getattr(command, "commands", {})
     for name, child in sorted(children.items()):
