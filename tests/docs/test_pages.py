@@ -125,6 +125,8 @@ def test_every_block_is_run_or_says_why_not() -> None:
     for page in pages():
         for block in blocks(page):
             assert block.language.split(" ")[0] in (*RUN, *SHOWN), f"{block.where}: ```{block.language}"
+            hidden = block.language == "" and re.search(r"^(\$ )?torso ", block.text, re.MULTILINE)
+            assert not hidden, f"{block.where}: a command belongs into a block of `console`, so that it is run"
             if block.not_run:
                 assert block.language in RUN, f"{block.where}: nothing would run it"
                 assert block.not_run.startswith(REASONS), f"{block.where}: {block.not_run}. Known reasons: {REASONS}"
