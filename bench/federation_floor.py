@@ -114,11 +114,12 @@ def rows(clients: list[int], sizes: list[int], rounds: int) -> Iterator[dict[str
         with tempfile.TemporaryDirectory() as folder:
             place = init(Path(folder) / "floor", "127.0.0.1", free_port())
             with serving(place, lambda line: None):
-                names = [f"client-{k}" for k in range(max(clients))]
-                for name in names:
-                    admit(place, make_key(ClientPlace.open(place.path), name), name)
                 for count in clients if not unchanged else clients[:1]:
-                    with echoing(place, names[:count], unchanged) as link:
+                    # names of its own: who comes back under a key of a moment ago is taken for the one that left
+                    names = [f"client-{k}-of-{count}" for k in range(count)]
+                    for name in names:
+                        admit(place, make_key(ClientPlace.open(place.path), name), name)
+                    with echoing(place, names, unchanged) as link:
                         for size in sizes if not unchanged else sizes[:2]:
                             n = rounds if size < 10 * MB else 2 if count <= 5 else 1
                             yield {"waits": "unchanged" if unchanged else "quick", **measure(place, link, size, n)}

@@ -88,3 +88,12 @@ def plain(text: str) -> str:
     """On one line and without the section numbers that are meant for readers of the code."""
     text = re.sub(r"\s*\(spec [^)]*\)", "", " ".join(text.split()))
     return re.sub(r"[,;:]? ?spec [^)]*\)", ")", text)
+
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_CITATION = re.compile(rf"\bspec\s+({_NUMBER}(?:(?:,? and|,| to)\s+{_NUMBER})*)", re.IGNORECASE)
+
+
+def cited(text: str) -> list[str]:
+    """The sections of docs/definitions.md that a text cites: `spec 4.2, 9.4` gives 4.2 and 9.4."""
+    return [number for citation in _CITATION.findall(text) for number in re.findall(_NUMBER, citation)]

@@ -1,4 +1,4 @@
-"""Bytes (spec 14.1 and 18.11): messages of real runs, messages from outside, and the table worked out for MobileNet."""
+"""Bytes (spec 14.1; 18, point 11): messages of real runs and from outside, and the table worked out for MobileNet."""
 
 from __future__ import annotations
 

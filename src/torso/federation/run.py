@@ -71,9 +71,11 @@ class Charter:
             agreement = Agreement.model_validate_json(json.dumps(tree["agreement"]))
             return cls(str(tree["run"]), agreement, tuple(map(str, tree["delivered"])))
         except FileNotFoundError:
+            begun = (folder / "config.toml").exists()  # killed between the two, or a simulation
+            advice = "Delete the folder, or give another --out, and leave" if begun else "Leave"
             raise RequestError(
                 f"--resume: {str(folder)!r} holds no run of a federation (no {AGREED}). "
-                "Leave --resume out to start one."
+                f"{advice} --resume out to start one."
             ) from None
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             raise RequestError(f"{path} cannot be read: {error}") from None

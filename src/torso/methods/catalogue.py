@@ -17,7 +17,7 @@ from torso.personal import Ditto, FineTune, Fomo, Kept, Personal
 from torso.registry import Registry
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
-_FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2024)"
+_FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
 _ROD_OWN = Kept()  # Fed-RoD measures the local model, before aggregation (spec 9.4)
 
 fedavg = method(about="Everybody trains and shares the whole network (spec 3.1).", paper="FedAvg (McMahan 2017)")

@@ -13,9 +13,10 @@ import numpy as np
 from torso.config import Config
 from torso.data import Pixels, Roster
 from torso.methods import AXES, Method, Share, methods
+from torso.methods.bibliography import papers
 from torso.methods.parse import axis_to_config
 from torso.nets import Network, build, part_names
-from torso.registry import plain
+from torso.registry import cited, plain
 from torso.runs.cost import down, schema_bytes, up
 from torso.runs.rounds import tell
 from torso.runs.stages import Stage, stages
@@ -104,7 +105,9 @@ def explain(name: str) -> list[tuple[str, str]]:
     """A method's rules in words, axis by axis, from the docstrings of the choices it makes."""
     method = methods[name]
     found = anatomy(method)
-    lines = [("method", f"{name}: {plain(method.about)}"), ("from", method.paper or "–")]
+    lines = [("method", f"{name}: {plain(method.about)}"), ("from", _origin(method.paper))]
+    if sections := cited(method.about):
+        lines.append(("definition", f"docs/definitions.md, {', '.join(sections)}"))
     if method.start != Method().start:
         lines.append(("start", _rule("start", method)))
     lines += [("train", _training(method)), ("share", _sharing(method.share, method))]
@@ -116,6 +119,12 @@ def explain(name: str) -> list[tuple[str, str]]:
     lines += [("travels", found.travels), ("client keeps", found.keeps), ("class counts", class_counts(method))]
     size = f"down {found.bytes_down:,}, up {found.bytes_up:,} (per participant and round, 4convNet, 10 classes)"
     return [*lines, ("bytes", size)]
+
+
+def _origin(label: str) -> str:
+    """The label of a paper with its reference, where the list of papers has it."""
+    paper = papers().get(label)
+    return f"{label}: {paper.words}" if paper else label or "–"
 
 
 def class_counts(method: Method, body: str = "conv4", classes: int = 10) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from torso.config import describe_keys
@@ -9,6 +10,8 @@ from torso.data import augmentations, partitions, sources
 from torso.learn.schedule import schedules
 from torso.measure import measures
 from torso.measure.analyses import analyses
+from torso.methods import methods
+from torso.methods.bibliography import TOPICS, Paper, papers
 from torso.nets import head_inits
 from torso.registry import plain
 from torso.report.lists import list_attacks, list_axes, list_methods, list_models, list_registry
@@ -27,12 +30,39 @@ def _only(row: dict[str, object], *columns: str) -> dict[str, object]:
     return {column: row[column] for column in columns}
 
 
+def _linked(row: dict[str, object]) -> dict[str, object]:
+    """The row with its definition as a link, for pages in docs/."""
+    return {**row, "definition": re.sub(r"[\d.]+", r"[\g<0>](definitions.md#d\g<0>)", str(row["definition"]))}
+
+
+def _reference(label: str, paper: Paper) -> str:
+    presets = ", ".join(f"`{name}`" for name, method in sorted(methods.items()) if method.paper == label)
+    where = f"[{paper.title}]({paper.address}). {paper.venue}, {paper.year}"
+    return f"- **{label}**: {paper.authors}. {where}. In Torso: {presets or paper.used}."
+
+
+def references() -> str:
+    """All papers by topic, each in one line."""
+    found = papers().items()
+    blocks = (
+        [f"## {title}", "", *(_reference(label, paper) for label, paper in found if paper.topic == topic)]
+        for topic, title in TOPICS.items()
+    )
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
 def sections() -> dict[str, str]:
     """Every generated section by its name."""
     rows = list_methods()
     return {
         "methods": table([_only(row, "name", "paper", "differs_from_fedavg", "about") for row in rows]),
-        "anatomy": table([_only(row, "name", "travels", "client_keeps", "bytes_down", "bytes_up") for row in rows]),
+        "anatomy": table(
+            [
+                _only(_linked(row), "name", "definition", "travels", "client_keeps", "bytes_down", "bytes_up")
+                for row in rows
+            ]
+        ),
+        "papers": references(),
         "models": table(list_models()),
         "sources": table(list_registry(sources)),
         "partitions": table(list_registry(partitions)),
@@ -58,7 +88,8 @@ def fill(text: str) -> str:
 
 
 def main(root: Path = Path()) -> None:
-    for path in (root / "README.md", root / "docs" / "reference.md", root / "docs" / "methods.md"):
+    pages = ("README.md", "docs/reference.md", "docs/methods.md", "docs/papers.md")
+    for path in (root / page for page in pages):
         path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ from torso.methods.parse import axis_to_config
 from torso.nets import Body, bodies
 from torso.nets.bodies import kinds_of
 from torso.nets.build import make_body
-from torso.registry import Registry, plain, summary
+from torso.registry import Registry, cited, plain, summary
 from torso.report.anatomy import anatomy
 
 
@@ -33,6 +33,7 @@ def list_methods() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "paper": m.paper or "–",
+                "definition": ", ".join(cited(m.about)) or "–",
                 "differs_from_fedavg": axes_in_words(m),
                 "travels": found.travels,
                 "bytes_down": found.bytes_down,
