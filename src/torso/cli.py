@@ -16,7 +16,7 @@ from rich.console import Console
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
-from torso.report import export_command, federation_command
+from torso.report import data_command, export_command, federation_command
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -381,6 +381,7 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
+data_command.add_to(app)
 export_command.add_to(app)
 federation_command.add_to(app, _watching)
 papers.add_to(app, _watching)

@@ -132,7 +132,8 @@ def test_truncated_and_incomplete_archives(tmp_path: Path) -> None:
         load(options(source="cifar10", root=str(path)), 0)
 
 
-def test_a_root_that_holds_no_cifar(tmp_path: Path) -> None:
+def test_a_root_that_holds_no_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORSO_DATA", str(tmp_path))  # nothing was downloaded
     with pytest.raises(RequestError, match=r"data.root is empty: data.source = 'cifar10' needs it. Expected: cifar-10"):
         load(options(source="cifar10"), 0)
     with pytest.raises(RequestError, match=r"does not hold cifar100. Expected: cifar-100-python.tar.gz"):

@@ -13,6 +13,7 @@ from PIL import Image
 
 from torso.config import SyntheticConfig
 from torso.data import load, sources
+from torso.data.fetch_catalogue import DATASETS
 from torso.data.sources.idx import DEBIAN
 from torso.errors import RequestError
 
@@ -22,9 +23,7 @@ RNG = np.random.default_rng(0)
 
 
 def test_every_source_says_what_it_is() -> None:
-    assert sorted(sources) == sorted(
-        ["digits", "synthetic", "fashion-mnist", "cifar10", "cifar100", "femnist", "folder", "npz", "csv", "given"]
-    )
+    assert sorted(sources) == sorted([*DATASETS, "digits", "synthetic", "folder", "npz", "csv", "given"])
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):
         load(options(source="cifar"), 0)

@@ -5,19 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torso.data.fetch_catalogue import DATASETS
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
-from torso.data.sources import arrays, cifar, folder, given, idx, made, table  # registers every source
+from torso.data.sources import arrays, cifar, fetched, folder, given, idx, made, table  # registers every source
 from torso.data.sources.base import Source, sources
 from torso.errors import RequestError, from_outside
 
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-__all__ = ["SEEDLESS", "Source", "arrays", "cifar", "folder", "given", "idx", "load", "made", "sources", "table"]
+__all__ = [
+    "SEEDLESS",
+    "Source",
+    "arrays",
+    "cifar",
+    "fetched",
+    "folder",
+    "given",
+    "idx",
+    "load",
+    "made",
+    "sources",
+    "table",
+]
 
 
-SEEDLESS = frozenset({"cifar10", "cifar100", "csv", "digits", "given", "fashion-mnist", "femnist", "folder", "npz"})
+SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "npz"})
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
 
 

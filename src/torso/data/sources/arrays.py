@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torso.data.fetch_catalogue import hint
 from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
 from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _SPLITS = ("train", "test")
 _KEYS = "an .npz file with train_images, train_labels, test_images and test_labels"
 _NPZ = f"{_KEYS} (and train_writers, test_writers where known); train_samples, test_samples where they are no images"
-_FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such femnist*.npz"
+_FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such femnist*.npz{hint('femnist')}"
 
 
 @sources.register("npz")
@@ -147,7 +148,7 @@ def _tokens(path: Path, arrays: dict[str, np.ndarray], pad: int) -> tuple[Tokens
 
 @sources.register("femnist")
 def femnist(options: DataConfig, seed: int) -> Dataset:
-    """Handwritten characters in 62 classes with their writers, from an .npz file."""
+    """Handwritten characters in 62 classes with their writers, from an .npz file; `torso data get femnist`."""
     root = root_of(options, _FEMNIST)
     found = sorted(root.glob("femnist*.npz")) if root.is_dir() else [root]
     if len(found) != 1:

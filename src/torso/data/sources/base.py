@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from torso.data.fetch_catalogue import downloaded
 from torso.data.images import Dataset
 from torso.errors import RequestError
 from torso.registry import Registry
@@ -26,9 +27,11 @@ MNIST_LIKE = ((0.1307,), (0.3081,))  # mean, std (spec 10.6)
 
 
 def root_of(options: DataConfig, expected: str, usual: str = "") -> Path:
-    """`data.root`, or the source's usual place; it must be there."""
-    root = Path(options.root or usual).expanduser()
-    if not (options.root or usual):
+    """`data.root`; where it is empty, what `torso data get` has downloaded, or the source's usual place. It must be
+    there."""
+    place = options.root or downloaded(options.source) or usual
+    root = Path(place).expanduser()
+    if not place:
         raise RequestError(f"data.root is empty: data.source = {options.source!r} needs it. Expected: {expected}")
     if not root.exists():
         raise RequestError(f"data.root = {str(root)!r} does not exist. Expected: {expected}")

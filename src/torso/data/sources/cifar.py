@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torso.data.fetch_catalogue import hint
 from torso.data.images import Dataset, Images, as_images
 from torso.data.sources.arrays import read_npz
 from torso.data.sources.base import read_bytes, reading, root_of, sources
@@ -45,7 +46,7 @@ class _Layout:
 
     @property
     def expected(self) -> str:
-        return f"{self.archive}, the folder {self.folder}, {self.packed}, or a folder with one of them"
+        return f"{self.archive}, the folder {self.folder}, {self.packed}, or a folder with one of them{hint(self.name)}"
 
 
 CIFAR10 = _Layout(

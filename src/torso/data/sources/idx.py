@@ -1,4 +1,4 @@
-"""Fashion-MNIST in the IDX format, plain or gzip'd, as its authors and Debian distribute it."""
+"""MNIST, Fashion-MNIST and KMNIST in the IDX format, plain or gzip'd, as their authors and Debian distribute them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torso.data.fetch_catalogue import hint
 from torso.data.images import Dataset, Images, as_images
 from torso.data.sources.base import MNIST_LIKE, read_bytes, reading, root_of, sources
 from torso.errors import RequestError
@@ -15,31 +16,54 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 DEBIAN = "/usr/share/datasets/fashion-mnist"
-_EXPECTED = (
+_FILES = (
     "a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-    "t10k-labels-idx1-ubyte, plain or .gz (Debian: apt-get install dataset-fashion-mnist)"
+    "t10k-labels-idx1-ubyte, plain or .gz"
 )
 
 
 @sources.register("fashion-mnist")
 def fashion_mnist(options: DataConfig, seed: int) -> Dataset:
     """Fashion-MNIST: 60,000 / 10,000 images of 28×28 in 10 classes, from IDX files (Debian: dataset-fashion-mnist)."""
-    root = root_of(options, _EXPECTED, usual=DEBIAN)
+    return _load(options, " (Debian: apt-get install dataset-fashion-mnist)", usual=DEBIAN)
+
+
+@sources.register("mnist")
+def mnist(options: DataConfig, seed: int) -> Dataset:
+    """MNIST: 60,000 / 10,000 handwritten digits of 28×28 in 10 classes, from IDX files."""
+    return _load(options)
+
+
+@sources.register("kmnist")
+def kmnist(options: DataConfig, seed: int) -> Dataset:
+    """Kuzushiji-MNIST: 60,000 / 10,000 Japanese characters of 28×28 in 10 classes, from IDX files."""
+    return _load(options)
+
+
+def _load(options: DataConfig, more: str = "", usual: str = "") -> Dataset:
+    expected = f"{_FILES}{more}{hint(options.source)}"
+    root = root_of(options, expected, usual)
     mean, std = MNIST_LIKE
-    return Dataset("fashion-mnist", _split(root, "train"), _split(root, "t10k"), 10, mean, std)
+    train, test = (_split(root, prefix, expected) for prefix in ("train", "t10k"))
+    return Dataset(options.source, train, test, 10, mean, std)
 
 
-def _split(root: Path, prefix: str) -> Images:
-    images = read_idx(root / f"{prefix}-images-idx3-ubyte", dimensions=3)
-    labels = read_idx(root / f"{prefix}-labels-idx1-ubyte", dimensions=1)
+def _split(root: Path, prefix: str, expected: str) -> Images:
+    images = read_idx(root / f"{prefix}-images-idx3-ubyte", 3, expected)
+    labels = read_idx(root / f"{prefix}-labels-idx1-ubyte", 1, expected)
     return as_images(f"{root} {prefix}", images, labels)
 
 
-def read_idx(plain: Path, dimensions: int) -> np.ndarray:
-    """One IDX file of unsigned bytes: magic number 0x0800 + dimensions, the sizes, the data, and not a byte more."""
+def read_idx(plain: Path, dimensions: int, expected: str) -> np.ndarray:
+    """One IDX file, plain or .gz."""
     path = plain if plain.exists() else plain.with_name(f"{plain.name}.gz")
-    with reading(path, _EXPECTED):
+    with reading(path, expected):
         raw = read_bytes(path)
+    return parse_idx(raw, path, dimensions)
+
+
+def parse_idx(raw: bytes, path: Path | str, dimensions: int) -> np.ndarray:
+    """IDX of unsigned bytes: magic number 0x0800 + dimensions, the sizes, the data, and not a byte more."""
     start, magic = 4 + 4 * dimensions, 0x0800 + dimensions
     if len(raw) < start or int.from_bytes(raw[:4], "big") != magic:
         raise RequestError(

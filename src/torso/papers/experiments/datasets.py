@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.config import Config
+from torso.data.fetch_catalogue import data_home
 from torso.data.sources.idx import DEBIAN
 from torso.errors import RequestError
-
-USUAL = "data"  # where data are looked for without --data-root and TORSO_DATA
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ DATASETS = {
 
 def data_root(given: Path | None) -> Path:
     """--data-root, else the environment's TORSO_DATA, else ./data."""
-    return given if given is not None else Path(os.environ.get("TORSO_DATA", USUAL))
+    return data_home(given)
 
 
 def find_all(sources: Iterable[str], root: Path) -> dict[str, str]:
@@ -109,5 +107,6 @@ def find(source: str, root: Path) -> str:
             return str(place)
     raise RequestError(
         f"the data set {source} is not below {str(root)!r}: found none of {', '.join(known.names)}. "
-        f"Get it from {known.origin} and say where it lies with --data-root DIR, or choose other numbers with --only"
+        f"Download it with `torso data get {source} --out {root}`, or get it from {known.origin} and say where it lies "
+        "with --data-root DIR, or choose other numbers with --only"
     )

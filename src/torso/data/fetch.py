@@ -1,0 +1,213 @@
+"""`torso data get`: the files of a data set from mirrors or official addresses, checked, and made into what is read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from torso.data.fetch_catalogue import data_home, data_set
+from torso.data.fetch_convert import convert
+from torso.data.fetch_http import AddressFailed, Patience, check_address, fetch, forget, length
+from torso.data.fetch_sets import DataSet, RemoteFile
+from torso.errors import InUse, RequestError
+
+MIRRORS = "TORSO_MIRROR"
+_LOCK = ".lock"
+
+
+class Watcher:
+    """Is told how a download goes; this one says nothing."""
+
+    def moved(self, file: str, done: int, total: int) -> None:
+        """So many bytes of a file are there."""
+
+    def making(self, file: str, done: int, total: int) -> None:
+        """So much of the file that is made of them is done, in images or splits."""
+
+    def note(self, text: str) -> None:
+        """A line for a person."""
+
+
+@dataclass(frozen=True)
+class Got:
+    """`new`: whether anything had to be done."""
+
+    data: DataSet
+    folder: Path
+    new: bool
+
+    @property
+    def root(self) -> Path:
+        """What data.root has to be."""
+        return self.folder / self.data.makes if self.data.makes else self.folder
+
+
+def get(
+    name: str,
+    out: Path | None = None,
+    source: str = "",
+    watcher: Watcher | None = None,
+    patience: Patience | None = None,
+) -> Got:
+    """Download a data set below `out` (default: $TORSO_DATA, ./data). `source`: the address of a folder with its files,
+    asked instead of mirrors and official addresses."""
+    return get_data(data_set(name), data_home(out).expanduser(), source, watcher or Watcher(), patience or Patience())
+
+
+def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience: Patience) -> Got:
+    """The same for one that is in no catalogue."""
+    addresses = {file.name: addresses_of(data, file, source) for file in data.files}
+    folder = data.place(home)
+    if _is_done(data, home):  # also in a folder that cannot be written
+        return Got(data, folder, new=False)
+    with _own(folder):
+        if _is_done(data, home):  # by another process, just now
+            return Got(data, folder, new=False)
+        missing = [file for file in data.files if not _is_there(folder / file.name, file)]
+        _check_room(data, missing, folder)
+        for file in missing:
+            _download(file, addresses[file.name], folder, watcher, patience)
+        if data.makes:
+            convert(data, folder, lambda done, total: watcher.making(data.makes, done, total))
+    return Got(data, folder, new=True)
+
+
+def addresses_of(data: DataSet, file: RemoteFile, source: str = "") -> list[str]:
+    """Where a file is looked for, in this order: `source` alone, or mirrors and then the official addresses."""
+    if source:
+        base = check_address(source, "--from")
+        return [base if base.rpartition("/")[2] == file.name else f"{base}/{file.name}"]
+    mirrors = os.environ.get(MIRRORS, "").replace(",", " ").split()
+    place = f"{data.folder or data.name}/{file.name}"
+    return [*(f"{check_address(base, MIRRORS)}/{place}" for base in mirrors), *file.urls]
+
+
+def _download(file: RemoteFile, addresses: Sequence[str], folder: Path, watcher: Watcher, patience: Patience) -> None:
+    """The file from the first address that gives it, with the right checksum."""
+    part, failed = folder / f"{file.name}.part", []
+    for url in addresses:
+        try:
+            _from(file, url, part, watcher, patience)
+        except AddressFailed as error:
+            failed.append(f"{url}: {error}")
+            continue
+        part.replace(folder / file.name)
+        forget(part)
+        for line in failed:
+            watcher.note(f"{line}. Taken from {url}")
+        if not file.sha256:
+            _record(folder / file.name)
+            name = file.name
+            watcher.note(f"{name}: no SHA-256 is published. Its MD5 was checked; its SHA-256 is now in {name}.sha256")
+        return
+    kept = length(part)
+    if not kept:
+        forget(part)
+    said = f" {kept:,} of {file.size:,} bytes are kept: the same command goes on from there." if kept else ""
+    raise RequestError(
+        f"{file.name} could not be downloaded. {'; '.join(failed)}.{said} Other addresses: --from URL, or {MIRRORS}"
+    )
+
+
+def _from(file: RemoteFile, url: str, part: Path, watcher: Watcher, patience: Patience) -> None:
+    """One address. A part that came earlier may be of other bytes, so a wrong whole is tried once more from nothing."""
+    earlier = length(part) > 0
+    fetch(file, url, part, lambda done: watcher.moved(file.name, done, file.size), patience)
+    wrong = difference(part, file)
+    if wrong:
+        forget(part)
+        if not earlier:
+            raise AddressFailed(wrong)
+        _from(file, url, part, watcher, patience)
+
+
+def difference(path: Path, file: RemoteFile) -> str:
+    """How a file differs from what it should be, in words; empty: it is the right one."""
+    if length(path) != file.size:
+        return f"has {length(path):,} bytes. Expected: {file.size:,}"
+    kind, expected = ("sha256", file.sha256) if file.sha256 else ("md5", file.md5)
+    found = _digest(path, kind)
+    label = {"sha256": "SHA-256", "md5": "MD5"}[kind]
+    return "" if found == expected else f"gives other bytes: {label} {found}. Expected: {expected}"
+
+
+def _digest(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
+def _record(path: Path) -> None:
+    """Write FILE.sha256, which `sha256sum -c` reads."""
+    path.with_name(f"{path.name}.sha256").write_text(f"{_digest(path, 'sha256')}  {path.name}\n", encoding="utf-8")
+
+
+def _is_done(data: DataSet, home: Path) -> bool:
+    """Whether everything is there. What was made is of files that were checked; files are checked now."""
+    folder = data.place(home)
+    return data.is_in(home) and (bool(data.makes) or all(_is_there(folder / file.name, file) for file in data.files))
+
+
+def _is_there(path: Path, file: RemoteFile) -> bool:
+    """Whether a file is there already; one with other bytes is refused, it may be somebody's own."""
+    if not path.exists():
+        return False
+    wrong = difference(path, file) if path.is_file() else "is no file"
+    if wrong:
+        raise RequestError(f"{path} is there and {wrong}. Move it away, or choose another folder with --out")
+    return True
+
+
+def _check_room(data: DataSet, missing: Sequence[RemoteFile], folder: Path) -> None:
+    """Refuse before the first byte where the disk has no room for the last."""
+    needed = sum(file.size - length(folder / f"{file.name}.part") for file in missing) + data.room + data.scratch
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise RequestError(
+            f"{str(folder)!r} has {free / 1e9:.1f} GB free, {data.name} needs {needed / 1e9:.1f} GB. "
+            "Choose another folder with --out"
+        )
+
+
+@contextmanager
+def _own(folder: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone; goes again if nothing was put into it."""
+    above = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _locked(folder / _LOCK)
+    except OSError as error:
+        raise RequestError(
+            f"{str(folder)!r} cannot be written ({error.strerror or error}). Choose another folder with --out"
+        ) from None
+    try:
+        yield
+    finally:
+        (folder / _LOCK).unlink(missing_ok=True)
+        lock.close()
+        with suppress(OSError):
+            for place in above:
+                place.rmdir()  # refuses where there is something in it
+
+
+def _locked(path: Path) -> IO[str]:
+    """The lock file, open and locked. One that its owner removed between opening and locking is opened again."""
+    while True:
+        file = path.open("w", encoding="utf-8")
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise InUse(f"another process downloads to {str(path.parent)!r}. Wait until it has ended") from None
+        except (ImportError, OSError):
+            return file  # no locks here
+        if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+            return file
+        file.close()

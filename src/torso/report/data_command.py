@@ -1,0 +1,140 @@
+"""`torso data`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from torso.data.fetch import Got, Watcher
+
+data_app = typer.Typer(help="Download data sets, and look at your own data.", no_args_is_help=True)
+
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of all data sets; default: $TORSO_DATA, ./data.")]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its commands."""
+    app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def list_(out: Out = None, as_json: Json = False) -> None:
+    """List the data sets that can be downloaded, their size and terms, and which are there."""
+    from torso.data.fetch_catalogue import ALIASES, BY_HAND, data_home
+    from torso.report.printing import print_list
+
+    home = data_home(out)
+    rows = _rows(home)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    shown = ("name", "size", "classes", "MB", "there", "terms")  # a terminal has no room for more: --json has all
+    print_list([{name: _short(row[name]) for name in shown} for row in rows], as_json=False)
+    console = Console()
+    for alias, name in ALIASES.items():
+        console.print(f"{alias}: short for {name}", soft_wrap=True, highlight=False)
+    for hand in BY_HAND.values():
+        said = f"{hand.name}: {hand.about}. Needs {hand.terms}: {hand.page}"
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Download one to {home}: torso data get NAME", soft_wrap=True, highlight=False, markup=False)
+
+
+def _rows(home: Path) -> list[dict[str, Any]]:
+    from torso.data.fetch_catalogue import DATASETS
+
+    return [
+        {
+            "name": data.name,
+            "train": data.train,
+            "test": data.test,
+            "size": data.size,
+            "classes": data.classes,
+            "MB": round(data.download / 1e6),
+            "there": data.is_in(home),
+            "terms": data.terms,
+            "about": data.about,
+            "page": data.page,
+        }
+        for data in DATASETS.values()
+    ]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@data_app.command("get")
+def get(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME…]", help="Data sets; without one they are listed.")
+    ] = None,
+    out: Out = None,
+    source: Annotated[
+        str, typer.Option("--from", metavar="URL", help="Folder with the files; default: $TORSO_MIRROR, official ones.")
+    ] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
+) -> None:
+    """Download data sets, check them, and say how to use them. A download that was cut off goes on where it ended."""
+    if not names:
+        list_(out, as_json)
+        return
+    from torso.data import fetch
+    from torso.data.fetch_catalogue import data_set
+
+    for name in names:
+        data_set(name)  # all names, before anything is downloaded
+    done = []
+    for name in names:
+        with _watching(quiet) as watcher:
+            found = fetch.get(name, out, source, watcher)
+        done.append(_as_data(found))
+        if not as_json:
+            _tell(found, out)
+    if as_json:
+        print(json.dumps(done))
+
+
+def _as_data(got: Got) -> dict[str, Any]:
+    return {"name": got.data.name, "source": got.data.name, "root": str(got.root), "downloaded": got.new}
+
+
+def _tell(got: Got, out: Path | None) -> None:
+    console = Console()
+    said = "is checked and ready" if got.new else "was there already"
+    root = f" --set data.root={got.root}" if out is not None else ""
+    for line in (
+        f"{got.data.name}: {got.root} {said}. Terms: {got.data.terms} ({got.data.page})",
+        f"Use it: torso run --set data.source={got.data.name}{root}",
+    ):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def _watching(quiet: bool) -> Iterator[Watcher]:
+    """Bars on a terminal, a few lines elsewhere, nothing when quiet; on the error stream."""
+    from torso.data.fetch import Watcher
+    from torso.report.download_bars import Bars, Lines
+
+    console = Console(stderr=True)
+    try:
+        if quiet:
+            yield Watcher()
+        elif console.is_terminal:
+            with Bars(console) as bars:
+                yield bars
+        else:
+            yield Lines(console)
+    except KeyboardInterrupt:
+        console.print("stopped: what has come is kept, and the same command goes on from there", soft_wrap=True)
+        raise
