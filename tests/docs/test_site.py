@@ -7,14 +7,20 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tests.docs.blocks import ROOT
+from tests.report.browser import PROGRAM, browser
 
 import torso
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+pytestmark = pytest.mark.xdist_group("site")  # it is built once
+LINKS = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?(https?:)?//")
 
 
@@ -65,6 +71,29 @@ def test_the_search_knows_the_pages(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "start.html" in index
     assert "notebooks/tour.html" in index
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium (Debian)")
+def test_a_reader_finds_a_page_by_searching(site: Path, tmp_path: Path) -> None:
+    """In a browser, from a server on this machine; nothing is asked of any other."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with browser(tmp_path / "profile") as view:
+            view.open(f"http://127.0.0.1:{server.server_port}/index.html?q=newcomer")
+            view.until("document.querySelectorAll('.md-search-result__link').length > 0", seconds=60)
+            assert any("notebooks/tour.html" in link for link in view.run(LINKS))
+            assert view.requests
+            assert all(url.startswith((f"http://127.0.0.1:{server.server_port}/", "data:")) for url in view.requests)
+            assert not view.errors
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_readme_is_short() -> None:
