@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torso.data.clients import Clients
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.methods.method import Method
+    from torso.nets.calibrate import calibrated
     from torso.nets.split import split as split
     from torso.parallel.compare import compare
     from torso.report.plots import plot
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from torso.results.result import Result
     from torso.runs.events import Listener
     from torso.runs.load import load
+    from torso.runs.personalize import personalize
+    from torso.runs.predict import predict
     from torso.runs.run import run
 
 __version__ = "0.1.0"
@@ -34,10 +37,13 @@ _WHERE = {
     "Result": "torso.results.result",
     "RunFailed": "torso.errors",
     "TorsoError": "torso.errors",
+    "calibrated": "torso.nets.calibrate",
     "compare": "torso.parallel.compare",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
+    "personalize": "torso.runs.personalize",
     "plot": "torso.report.plots",
+    "predict": "torso.runs.predict",
     "run": "torso.runs.run",
     "save_model": "torso.results.model_file",
     "split": "torso.nets",
@@ -51,10 +57,13 @@ __all__ = [
     "Result",
     "RunFailed",
     "TorsoError",
+    "calibrated",
     "compare",
     "load",
     "load_model",
+    "personalize",
     "plot",
+    "predict",
     "run",
     "save_model",
     "split",

@@ -16,7 +16,14 @@ from rich.console import Console
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
-from torso.report import data_command, export_command, federation_command
+from torso.report import (
+    data_command,
+    export_command,
+    federation_command,
+    personalize_command,
+    predict_command,
+    try_command,
+)
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -383,5 +390,8 @@ def _escape(text: str) -> str:
 
 data_command.add_to(app)
 export_command.add_to(app)
+predict_command.add_to(app)
+personalize_command.add_to(app)
+try_command.add_to(app)
 federation_command.add_to(app, _watching)
 papers.add_to(app, _watching)

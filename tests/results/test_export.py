@@ -182,6 +182,7 @@ def test_some_clients_and_all_of_them(torso: Torso, folder: Path, result: Result
     assert json.loads(said.out) == {
         "page": "one/README.md",
         "models": ["one/generic.safetensors", "one/client-3.safetensors"],
+        "calibrated": [],
     }
     assert answers_alike(library.load_model("one/client-3.safetensors"), result.network(3))
     assert torso("export", str(folder), "--clients", "all", "--out", "all").status == 0
@@ -210,16 +211,65 @@ def test_the_page_beside_the_models_works_as_written(torso: Torso, folder: Path,
     found: dict[str, Any] = {"images": result.federation.test.samples[:4].numpy()}
     exec(code.replace('"generic', '"models/generic'), found)
     assert found["classes"].shape == (4,)
+    assert found["answers"] == [str(place) for place in found["classes"].tolist()]
     assert "11 files: generic.safetensors, client-0.safetensors" in page
+    for word in ("body | `mlp`", "head | `dual", "gives 200 features", "images of 8×8", "(relu): ReLU"):
+        assert word in page
     assert "uint8 [n, 8, 8, 1]" in page
-    assert "BatchNorm" not in page  # the network has none
+    assert "BatchNorm | none" in page
+    assert "goes by the batch" not in page
 
 
-def test_the_page_warns_of_batch_statistics(torso: Torso) -> None:
-    sets = ("model.body=conv3", "train.rounds=1", "measure.names=initial")
-    library.run(samples.tiny("fedavg", *sets), "run", federation=samples.digits())
-    assert torso("export", "run", "--out", "models").status == 0
-    assert "model.norm=running" in Path("models/README.md").read_text(encoding="utf-8")
+def test_batch_statistics_are_calibrated_or_warned_of(torso: Torso) -> None:
+    """Before: as the run measured them, in batches. After: a calibrated network that answers a single image."""
+    sets = ("model.body=conv3", "train.rounds=1", "measure.names=personalized", "personalize.lr=0.05")
+    done = library.run(samples.tiny("fedavg", *sets), "run", federation=samples.digits())
+    said = torso("export", "run", "--clients", "0", "--out", "models", "--json")
+    (told,) = json.loads(said.out)["calibrated"]
+    assert done.federation is not None
+    train, test = done.federation.train, done.federation.test
+    assert (told["model"], told["samples"], told["batch"]) == ("client-0", len(train.rows(0)), 128)
+    assert told["before"] == pytest.approx(done.accuracy["personalized"].clients[0])
+    net = library.load_model("models/client-0.safetensors")
+    assert net.card is not None
+    assert (net.card.norm, net.card.batch_statistics, net.card.calibrated) == ("running", False, len(train.rows(0)))
+    one_by_one = torch.cat([net(net.prepare(test.samples[row])) for row in test.rows(0)]).argmax(dim=1)
+    right = (one_by_one == test.labels[test.rows(0)]).float().mean().item()
+    assert told["after"] == pytest.approx(100 * right)
+    assert answers_alike(net, library.calibrated(done.network(0), train.samples[train.rows(0)]))
+    assert "calibrated after training" in Path("models/README.md").read_text(encoding="utf-8")
+
+    said = torso("export", "run", "--clients", "0", "--norm", "batch", "--out", "kept")
+    assert "calibrated" not in said.out
+    assert answers_alike(library.load_model("kept/client-0.safetensors"), done.network(0))
+    assert "model.norm=running" in Path("kept/README.md").read_text(encoding="utf-8")
+
+
+def test_the_generic_model_is_calibrated_on_all_that_train_and_a_newcomer_on_its_own(torso: Torso) -> None:
+    sets = ("model.body=conv3", "train.rounds=1", "measure.names=new_before", "data.new_clients=2")
+    done = library.run(samples.tiny("fedavg", *sets), "run")
+    assert done.federation is not None
+    train = done.federation.train
+    np.savez("new.npz", images=train.samples[:30].numpy(), labels=train.labels[:30].numpy())
+    said = torso("export", "run", "--generic", "--new", "new.npz", "--epochs", "0", "--out", "models")
+    trained = sum(len(train.rows(client)) for client in done.job.roster.training)
+    assert f"generic: BatchNorm calibrated on {trained} training samples. Test accuracy " in said.out
+    assert said.out.endswith("newcomer: BatchNorm calibrated on 30 training samples.\n")
+
+
+# the files
+
+
+def test_two_exports_are_the_same_bytes_and_everybody_may_read_them(result: Result, tmp_path: Path) -> None:
+    """Metadata have an order of their own in every process, so the order in the file is looked at, too."""
+    net = result.network(3)
+    paths = [library.save_model(net, tmp_path / name) for name in ("a.safetensors", "b.safetensors")]
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    header = json.loads(first[8 : 8 + int.from_bytes(first[:8], "little")])
+    assert list(header["__metadata__"]) == sorted(header["__metadata__"])
+    (tmp_path / "plain").write_bytes(b"")
+    assert paths[0].stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_requests_that_are_wrong_write_nothing(torso: Torso, folder: Path) -> None:
@@ -237,6 +287,11 @@ def test_requests_that_are_wrong_write_nothing(torso: Torso, folder: Path) -> No
     np.savez("wrong.npz", pictures=np.zeros((1, 8, 8), np.uint8))
     assert "wrong.npz has no images, labels (it has pictures)" in refused("--new", "wrong.npz").err
     assert "run.device = 'tpu' cannot be used here" in refused("--device", "tpu").err
+    assert "--format 'onx' is unknown. Accepted: safetensors, onnx, torch-export" in refused("--format=onx").err
+    assert "--preprocessing 'out' is unknown. Accepted: inside, beside" in refused("--preprocessing=out").err
+    assert "--norm 'none' is unknown. Accepted: calibrated, batch" in refused("--norm=none").err
+    assert "--opset 12 is of ONNX. Add --format onnx" in refused("--opset=12").err
+    assert "--opset 99 is unknown here. Accepted: 1 to " in refused("--opset=99", "--format=onnx").err
     Path("full").mkdir()
     Path("full/mine").write_text("", encoding="utf-8")
     said = torso("export", str(folder), "--out", "full")

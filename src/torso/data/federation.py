@@ -79,6 +79,7 @@ class Federation:
     malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
     names: tuple[str, ...] = ()  # of the clients, where the data have them
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
+    class_names: tuple[str, ...] = ()  # by their number, where the data know them
 
     @property
     def device(self) -> torch.device:
@@ -107,6 +108,7 @@ class Federation:
             malicious=self.malicious,
             names=self.names,
             remarks=self.remarks,
+            class_names=self.class_names,
         )
 
     @cached_property
@@ -197,6 +199,7 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
         superclasses=dataset.superclasses,
         names=dealt.names,
         remarks=(*dataset.remarks, *_unused_names(dataset, dealt, options)),
+        class_names=dataset.class_names,
     )
 
 

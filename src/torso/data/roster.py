@@ -31,6 +31,7 @@ class Roster:
     malicious: frozenset[int] = frozenset()  # clients that attack, where attacks are simulated (spec 9.6)
     names: tuple[str, ...] = ()  # of the clients, where they have any
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
+    class_names: tuple[str, ...] = ()  # by their number, where the data know them
     counts_are_known: bool = True  # whether clients tell how many samples of each class they have, for the report
 
     @property

@@ -84,6 +84,7 @@ class Agreement(Record):
             names=self.names if all(self.names) else (),
             remarks=self.remarks,
             counts_are_known=False,
+            class_names=self.classes,
         )
 
     def seen_by(self, client: int) -> Agreement:

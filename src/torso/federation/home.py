@@ -4,6 +4,7 @@ HOME/runs/RUN/agreed.json       what this client has agreed to: config, agreemen
 HOME/runs/RUN/round-R.*         what it holds after round R (versions.py)
 HOME/runs/RUN/known-*.safetensors  tensors that the server has sent and that do not change from round to round
 HOME/models/RUN.safetensors     its personal model, once the run is over, and RUN.json: what it is
+HOME/models/calibrated/         where its BatchNorm goes by the batch: the same model with statistics of its own
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from torso.federation.site_data import SiteData
 from torso.federation.versions import Versions
 from torso.federation.words import measured, tells_class_counts, what_leaves
 from torso.measure.evaluate import Values
-from torso.nets import Tensors
+from torso.nets import Network, Tensors
 from torso.personal.store import ClientState
+from torso.results.calibration import accuracy, calibrate_client, calibrated_path
 from torso.results.checkpoint import replace_file, write_text
 from torso.results.model_file import SUFFIX, save_model
 from torso.runs.checks import POOLED
@@ -255,6 +257,7 @@ class Home:
         before, after, net = site.make(standing, held)
         models = self.folder / "models"
         path = save_model(net, models / f"{question.run}{SUFFIX}")
+        settled = _calibrated(net, path, site)
         about = {
             "run": question.run,
             "client": self.name,
@@ -265,7 +268,7 @@ class Home:
             "round": question.round,
             "taken_part": question.since > 0,
             "classes": list(seat.classes),
-            "accuracy": {"before": before, "after": after},
+            "accuracy": {"before": before, "after": after, **settled},
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         write_text(models / f"{question.run}.json", json.dumps(about, indent=1) + "\n")
@@ -273,6 +276,16 @@ class Home:
         seat.versions.tidy({question.since})  # nobody goes back any more
         self._seats = {}
         return Reply(Said(kind="done"))
+
+
+def _calibrated(net: Network, path: Path, site: Site) -> dict[str, Any]:
+    """Where BatchNorm goes by the batch, a second file, calibrated on this client's samples: they are here now."""
+    made = calibrate_client(site.federation, net, site.client)
+    if made is None:
+        return {}
+    save_model(made, calibrated_path(path))
+    found = accuracy(made, site.federation.test, site.federation.test.rows(site.client))
+    return {"calibrated": found, "batch": site.job.config.measure.batch_size}
 
 
 def _check_measures(seat: Seat, names: Iterable[str]) -> None:

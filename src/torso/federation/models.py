@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,20 @@ from torso.config import Config
 from torso.errors import RequestError
 from torso.federation.run import AGREED, Charter
 from torso.nets import Network
-from torso.results.checkpoint import write_text
-from torso.results.export import PAGE, check_empty, page
+from torso.nets.calibrate import goes_by_batch
+from torso.nets.card import Card
+from torso.results.calibration import Calibration, calibrated_path
+from torso.results.export import PAGE, PLAIN, Exported, Form, check_empty, write_models
 from torso.results.folder import RunFolder
-from torso.results.model_file import SUFFIX, load_model, save_model
+from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.job import prepare
 from torso.runs.models import network_of
+
+_UNCALIBRATED = (
+    "generic: BatchNorm goes by the batch, and the server has no samples to calibrate it on. "
+    "Where there are samples: torso.calibrated(torso.load_model(FILE), samples)"
+)
 
 
 @dataclass(frozen=True)
@@ -53,20 +59,22 @@ def is_served(path: Path) -> bool:
     return (path / AGREED).is_file()
 
 
-def export_own(home: Path, out: Path, run: str = "") -> list[Path]:
+def export_own(home: Path, out: Path, run: str = "", form: Form = PLAIN) -> Exported:
     """A client's own model, and a page that says how to use it, in a folder that is empty or not there yet."""
     check_empty(out)
     those = [model for model in models_of(home) if model.path.stem.startswith(run)]
     if not those:
         raise RequestError(f"{str(home)!r} holds no model{f' of run {run}' if run else ''}: no run has ended here yet.")
     chosen = those[-1]
-    card = load_model(chosen.path).card  # nothing is handed out that cannot be read again
+    name, twin = str(chosen.about.get("client", "client")), calibrated_path(chosen.path)
+    net = load_model(twin if form.norm == "calibrated" and twin.is_file() else chosen.path)
+    card = net.card
     assert card is not None
-    out.mkdir(parents=True, exist_ok=True)
-    written = out / f"{chosen.about.get('client', 'client')}{SUFFIX}"
-    shutil.copyfile(chosen.path, written)
-    write_text(out / PAGE, page(card, None, [written.name], _classes(chosen.about.get("classes", ()))))
-    return [written]
+    files = write_models(out, [(name, net)], form, more=_classes(card, chosen.about))
+    found = chosen.about.get("accuracy", {})
+    batch, before, after = (found.get(key) for key in ("batch", "after", "calibrated"))
+    done = [Calibration(name, card.calibrated, batch or 0, before, after)] if card.calibrated else []
+    return Exported(files, out / PAGE, done)
 
 
 def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
@@ -86,15 +94,16 @@ def generic_of_run(folder: Path) -> tuple[Network, tuple[str, ...]]:
     return network_of(job, found.server.reported.model, "generic", None), charter.agreement.classes
 
 
-def export_generic(folder: Path, out: Path) -> list[Path]:
-    """The server's model, and a page that says how to use it."""
+def export_generic(folder: Path, out: Path, form: Form = PLAIN) -> Exported:
+    """The server's model, and a page that says how to use it. The server has no samples to calibrate BatchNorm on."""
     check_empty(out)
-    net, classes = generic_of_run(folder)
-    written, card = save_model(net, out / f"generic{SUFFIX}"), net.card
-    assert card is not None
-    write_text(out / PAGE, page(card, Result.read(folder), [written.name], _classes(classes)))
-    return [written]
+    net, _ = generic_of_run(folder)
+    batch = Config.load(folder / "config.toml").measure.batch_size
+    files = write_models(out, [("generic", net)], form, batch)
+    return Exported(files, out / PAGE, note=_UNCALIBRATED if goes_by_batch(net) else "")
 
 
-def _classes(names: Sequence[str]) -> str:
+def _classes(card: Card, about: Mapping[str, Any]) -> str:
+    """The names of the classes, of a model whose card does not have them: it is older."""
+    names = () if card.class_names else about.get("classes", ())
     return f"The classes are, in the order of the logits: {', '.join(names)}." if names else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torso.fast import is_fast
@@ -44,8 +43,8 @@ class Unit(nn.Module):
         padding = kernel // 2 if padding is None else padding
         self.conv = Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=bias)
         self.norm = None if norm is None else BatchNorm2d(outputs, tracks=norm == "running")
-        self.relu = relu
         self.pool = pool
+        self.relu = nn.ReLU(inplace=True) if relu else None
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         if self.norm is not None and self.norm.by_batch and is_fast(x):
@@ -55,7 +54,7 @@ class Unit(nn.Module):
             x = self.norm(x, real)
         if self.pool is not None:  # before ReLU: the same maximum, and a quarter of the map to go over
             x = self.pool(x)
-        return F.relu_(x) if self.relu else x
+        return x if self.relu is None else self.relu(x)
 
     def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
         """The same with fewer passes over the map; the convolution's bias would be taken away again by BatchNorm."""
@@ -63,9 +62,9 @@ class Unit(nn.Module):
         halves = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
         x, sums = self.conv.before_norm(x, real)
         if pool is None or halves:
-            return norm.fused(x, real, self.conv.bias, sums, self.relu, 2 if halves else 1)
+            return norm.fused(x, real, self.conv.bias, sums, self.relu is not None, 2 if halves else 1)
         x = pool(norm.fused(x, real, self.conv.bias, sums))
-        return F.relu_(x) if self.relu else x
+        return x if self.relu is None else self.relu(x)
 
 
 class Dense(nn.Module):
@@ -74,11 +73,12 @@ class Dense(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.linear = Linear(inputs, outputs)
+        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         if x.ndim == 4:
             x = flat(x, len(self.linear.weight) if self.linear.weight.ndim == 3 else 1)
-        return F.relu_(self.linear(x))
+        return self.relu(self.linear(x))  # type: ignore[no-any-return]
 
 
 class Subsample(nn.Module):
@@ -87,6 +87,9 @@ class Subsample(nn.Module):
     def __init__(self, stride: int) -> None:
         super().__init__()
         self.stride = stride
+
+    def extra_repr(self) -> str:
+        return f"every pixel in {self.stride}, then as many zero channels"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         x = x[:, :, :: self.stride, :: self.stride]
@@ -99,9 +102,14 @@ class Residual(nn.Module):
     def __init__(self, path: Chain, shortcut: nn.Module | None) -> None:
         super().__init__()
         self.path, self.shortcut = path, shortcut
+        self.relu = nn.ReLU(inplace=True)
+
+    def extra_repr(self) -> str:
+        return f"relu(path(x) + {'x' if self.shortcut is None else 'shortcut(x)'})"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        return F.relu_(self.path(x, real) + (x if self.shortcut is None else self.shortcut(x, real)))
+        joined = self.path(x, real) + (x if self.shortcut is None else self.shortcut(x, real))
+        return self.relu(joined)  # type: ignore[no-any-return]
 
 
 class Fire(nn.Module):
@@ -113,6 +121,9 @@ class Fire(nn.Module):
         self.small = Unit(squeeze, expand, 1)
         self.large = Unit(squeeze, expand, 3)
         self.pool = pool
+
+    def extra_repr(self) -> str:
+        return f"s = squeeze(x); {'pool of ' if self.pool else ''}cat(small(s), large(s)) over channels"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         x = self.squeeze(x, real)

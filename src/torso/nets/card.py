@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torso.data.images import Labelled, as_images, as_samples
 from torso.data.inputs import Known, Pixels
+from torso.data.pictures import as_stored
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
 
@@ -19,7 +20,7 @@ from torso.kinds import Count, CountOrZero
 @dataclass(frozen=True)
 class Card:
     """`kind`: the generic model, a client's personal one, the one it holds before that, or one of a client that came
-    later; `client`: whose, where it has a number."""
+    later; `client`: whose, by its name where the data name clients, else by its number."""
 
     method: str
     dataset: str
@@ -32,10 +33,22 @@ class Card:
     batch_statistics: bool  # whether BatchNorm goes by the batch: then an answer depends on the company
     kind: Literal["generic", "personal", "held", "newcomer"]
     torso: str  # version
-    client: CountOrZero | None = None
+    client: CountOrZero | str | None = None
+    class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
+    calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
 
     def __post_init__(self) -> None:
         self.input.check_constants()
+        if len(self.class_names) not in (0, self.classes):
+            raise RequestError(
+                f"there are {len(self.class_names)} class_names for {self.classes} classes. "
+                "Expected: a name for each class, or none"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes: numbers where the run knew no names."""
+        return self.class_names or tuple(map(str, range(self.classes)))
 
     def samples(self, where: str, samples: Any, labels: Any) -> Labelled:
         """Labelled samples of unknown origin, which must fit the model; `where` is how a message calls them."""
@@ -51,6 +64,8 @@ class Card:
 
     def prepare(self, samples: Any, device: torch.device) -> Tensor:
         """Samples as the network's input [n, *]: as in evaluation, never augmented."""
+        if isinstance(self.input, Pixels):
+            samples = as_stored(self.input, samples)
         stored = torch.from_numpy(self.input.accept(self.input.noun, samples)).to(device)
         every = torch.arange(len(stored), device=device).unsqueeze(0)
         return self.input.lens(device).look(stored, every)[0]

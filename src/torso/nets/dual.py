@@ -29,6 +29,9 @@ class HyperLinear(nn.Module):
         self.register_buffer("mix", torch.full((classes,), 1 / classes), persistent=False)
         self.register_buffer("own", None, persistent=False)
 
+    def extra_repr(self) -> str:
+        return "x @ weight.mT, weight = second(relu(first(class proportions))) as [classes, features], plus own if any"
+
     def forward(self, x: Tensor) -> Tensor:
         mix = self.mix if self.mix.ndim == 2 else self.mix.unsqueeze(0)  # [G, C]
         made: Tensor = self.second(F.relu(self.first(mix.unsqueeze(1))))  # [G, 1, C·d]
@@ -44,6 +47,9 @@ class DualHead(nn.Module):
         super().__init__()
         self.generic = generic
         self.personal = personal
+
+    def extra_repr(self) -> str:
+        return "generic model: generic(x); a client's: generic(x) + personal(x)"
 
     def forward(self, x: Tensor) -> Tensor:
         return self.generic(x)  # type: ignore[no-any-return]

@@ -127,6 +127,9 @@ class LinearHead(Head):
 class NormalizedLinear(Linear):
     """W·f/‖f‖."""
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, of x / max(‖x‖, 1e-12)"
+
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(F.normalize(x, dim=-1))  # by max(‖f‖, 1e-12)
 
@@ -149,6 +152,9 @@ class CosineLinear(Linear):
         super().__init__(features, classes, bias=False)
         self.tau = tau
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.tau:g} · cos(weight, x)"
+
     def forward(self, x: Tensor) -> Tensor:
         rows = F.normalize(self.weight, dim=-1)
         return self.tau * (F.normalize(x, dim=-1) @ rows.mT)
@@ -170,6 +176,9 @@ class Sphere(Head):
 
 class Layers(nn.Sequential):
     """Linear layers with ReLU between them."""
+
+    def extra_repr(self) -> str:
+        return "ReLU after every layer but the last"
 
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self

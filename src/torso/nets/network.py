@@ -74,6 +74,12 @@ class Body(nn.Module):
             check_named(module, parts)
             self.predicates = {**self.predicates, **parts}
 
+    def extra_repr(self) -> str:
+        """A printed network says all that it computes: also what no module does."""
+        if not self.native:
+            return ""
+        return "blocks, then the mean over height and width" if self.pool else "blocks, then flatten"
+
     def own_parts(self) -> dict[str, tuple[str, ...]]:
         """The body's tensors by part; parts that hold nothing are left out."""
         return {name: held for name, holds in self.predicates.items() if (held := chosen(self, holds))}
@@ -90,6 +96,9 @@ class Body(nn.Module):
 
 class FlatBody(Body):
     """The same for samples of any shape [G, B, *], which are flattened first: its blocks map flat features."""
+
+    def extra_repr(self) -> str:
+        return "flatten, then blocks"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         x = x.flatten(2)

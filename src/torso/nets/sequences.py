@@ -28,6 +28,10 @@ class Embedding(nn.Module):
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=std)
 
+    def extra_repr(self) -> str:
+        vocabulary, width = self.weight.shape[-2:]
+        return f"{vocabulary}, {width}{'' if self.places is None else ', plus a vector for each place'}"
+
     def forward(self, ids: Tensor) -> Tensor:
         """[G, B, L] -> [G, B, L, d]."""
         if self.weight.ndim == 2:
@@ -59,6 +63,12 @@ class Encoder(nn.Module):
         self.before_attention, self.before_mlp = LayerNorm(width), LayerNorm(width)
         self.mixes, self.joins = Linear(width, 3 * width), Linear(width, width)
         self.widens, self.narrows = Linear(width, wider * width), Linear(wider * width, width)
+
+    def extra_repr(self) -> str:
+        return (
+            f"x = x + joins(attention of {self.heads} heads over mixes(before_attention(x)))\n"
+            "x + narrows(gelu(widens(before_mlp(x))))"
+        )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x + self._attention(self.before_attention(x), mask)
@@ -97,6 +107,9 @@ class SequenceBody(Body):
         self.features, self.pad = features, pad
         self.blocks = Chain([embedding, *layers, *after])
         self.layers = len(layers)
+
+    def extra_repr(self) -> str:
+        return f"mean over the tokens (ids other than {self.pad}) after block {self.layers}"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         embedding, *others = self.blocks

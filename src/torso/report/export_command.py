@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torso.errors import RequestError
 from torso.plugins import Plugins, load_plugins
+
+if TYPE_CHECKING:
+    from torso.results.export import Exported
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,7 +24,8 @@ def add_to(app: typer.Typer) -> None:
         folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
         out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
         clients: Annotated[
-            str, typer.Option("--clients", "--client", help="Whose personal models: all, or numbers such as 0,3.")
+            str,
+            typer.Option("--clients", "--client", help="Whose personal models: all, or names or numbers such as 0,3."),
         ] = "",
         generic: Annotated[
             bool, typer.Option("--generic", help="The generic model; alone where nothing is said.")
@@ -40,16 +45,33 @@ def add_to(app: typer.Typer) -> None:
             typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run."),
         ] = None,
         device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
+        formats: Annotated[
+            list[str],
+            typer.Option("--format", help="safetensors (the default), onnx, torch-export; several with commas."),
+        ] = [],  # noqa: B006  typer copies it
+        preprocessing: Annotated[
+            str,
+            typer.Option(help="inside: ONNX and torch.export files take samples as they are; beside: prepared ones."),
+        ] = "inside",
+        norm: Annotated[
+            str,
+            typer.Option(
+                help="calibrated: BatchNorm that goes by the batch gets statistics of training data; batch: as it is."
+            ),
+        ] = "calibrated",
+        opset: Annotated[int | None, typer.Option(help="Of ONNX; default: 20.")] = None,
         plugin: Plugins = [],  # noqa: B006  typer copies it
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of a line.")] = False,
     ) -> None:
-        """Write models of a finished run as safetensors files, and a page that says how to use them."""
+        """Write models of a finished run as files (safetensors, ONNX, torch.export), and a page that says how to use
+        them."""
         load_plugins(plugin)
-        from torso.results.export import check_empty, chosen_clients, read_samples
+        from torso.results.export import Form, check_empty, chosen_clients, read_samples
         from torso.results.export import export as write
         from torso.runs.load import load
 
         check_empty(out)  # before data are read
+        form = Form.asked(formats, preprocessing, norm, opset)
         from torso.federation.models import export_generic, export_own, is_home, is_served
 
         if is_home(folder) or is_served(folder):
@@ -58,29 +80,37 @@ def add_to(app: typer.Typer) -> None:
                     f"{str(folder)!r} is of a federation: a client's model is on that client's machine alone, and "
                     "everybody is asked for there. Leave --clients, --held and --new out."
                 )
-            written = export_own(folder, out) if is_home(folder) else export_generic(folder, out)
-            _tell(out, written, as_json)
+            write_one = export_own if is_home(folder) else export_generic
+            _tell(out, write_one(folder, out, form=form), as_json)
             return
         if epochs is not None and new is None:
             raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
         samples = read_samples(new) if new else None
         result = load(folder, data_root=data_root, device=device)
-        written = write(
+        exported = write(
             result,
             out,
             generic=generic or not (clients or new),
-            clients=chosen_clients(clients, result.job.federation.clients if result.job else 0),
+            clients=chosen_clients(clients, result.job.federation.clients if result.job else 0, result.names),
             personal=not held,
             newcomer=result.newcomer(*samples, epochs=epochs) if samples else None,
+            newcomer_samples=samples[0] if samples else None,
+            form=form,
         )
-        _tell(out, written, as_json)
+        _tell(out, exported, as_json)
 
 
-def _tell(out: Path, written: list[Path], as_json: bool) -> None:
-    from torso.results.export import PAGE
+def _tell(out: Path, exported: Exported, as_json: bool) -> None:
+    from torso.results.calibration import lines
 
+    files, models = exported.files, len({path.stem for path in exported.files})
     if as_json:
-        print(json.dumps({"page": str(out / PAGE), "models": [str(path) for path in written]}))
+        done = [asdict(one) for one in exported.calibrations]
+        print(json.dumps({"page": str(exported.page), "models": [str(path) for path in files], "calibrated": done}))
         return
-    size = sum(path.stat().st_size for path in written) / 1e6
-    print(f"{out}: {len(written)} model{'' if len(written) == 1 else 's'}, {size:.2f} MB. Use: {out / PAGE}")
+    size = sum(path.stat().st_size for path in files) / 1e6
+    many = "" if len(files) == models else f" in {len(files)} files"
+    print(f"{out}: {models} model{'' if models == 1 else 's'}{many}, {size:.2f} MB. Use: {exported.page}")
+    for line in (*lines(exported.calibrations), exported.note):
+        if line:
+            print(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,10 +15,10 @@ from torso.methods import method_from_config
 from torso.methods.starts import Pace
 from torso.report.charts import KINDS, to_svg
 from torso.report.comparison import compare_records
+from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
 from torso.report.records import Record, Scores, below_of, is_run, read
 
-HERE = "127.0.0.1"
 _LINES = 400  # of a log
 _RECENT = 10  # rounds that the time left is judged by
 
@@ -148,16 +148,13 @@ def _line(line: Any) -> str:
     return "  ".join([*words, *(_said(name, scores) for name, scores in parsed if scores), *map(str, replaced or [])])
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     """GET / and two questions; everything else is refused."""
 
     watcher: Watcher
-    server_version, sys_version = "torso", ""
 
     def do_GET(self) -> None:
-        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if host not in (HERE, "localhost"):  # another site's name that points here
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "only for this machine")
+        if not self.is_local():
             return
         asked = urlsplit(self.path)
         if asked.path == "/":
@@ -168,39 +165,19 @@ class _Handler(BaseHTTPRequestHandler):
                 root=str(self.watcher.root),
                 name=self.watcher.root.name,
             )
-            self._answer(HTTPStatus.OK, "text/html", page)
+            self.answer(HTTPStatus.OK, "text/html", page)
         elif asked.path == "/state.json":
-            self._answer(HTTPStatus.OK, "application/json", json.dumps(self.watcher.state()))
+            self.answer(HTTPStatus.OK, "application/json", json.dumps(self.watcher.state()))
         elif asked.path == "/log":
             found = self.watcher.log(parse_qs(asked.query).get("run", [""])[0])
             if found is None:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "no such run here")
+                self.answer(HTTPStatus.NOT_FOUND, "text/plain", "no such run here")
             else:
-                self._answer(HTTPStatus.OK, "text/plain", found)
+                self.answer(HTTPStatus.OK, "text/plain", found)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing here")
-
-    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        for name, value in (
-            ("Content-Type", f"{kind}; charset=utf-8"),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """The terminal stays quiet."""
+            self.answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing here")
 
 
 def serve(root: Path, port: int) -> ThreadingHTTPServer:
     """A server that is ready to `serve_forever`; port 0: any free one."""
-    handler = type("Handler", (_Handler,), {"watcher": Watcher(root)})
-    try:
-        return ThreadingHTTPServer((HERE, port), handler)
-    except (OSError, OverflowError) as error:
-        raise RequestError(f"--port {port} cannot be used: {error}. Give another, or 0 for any free one.") from None
+    return listen(type("Handler", (_Handler,), {"watcher": Watcher(root)}), port)

@@ -1,17 +1,23 @@
-"""A finished run's models in a folder: a file for each, and a page that says how to use them."""
+"""A finished run's models in a folder: files for each, and a page that says how to use them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torso.data.sources.arrays import read_npz
 from torso.errors import RequestError
 from torso.nets import Network
-from torso.nets.card import Card
+from torso.results.calibration import Calibration, calibrate_newcomer, calibrate_own
 from torso.results.checkpoint import write_text
-from torso.results.model_file import SUFFIX, save_model
+from torso.results.export_page import page
+from torso.results.model_file import FORMATS, save_model
+from torso.results.onnx_file import check_can_write
+from torso.results.portable import PREPROCESSINGS, Preprocessing
 from torso.results.result import Result
 
 PAGE = "README.md"
@@ -19,6 +25,54 @@ _NEW = (
     "an .npz file with images (uint8 [n, height, width] or [n, height, width, channels]), or with samples where they "
     "are no images, and labels (integers [n])"
 )
+
+Norm = Literal["calibrated", "batch"]
+NORMS: tuple[Norm, ...] = ("calibrated", "batch")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How models are written: in which formats (FORMATS), with the preprocessing inside or beside a program, and
+    whether BatchNorm without running statistics gets some or stays as it was trained. `opset`: of ONNX."""
+
+    formats: tuple[str, ...] = ("safetensors",)
+    preprocessing: Preprocessing = "inside"
+    norm: Norm = "calibrated"
+    opset: int | None = None
+
+    @classmethod
+    def asked(cls, formats: Sequence[str], preprocessing: str, norm: str, opset: int | None) -> Form:
+        """From the words of a command line; formats may have commas between them."""
+        words = [word.strip() for text in formats for word in text.split(",")] or ["safetensors"]
+        for key, word, known in (
+            *(("--format", word, tuple(FORMATS)) for word in words),
+            ("--preprocessing", preprocessing, PREPROCESSINGS),
+            ("--norm", norm, NORMS),
+        ):
+            if word not in known:
+                raise RequestError(f"{key} {word!r} is unknown. Accepted: {', '.join(known)}")
+        if opset is not None and "onnx" not in words:
+            raise RequestError(f"--opset {opset} is of ONNX. Add --format onnx")
+        if "onnx" in words:
+            check_can_write(opset)
+        return cls(tuple(dict.fromkeys(words)), *_typed(preprocessing, norm), opset)
+
+
+PLAIN = Form()
+
+
+def _typed(preprocessing: str, norm: str) -> tuple[Preprocessing, Norm]:
+    return "beside" if preprocessing == "beside" else "inside", "batch" if norm == "batch" else "calibrated"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files of the models, the page beside them, and what calibration did."""
+
+    files: list[Path]
+    page: Path
+    calibrations: list[Calibration] = field(default_factory=list)
+    note: str = ""  # what a person should know beside
 
 
 def export(
@@ -29,17 +83,60 @@ def export(
     clients: Sequence[int] = (),
     personal: bool = True,
     newcomer: Network | None = None,
+    newcomer_samples: Any = None,
+    form: Form = PLAIN,
+) -> Exported:
+    """Write the models that are asked for into a folder that is empty or not there yet; the page comes last.
+
+    `newcomer_samples`: those that the newcomer came with, to calibrate its model on."""
+    calibrations: list[Calibration] = []
+
+    def models() -> Iterator[tuple[str, Network]]:
+        for name, client, net in _models(result, generic, clients, personal, newcomer):
+            made, done = net, None
+            if form.norm == "calibrated" and net is newcomer and newcomer_samples is not None:
+                made, done = calibrate_newcomer(name, net, newcomer_samples)
+            elif form.norm == "calibrated" and net is not newcomer:
+                made, done = calibrate_own(result, name, client, net)
+            calibrations.extend([done] if done else [])
+            yield name, made
+
+    batch = result.job.config.measure.batch_size if result.job else 0
+    files = write_models(out, models(), form, batch=batch)
+    return Exported(files, out / PAGE, calibrations)
+
+
+def write_models(
+    out: Path, models: Iterable[tuple[str, Network]], form: Form, batch: int = 0, more: str = ""
 ) -> list[Path]:
-    """Write the models that are asked for into a folder that is empty or not there yet; the page comes last."""
+    """Each model in each format, and the page, in a folder that is empty or not there yet. What fails leaves nothing.
+
+    `batch`: up to how many samples the run measured together; `more` is said at the end of the page."""
     check_empty(out)
-    written, card = [], None
-    for name, net in _models(result, generic, clients, personal, newcomer):
-        written.append(save_model(net, out / f"{name}{SUFFIX}"))
-        card = net.card
-    if card is None:
-        raise RequestError("there is nothing to export: neither the generic model nor a client was asked for.")
-    write_text(out / PAGE, page(card, result, [path.name for path in written]))
+    existed, written, last = out.exists(), list[Path](), None
+    try:
+        for name, net in models:
+            for kind in form.formats:
+                written.append(out / f"{name}{FORMATS[kind]}")
+                save_model(net, written[-1], preprocessing=form.preprocessing, opset=form.opset)
+            last = net
+        if last is None:
+            raise RequestError("there is nothing to export: neither the generic model nor a client was asked for.")
+        text = page(last, [path.name for path in written], preprocessing=form.preprocessing, batch=batch, more=more)
+        write_text(out / PAGE, text)
+    except BaseException:
+        _remove([*written, out / PAGE], None if existed else out)
+        raise
     return written
+
+
+def _remove(files: Iterable[Path], folder: Path | None) -> None:
+    with suppress(OSError):
+        for path in files:
+            path.unlink(missing_ok=True)
+            path.with_name(f".{path.name}.tmp").unlink(missing_ok=True)
+        if folder is not None:
+            folder.rmdir()
 
 
 def check_empty(out: Path) -> None:
@@ -48,16 +145,27 @@ def check_empty(out: Path) -> None:
         raise RequestError(f"--out {str(out)!r} {what}. Give a folder that is empty or not there yet.")
 
 
-def chosen_clients(text: str, clients: int) -> list[int]:
-    """`all`, or numbers with commas between them."""
+def chosen_clients(text: str, clients: int, names: Sequence[str] = ()) -> list[int]:
+    """`all`, or numbers or names with commas between them."""
     if text.strip() == "all":
         return list(range(clients))
+    pieces = [text.strip()] if text.strip() in names else [piece.strip() for piece in text.split(",")]
     try:
-        return [int(number) for number in text.split(",")] if text.strip() else []
+        return [names.index(piece) if piece in names else int(piece) for piece in pieces] if text.strip() else []
     except ValueError:
+        some = f"names such as {', '.join(names[:3])}, or " if names else ""
         raise RequestError(
-            f"--clients {text!r} is no list of clients. Accepted: all, or numbers from 0 to {clients - 1}, such as 0,3"
+            f"--clients {text!r} is no list of clients. Accepted: all, or {some}numbers from 0 to {clients - 1}, "
+            "such as 0,3"
         ) from None
+
+
+def file_name(client: int, names: Sequence[str]) -> str:
+    """A client's name, where a file can have it on every system and no other model has it; else `client-K`."""
+    taken = [name.lower() for name in (*names, "generic", "newcomer")]
+    if client < len(names) and re.fullmatch(r"\w[\w.-]{0,59}(?<!\.)", names[client]):
+        return names[client] if taken.count(names[client].lower()) == 1 else f"client-{client}"
+    return f"client-{client}"
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:
@@ -74,60 +182,11 @@ def read_samples(path: Path) -> tuple[Any, Any]:
 
 def _models(
     result: Result, generic: bool, clients: Sequence[int], personal: bool, newcomer: Network | None
-) -> Iterator[tuple[str, Network]]:
+) -> Iterator[tuple[str, int | None, Network]]:
+    """The name of each model's files, whose it is, and the model."""
     own = result.networks(clients, personal=personal)  # refuses unknown clients before anything is written
     if generic:
-        yield "generic", result.network()
-    yield from ((f"client-{client}", net) for client, net in own)
+        yield "generic", None, result.network()
+    yield from ((file_name(client, result.names), client, net) for client, net in own)
     if newcomer is not None:
-        yield "newcomer", newcomer
-
-
-_PAGE = """# Models of {method} on {dataset}
-
-{files}
-
-Each is a [safetensors](https://github.com/huggingface/safetensors) file: plain tensors by name, no code, and in its
-metadata what is said here. `generic` is the server's model, `client-K` client K's personal one, `newcomer` that of a
-client that came later.
-
-```python
-import torso
-
-net = torso.load_model("{first}")  # an nn.Module in evaluation mode; net.card has what the metadata say
-classes = net(net.prepare({noun})).argmax(dim=1)  # {noun}: {argument}
-```
-
-Input, where you prepare it yourself: {by_hand}. Output: logits of {classes} classes.
-
-Network: body `{body}`, head `{head}`, made by torso {torso}.
-{statistics}"""
-
-_BY_BATCH = """
-BatchNorm of this network has no running statistics: it goes by the batch that it is given, so an answer depends on the
-{noun} that are asked about together, and a single one is answered badly. Ask in batches like those that the model
-will be judged by{batch}, or train with `--set model.norm=running`.
-"""
-
-
-def page(card: Card, result: Result | None, names: Sequence[str], more: str = "") -> str:
-    """How to use the files, for somebody who has nothing else; `more` is said behind it."""
-    batch = result.job.config.measure.batch_size if result and result.job else 0
-    said = f" (the run's had up to {batch} {card.input.noun} of one client)" if batch else ""
-    head = card.head["name"]
-    few = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
-    text = _PAGE.format(
-        method=card.method,
-        dataset=card.dataset,
-        files=f"{len(names)} file{'' if len(names) == 1 else 's'}: {', '.join(few)}.",
-        first=names[0],
-        noun=card.input.noun,
-        argument=card.input.argument,
-        by_hand=card.input.by_hand,
-        classes=card.classes,
-        body=card.body,
-        head=head,
-        torso=card.torso,
-        statistics=_BY_BATCH.format(batch=said, noun=card.input.noun) if card.batch_statistics else "",
-    )
-    return f"{text}\n{more}\n" if more else text
+        yield "newcomer", None, newcomer

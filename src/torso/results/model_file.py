@@ -1,4 +1,7 @@
-"""Trained networks as files: safetensors with a card in the metadata, one network in each, never pickle."""
+"""Trained networks as files, one network in each, with a card that says what it is. Nothing is ever unpickled.
+
+Safetensors files hold tensors, and `load_model` reads them again. ONNX and torch.export files hold programs for others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from torso import nets
 from torso.data.inputs import Pixels, Tokens
@@ -19,28 +22,41 @@ from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.nets.given import forget_model, register_model
+from torso.results import onnx_file, program_file
 from torso.results.checkpoint import check_fits, replace_file
+from torso.results.portable import Preprocessing, card_of
 
 _SIDE = 4096  # pixels: a small network may look at large images
 _FORM = "2"  # of the metadata for samples that are no images; those of images have no form, as all had before it
 SUFFIX = ".safetensors"
+FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
+"""The formats of models by name, with how their files end."""
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
 
 
-def save_model(net: Network, path: str | Path) -> Path:
-    """Write a network that came out of a run: `load_model` reads it again; other programs find plain tensors."""
-    path = Path(path)
-    card = getattr(net, "card", None)
-    if card is None:
+def save_model(
+    net: Network, path: str | Path, *, preprocessing: Preprocessing = "inside", opset: int | None = None
+) -> Path:
+    """Write a network that came out of a run. The end of the path says how:
+
+    `.safetensors`: plain tensors, which `load_model` reads again; `.onnx`: a program for onnxruntime and others (needs
+    the extra `onnx`); `.pt2`: a torch.export program for PyTorch. A program needs no Torso and takes any number of
+    samples. With the preprocessing "inside" it takes images as uint8 [n, H, W, C], or numbers as they were measured;
+    "beside": what `net.prepare` gives. `opset`: of ONNX."""
+    path, card = Path(path), card_of(net)
+    if path.suffix not in FORMATS.values():
         raise RequestError(
-            f"{type(net).__name__} has no card that says how it was trained. Save what result.network() gives."
+            f"{str(path)!r} does not end in {SUFFIX}, .onnx or .pt2. Example: {path.with_suffix(SUFFIX)}"
         )
-    if path.suffix != SUFFIX:
-        raise RequestError(f"{str(path)!r} does not end in {SUFFIX}. Example: {path.with_suffix(SUFFIX)}")
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, lambda temporary: save_file(tensors, temporary, _metadata(card)))
+        if path.suffix == onnx_file.SUFFIX:
+            onnx_file.write_onnx(net, path, preprocessing, opset)
+        elif path.suffix == program_file.SUFFIX:
+            program_file.write_program(net, path, preprocessing)
+        else:
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
+            replace_file(path, lambda temporary: temporary.write_bytes(_file(tensors, _metadata(card))))
     except OSError as error:
         raise RequestError(f"{str(path)!r} cannot be written: {error}") from None
     return path
@@ -70,6 +86,18 @@ def load_model(path: str | Path, model: Any = None) -> Network:
     return net.eval()
 
 
+def _file(tensors: Tensors, metadata: dict[str, str]) -> bytes:
+    """What the file holds, the same bytes for the same model: safetensors writes metadata in any order."""
+    plain = save(tensors, metadata)
+    size = int.from_bytes(plain[:8], "little")
+    header = json.loads(plain[8 : 8 + size])
+    about = {key: metadata[key] for key in sorted(metadata)}
+    places = {name: header[name] for name in sorted(tensors, key=lambda name: header[name]["data_offsets"])}
+    text = json.dumps({"__metadata__": about, **places}, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + plain[8 + size :]
+
+
 def _metadata(card: Card) -> dict[str, str]:
     tree = asdict(card)
     if isinstance(card.input, Pixels):
@@ -83,6 +111,9 @@ def _metadata(card: Card) -> dict[str, str]:
 def _read(path: Path) -> tuple[Card, Tensors]:
     if path.is_dir():
         raise RequestError(f"{str(path)!r} is a folder. Give a {SUFFIX} file; torso.load reads the folder of a run.")
+    if path.suffix in (onnx_file.SUFFIX, program_file.SUFFIX):
+        runs = "onnxruntime" if path.suffix == onnx_file.SUFFIX else "torch.export.load"
+        raise RequestError(f"{str(path)!r} is a program: {runs} runs it. torso.load_model reads {SUFFIX} files.")
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
@@ -97,13 +128,13 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
         known = known - {"input"} | {"image", "mean", "std"}
     elif form != _FORM:
         raise RequestError(f"{str(path)!r}: form = {form} in its metadata. Expected: {_FORM}; is it of a newer torso?")
-    missing = sorted(known - metadata.keys())
+    missing = sorted(known - metadata.keys() - {"class_names", "calibrated"})  # files of before these were kept
     if missing:
         raise RequestError(
             f"{str(path)!r} is no model that torso export wrote: its metadata lack {', '.join(missing)}."
         )
     tree: dict[str, Any] = {}
-    for key in known:
+    for key in known & metadata.keys():
         try:
             tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
         except ValueError:

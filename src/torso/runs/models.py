@@ -117,7 +117,8 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
         batch_statistics=by_batch,
         kind=kind,
         torso=__version__,
-        client=client,
+        client=roster.names[client] if client is not None and roster.names else client,
+        class_names=roster.class_names,
     )
 
 

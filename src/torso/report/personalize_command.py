@@ -1,0 +1,91 @@
+"""`torso personalize`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torso.plugins import Plugins, load_plugins
+from torso.report.predict_command import DataRoot, Label, model_at, note
+
+if TYPE_CHECKING:
+    from torso.runs.personalize import Personalized
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its command."""
+
+    @app.command()
+    def personalize(
+        model: Annotated[
+            Path, typer.Argument(metavar="RUN|MODEL", help="The folder of a finished run, or an exported .safetensors.")
+        ],
+        data: Annotated[
+            Path, typer.Option(metavar="PATH", help="The client's data: a folder CLASS/*.png, or a .csv or .npz file.")
+        ],
+        out: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Write the model and a page: an empty or new folder.")
+        ] = None,
+        how: Annotated[str, typer.Option(help="auto, hyper, class-means, calibrate or tune.")] = "auto",
+        epochs: Annotated[
+            int | None, typer.Option(min=1, help="How long to tune; default: personalize.epochs of the run.")
+        ] = None,
+        held_out: Annotated[float, typer.Option(help="Share of each class that measures and is not trained on.")] = 0.2,
+        seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
+        formats: Annotated[
+            list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")
+        ] = [],  # noqa: B006  typer copies it
+        keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
+        label: Label = "label",
+        data_root: DataRoot = None,
+        plugin: Plugins = [],  # noqa: B006  typer copies it
+        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
+    ) -> None:
+        """Make a model for a client that was not there, from its own labelled data, and say what it is worth."""
+        load_plugins(plugin)
+        from torso.federation.models import is_home, is_served
+        from torso.results.export import Form, check_empty
+        from torso.runs.personalize import personalize as make
+        from torso.runs.personalize import write
+
+        form = Form.asked(formats, "inside", "calibrated", None)
+        if out is not None:
+            check_empty(out)  # before data are read
+        of_federation = model.is_dir() and (is_home(model) or is_served(model))
+        asked: Any = how
+        found = make(
+            model_at(model) if of_federation else model,
+            data,
+            how=asked,
+            epochs=epochs,
+            held_out=held_out,
+            seed=seed,
+            keep=keep,
+            label=label,
+            data_root=data_root,
+        )
+        written = write(found, out, form) if out is not None else []
+        if as_json:
+            print(json.dumps({**found.as_json(), "models": [str(path) for path in written]}, ensure_ascii=False))
+            return
+        note(list(found.remarks))
+        print("\n".join(said(found)))
+        if written:
+            print(f"{written[0]}: written. Use: {out}/README.md")
+
+
+def said(found: Personalized) -> list[str]:
+    """The result in lines."""
+    lines = [f"{found.how}: a model from {found.samples} samples"]
+    if not found.held_out:
+        return [*lines, "no sample was held out: nobody knows whether it is better than before"]
+    lines.append(
+        f"accuracy on {found.held_out} samples held out: {found.before:.1f} % before, {found.after:.1f} % after"
+    )
+    if found.worse:
+        result = "--keep takes it all the same" if found.is_personal else "the result is the model as it was before"
+        lines.append(f"personalising made it worse: {result}")
+    return lines

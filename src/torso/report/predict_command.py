@@ -1,0 +1,113 @@
+"""`torso predict`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torso.plugins import Plugins, load_plugins
+
+if TYPE_CHECKING:
+    from torso.nets import Network
+    from torso.nets.card import Card
+    from torso.runs.predict import Predictions
+
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An exported .safetensors file, or the folder of a finished run.")
+]
+Client = Annotated[
+    str | None, typer.Option(metavar="NAME|NUMBER", help="Of a run: whose model; left out: the generic one.")
+]
+DataRoot = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run.")
+]
+Label = Annotated[str, typer.Option(metavar="COLUMN", help="The column of a .csv file that names the class.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its command."""
+
+    @app.command()
+    def predict(
+        model: Model,
+        data: Annotated[
+            Path, typer.Option(metavar="PATH", help="An image, a folder of images, or a .csv, .npz or .txt file.")
+        ],
+        client: Client = None,
+        top: Annotated[int, typer.Option(min=1, help="How many classes to name for each sample.")] = 3,
+        out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to a table.")] = None,
+        label: Label = "label",
+        data_root: DataRoot = None,
+        plugin: Plugins = [],  # noqa: B006  typer copies it
+        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
+    ) -> None:
+        """Ask a trained model about new samples: names of classes and probabilities."""
+        load_plugins(plugin)
+        from torso.runs.offered import offered
+        from torso.runs.predict import answers, card_of
+
+        net = model_at(model, client, data_root)
+        card = card_of(net)
+        found = answers(net, offered(data, card, label))
+        if out is not None:
+            found.write(out, top)
+        if as_json:
+            print(json.dumps({"model": described(card), **found.as_json(top)}, ensure_ascii=False))
+            return
+        note([described(card), *found.remarks])
+        if out is None:
+            print(lines(found, top))
+        else:
+            print(f"{out}: {len(found)} answers")
+        if found.right is not None:
+            share = 100 * found.right / len(found)
+            print(f"{found.right} of {len(found)} answers are the class that the data name ({share:.1f} %)")
+
+
+def model_at(path: Path, client: str | None = None, data_root: Path | None = None) -> Network:
+    """The network of a file, of a run, or of a federation: a client's folder there, or a run on its server."""
+    from torso.errors import RequestError
+    from torso.federation.models import generic_of_run, is_home, is_served, models_of
+    from torso.results.calibration import calibrated_path
+    from torso.runs.predict import network_of
+
+    if path.is_dir() and (is_home(path) or is_served(path)):
+        if client is not None:
+            raise RequestError(f"{str(path)!r} is of a federation and holds one model: leave --client out.")
+        if is_served(path):
+            return generic_of_run(path)[0]
+        own = models_of(path)
+        if not own:
+            raise RequestError(f"{str(path)!r} holds no model: no run has ended here yet.")
+        twin = calibrated_path(own[-1].path)
+        path = twin if twin.is_file() else own[-1].path
+    return network_of(path, client, data_root)
+
+
+def described(card: Card) -> str:
+    """A model in a few words."""
+    whose = {"generic": "the generic model", "newcomer": "the model of a client that came later"}
+    client = "a client" if card.client is None else f"client {card.client}"
+    kinds = {**whose, "personal": f"the personal model of {client}", "held": f"the model that {client} holds"}
+    return f"{kinds[card.kind]}: {card.method} on {card.dataset}, {card.classes} classes"
+
+
+def note(remarks: list[str]) -> None:
+    """Lines beside the result, on the error stream."""
+    from rich.console import Console
+
+    for remark in remarks:
+        Console(stderr=True).print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+def lines(found: Predictions, top: int) -> str:
+    """A line for each sample, in columns."""
+    rows = [
+        [name, *(f"{c} {100 * p:.1f} %" for c, p in best)]
+        for name, best in zip(found.names, found.top(top), strict=True)
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,0 +1,54 @@
+"""`torso try`: parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torso.plugins import Plugins, load_plugins
+from torso.report.predict_command import Client, DataRoot, Model, model_at
+
+if TYPE_CHECKING:
+    from torso.report.try_page import Asked
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its command."""
+
+    @app.command("try")
+    def try_(
+        model: Model,
+        generic: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE|RUN", help="The generic model beside it; of a run with --client it is there."),
+        ] = None,
+        client: Client = None,
+        port: Annotated[int, typer.Option(help="0: any free one.")] = 0,
+        data_root: DataRoot = None,
+        plugin: Plugins = [],  # noqa: B006  typer copies it
+    ) -> None:
+        """Ask a model about images on a local page: drop one, see its answer; ends with Ctrl-C."""
+        load_plugins(plugin)
+        from torso.report.try_page import serve
+
+        with serve(chosen(model, generic, client, data_root), port) as server:
+            print(f"drop images on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                raise typer.Exit from None
+
+
+def chosen(model: Path, generic: Path | None, client: str | None, data_root: Path | None) -> list[Asked]:
+    """The models of the page: the generic one, where there is one beside, comes first."""
+    from torso.report.try_page import Asked
+    from torso.runs.predict import card_of
+
+    if generic is None and client is not None and model.is_dir():
+        generic = model
+    mine = model_at(model, client, data_root)
+    title = "Generic" if card_of(mine).kind == "generic" else "Personal"
+    beside = [] if generic is None else [Asked("Generic", model_at(generic, None, data_root))]
+    return [*beside, Asked(title if title == "Personal" or not beside else "Second", mine)]

@@ -1,0 +1,123 @@
+"""A local page that asks models about an image: the generic answer beside the personal one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import ThreadingHTTPServer
+from io import BytesIO
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from torso.data.inputs import Pixels
+from torso.errors import RequestError
+from torso.nets import Network
+from torso.report.local_page import LocalHandler, listen
+from torso.report.page import render
+from torso.report.predict_command import described
+from torso.runs.offered import Offered
+from torso.runs.pictures import decoded, told
+from torso.runs.predict import answers, card_of
+
+MOST_BYTES = 20 * 2**20  # of an uploaded file
+_SHOWN = 5  # classes
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A model with the title that it has on the page."""
+
+    title: str
+    network: Network
+
+    @property
+    def kind(self) -> Pixels:
+        kind = card_of(self.network).input
+        if not isinstance(kind, Pixels):
+            raise RequestError(f"the model takes {kind.words}, and torso try shows images. Use torso predict.")
+        return kind
+
+
+class Booth:
+    """Models that are asked about one image after the other."""
+
+    def __init__(self, models: Sequence[Asked]) -> None:
+        self.models = models
+        self.kinds = [model.kind for model in models]
+        self._one_at_a_time = Lock()
+
+    def ask(self, raw: bytes) -> dict[str, Any]:
+        """What the models say of the image in a file, and what they saw of it."""
+        with self._one_at_a_time:
+            return {"models": [self._say(*both, raw) for both in zip(self.models, self.kinds, strict=True)]}
+
+    def _say(self, model: Asked, kind: Pixels, raw: bytes) -> dict[str, Any]:
+        picture = decoded("the file", raw, kind)
+        found = answers(model.network, Offered(("image",), picture.pixels[None], (), told([picture], kind)))
+        (best,) = found.top(_SHOWN)
+        return {
+            "title": model.title,
+            "classes": [{"name": name, "probability": probability} for name, probability in best],
+            "remarks": list(found.remarks),
+            "seen": _as_address(picture.pixels),
+        }
+
+
+def _as_address(pixels: np.ndarray) -> str:
+    """An image as the address of itself."""
+    file = BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+class _Handler(LocalHandler):
+    """GET / and POST /ask; everything else is refused."""
+
+    booth: Booth
+
+    def do_GET(self) -> None:
+        if not self.is_local():
+            return
+        if self.path != "/":
+            self.answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing here")
+            return
+        shown = [{"title": m.title, "words": described(card_of(m.network))} for m in self.booth.models]
+        self.answer(
+            HTTPStatus.OK,
+            "text/html",
+            render("try.html", "try.js", ["base.css", "try.css"], models=shown, most=MOST_BYTES),
+        )
+
+    def do_POST(self) -> None:
+        if not self.is_local():
+            return
+        size = self.headers.get("Content-Length") or ""
+        if self.path != "/ask" or not (size.isascii() and size.isdecimal() and len(size) < 12):
+            self._refuse(HTTPStatus.BAD_REQUEST, "Send the bytes of one image to /ask.")
+        elif int(size) > MOST_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The file is larger than {MOST_BYTES >> 20} MB.")
+        else:
+            self._ask(self.rfile.read(int(size)))
+
+    def _ask(self, raw: bytes) -> None:
+        try:
+            found = self.booth.ask(raw)
+        except RequestError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return
+        self.answer(HTTPStatus.OK, "application/json", json.dumps(found))
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self.close_connection = True  # what was sent may not have been read
+        self.answer(status, "application/json", json.dumps({"error": reason}))
+
+
+def serve(models: Sequence[Asked], port: int) -> ThreadingHTTPServer:
+    """A server that is ready to `serve_forever`; port 0: any free one."""
+    return listen(type("Handler", (_Handler,), {"booth": Booth(models)}), port)

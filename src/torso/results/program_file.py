@@ -1,0 +1,27 @@
+"""A trained network as a torch.export program (.pt2): plain PyTorch loads and runs it, without Torso."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import torch
+
+from torso.nets import Network
+from torso.results.checkpoint import replace_file
+from torso.results.portable import Preprocessing, about, card_of, check_answers, quiet, traced
+
+SUFFIX = ".pt2"
+
+
+def write_program(net: Network, path: Path, preprocessing: Preprocessing = "inside") -> None:
+    """The file, once what is read from it answers as the network does. Beside the program it holds card.json,
+    classes.json and input.json (`torch.export.load(path, extra_files=…)`)."""
+    extra = {f"{key}.json": text for key, text in about(card_of(net), preprocessing).items()}
+    program = traced(net, preprocessing)
+    with quiet():
+        made = io.BytesIO()
+        torch.export.save(program, made, extra_files=extra)
+        again = torch.export.load(io.BytesIO(made.getvalue())).module()
+        check_answers(net, preprocessing, path.name, again)
+    replace_file(path, lambda temporary: temporary.write_bytes(made.getvalue()))

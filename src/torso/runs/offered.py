@@ -1,0 +1,267 @@
+"""Data that somebody hands to a trained model: files read as the model's kind of input, and what was done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torso.config import CsvConfig
+from torso.data.inputs import Array, Floats, Pixels, Tokens, is_missing
+from torso.data.sources.arrays import read_npz
+from torso.data.sources.base import reading
+from torso.data.sources.table import Table
+from torso.errors import RequestError
+from torso.nets.card import Card
+from torso.runs.pictures import SUFFIXES, Fitted, fitted, read_pictures, told
+
+_ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
+LABEL = "label"
+
+
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """Samples as the model's kind of input stores them [n, *]. `labels`: names of classes, where the data say them."""
+
+    names: tuple[str, ...]  # of each sample: its file, or its number from 1
+    samples: Array
+    labels: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what was done to the data
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def offered(data: Any, card: Card, label: str = LABEL) -> Offered:
+    """Files, or objects of a program (arrays, images of Pillow), as samples of a model.
+
+    `label`: the column of a table that names the classes, if it is there."""
+    if isinstance(data, str | Path):
+        return _read(Path(data), card, label)
+    if isinstance(card.input, Pixels):
+        return _of_pictures(_listed(data), card.input)
+    samples = card.input.accept("data", data)
+    return Offered(_numbers(card.input.noun, len(samples)), samples)
+
+
+def _read(path: Path, card: Card, label: str) -> Offered:
+    if not path.exists():
+        raise RequestError(f"--data {str(path)!r} does not exist. Expected: {_wanted(card)}")
+    if path.suffix.lower() == ".npz":
+        return _from_arrays(path, card)
+    if isinstance(card.input, Pixels):
+        return _from_folder(path, card.input) if path.is_dir() else _from_image(path, card.input)
+    if path.is_dir():
+        raise RequestError(f"--data {str(path)!r} is a folder. Expected: {_wanted(card)}")
+    if isinstance(card.input, Floats) and path.suffix.lower() in (".csv", ".tsv"):
+        return _from_table(path, card.input, label)
+    if isinstance(card.input, Tokens) and path.suffix.lower() == ".txt":
+        return _from_ids(path, card.input)
+    raise RequestError(f"--data {str(path)!r} is no file that this model takes. Expected: {_wanted(card)}")
+
+
+def _wanted(card: Card) -> str:
+    """What would do, for a message."""
+    if isinstance(card.input, Pixels):
+        return f"an image, a folder of images, or an .npz file with images; the model takes {card.input.words}"
+    files = "a .csv or .npz file" if isinstance(card.input, Floats) else "a .txt file with token ids, or an .npz file"
+    return f"{files}; the model takes {card.input.words}"
+
+
+def _numbers(noun: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{noun.removesuffix('s')} {number}" for number in range(1, count + 1))
+
+
+# images
+
+
+def _from_image(path: Path, kind: Pixels) -> Offered:
+    return _of_fitted([(path.name, read_pictures([path], kind)[0])], kind)
+
+
+def _from_folder(path: Path, kind: Pixels) -> Offered:
+    """All images below a folder. The folders directly below it name classes, where every image is in one."""
+    files = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
+    images = [p for p in files if p.suffix.lower() in SUFFIXES]
+    found = list(zip(images, read_pictures(images, kind), strict=True))
+    good = [(p.relative_to(path), picture) for p, picture in found if not isinstance(picture, RequestError)]
+    broken = [(p.relative_to(path), reason) for p, reason in found if isinstance(reason, RequestError)]
+    if not good:
+        what = f"{len(broken)} unreadable images" if broken else f"{len(files)} files, none of them an image"
+        why = f" ({broken[0][1]})" if broken else f". Expected: images ({', '.join(sorted(SUFFIXES))})"
+        raise RequestError(f"--data {str(path)!r} holds {what}{why}")
+    made = _of_fitted([(p.as_posix(), picture) for p, picture in good], kind)
+    skipped = (
+        [f"{_count(len(broken), 'image')} skipped: {_some([p for p, _ in broken])}. {broken[0][1]}"] if broken else []
+    )
+    others = len(files) - len(images)
+    skipped += [f"{_count(others, 'file')} skipped: no image"] if others else []
+    labels = tuple(p.parts[0] for p, _ in good) if all(len(p.parts) > 1 for p, _ in good) else ()
+    return Offered(made.names, made.samples, labels, (*made.remarks, *skipped))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _some(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths[:10])) + (" …" if len(paths) > 10 else "")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{' was' if count == 1 else 's were'}"
+
+
+def _listed(data: Any) -> list[Any]:
+    """One image of Pillow or one array [H, W, C] as a list; several as they are."""
+    if hasattr(data, "convert"):
+        return [data]
+    if isinstance(data, list | tuple):
+        return list(data)
+    array = np.asarray(data)
+    if array.ndim == 3 and array.shape[-1] in (1, 3):
+        return [array]
+    return list(Pixels.array("data", array))
+
+
+def _of_pictures(pictures: Sequence[Any], kind: Pixels, names: Sequence[str] = ()) -> Offered:
+    known = names or _numbers("image", len(pictures))
+    return _of_fitted([(name, fitted(name, p, kind)) for name, p in zip(known, pictures, strict=True)], kind)
+
+
+def _of_fitted(found: Sequence[tuple[str, Fitted | RequestError]], kind: Pixels) -> Offered:
+    good = []
+    for _, picture in found:
+        if isinstance(picture, RequestError):
+            raise picture
+        good.append(picture)
+    samples = kind.accept("data", np.stack([picture.pixels for picture in good]) if good else np.zeros((0, 1, 1), "u1"))
+    return Offered(tuple(name for name, _ in found), samples, (), told(good, kind))
+
+
+# arrays
+
+
+def _from_arrays(path: Path, card: Card) -> Offered:
+    arrays = read_npz(path, _ARRAYS, parts=())
+    key = next((name for name in ("images", "samples") if name in arrays), None)
+    if key is None:
+        raise RequestError(f"{path} has {', '.join(arrays) or 'nothing'}. Expected: {_ARRAYS}")
+    kind, found = card.input, arrays[key]
+    if isinstance(kind, Pixels):
+        pixels = Pixels.array(str(path), found)
+        made = _of_pictures(list(pixels), kind) if pixels.shape[3] in (1, 3) else None
+        samples, remarks = (made.samples, made.remarks) if made else (kind.accept(str(path), pixels), ())
+    elif isinstance(kind, Tokens):
+        samples = kind.accept(str(path), Tokens.array(str(path), found, arrays.get("mask"), kind.pad))
+        remarks = ()
+    else:
+        samples, remarks = kind.accept(str(path), found), ()
+    labels = _array_labels(path, arrays, len(samples), card.names)
+    return Offered(_numbers(kind.noun, len(samples)), samples, labels, remarks)
+
+
+def _array_labels(path: Path, arrays: dict[str, Array], count: int, known: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes: words as they are; numbers by the file's class_names, or by those of the model."""
+    if "labels" not in arrays:
+        return ()
+    labels = arrays["labels"]
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU" or len(labels) != count:
+        raise RequestError(
+            f"{path}: labels are {labels.dtype} {list(labels.shape)} for {count} samples. "
+            "Expected: a number or a name for each sample, shape [n]"
+        )
+    if labels.dtype.kind == "U":
+        return tuple(labels.tolist())
+    names = arrays["class_names"].tolist() if "class_names" in arrays else list(known)
+    if labels.min(initial=0) < 0:
+        raise RequestError(f"{path}: label {labels.min()} is not a class. Expected: 0 or more")
+    return tuple(str(names[label]) if label < len(names) else str(label) for label in labels.tolist())
+
+
+# tables and texts
+
+
+def _from_table(path: Path, kind: Floats, label: str) -> Offered:
+    table = Table.read(path, CsvConfig(delimiter=_delimiter(path)))
+    rows = [dict(zip(table.names, cells, strict=True)) for cells in table.rows]
+    if not kind.names:
+        kind = _named(path, kind, [name for name in table.names if name != label])
+    needed = {_column(name, table) for name in kind.names}
+    missing = sorted(needed - set(table.names))
+    if missing:
+        raise RequestError(f"{path} has no column {', '.join(missing)}. The model needs {', '.join(sorted(needed))}")
+    samples, remarks = kind.accept(str(path), rows), _told_of_table(table, kind, label)
+    labels = tuple(table.column(label)) if label in table.names else ()
+    return Offered(_numbers("rows", len(rows)), samples, labels, remarks)
+
+
+def _column(feature: str, table: Table) -> str:
+    """The column of a feature: of that name, or a column of categories (`city=Rome`)."""
+    return feature if feature in table.names else feature.partition("=")[0]
+
+
+def _named(path: Path, kind: Floats, columns: list[str]) -> Floats:
+    """Where the model knows no names of features: the columns of the file in their order."""
+    if kind.sizes != (len(columns),):
+        raise RequestError(f"{path} has {len(columns)} columns of features. The model takes {kind.words}")
+    return replace(kind, names=tuple(columns))
+
+
+def _delimiter(path: Path) -> str:
+    """A comma, or what stands more often in the first line: a semicolon or a tab."""
+    with reading(path, "a table with a line of column names"), path.open(encoding="utf-8-sig") as file:
+        first = file.readline()
+    return max(",;\t", key=first.count)
+
+
+def _told_of_table(table: Table, kind: Floats, label: str) -> tuple[str, ...]:
+    """Columns that the model does not use, cells that were missing, categories that it has never met."""
+    known: dict[str, set[str]] = {}
+    for name in kind.names:
+        column = _column(name, table)
+        known.setdefault(column, set()).add(name.removeprefix(column).removeprefix("="))
+    said = []
+    aside = [name for name in table.names if name not in known and name != label]
+    if aside:
+        said.append(f"the model does not use {'column' if len(aside) == 1 else 'columns'} {', '.join(aside)}")
+    for column, categories in known.items():
+        cells = table.column(column)
+        missing = sum(map(is_missing, cells))
+        if missing and "" in categories and column in kind.names:
+            said.append(f"{column} is missing in {_rows(missing)}: filled with the mean of the training data")
+        elif column not in kind.names:
+            strange = sum(cell not in categories for cell in ("" if is_missing(cell) else cell for cell in cells))
+            said += [f"{column} has a value in {_rows(strange)} that no training row has"] if strange else []
+    return tuple(said)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"
+
+
+def _from_ids(path: Path, kind: Tokens) -> Offered:
+    """A sequence of token ids on each line. Words are refused: the tokenizer is not in the model's file."""
+    with reading(path, "lines of token ids"):
+        lines = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    if not lines:
+        raise RequestError(
+            f"{path} has no lines. Expected: token ids with blanks between them, a sequence on each line"
+        )
+    rows = []
+    for number, words in enumerate(lines, 1):
+        strange = next((word for word in words if not (word.isascii() and word.isdecimal() and len(word) < 10)), None)
+        if strange is not None:
+            raise RequestError(
+                f"{path}, line {number}: {strange!r} is no token id. Expected: ids from 0 to {kind.vocabulary - 1}. "
+                "The model has no tokenizer: turn texts into ids with the one that its training data were made with"
+            )
+        rows.append([int(word) for word in words])
+    longest = max(map(len, rows))
+    if longest > kind.length:
+        raise RequestError(f"{path} has a line of {longest} tokens. Expected: at most {kind.length}")
+    padded = [row + [kind.pad] * (kind.length - len(row)) for row in rows]
+    return Offered(_numbers("lines", len(rows)), kind.accept(str(path), np.array(padded, dtype=np.int64)))

@@ -1,0 +1,192 @@
+"""A model for a client that was not there: from its own files, at once or by tuning, judged on a part held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from torso.errors import RequestError
+from torso.nets import Network
+from torso.nets.card import Card
+from torso.results.export import PLAIN, Form, write_models
+from torso.results.result import Result
+from torso.runs.load import load
+from torso.runs.offered import LABEL, Offered, offered
+from torso.runs.predict import card_of, logits_of, model_file, network_of
+from torso.runs.ways import Client, made, stratified, ways
+
+How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
+HOWS: tuple[str, ...] = get_args(How)
+HELD_OUT = 0.2
+_SPLITS = {"train", "test", "val"}  # folders that name no classes
+
+
+@dataclass(frozen=True, eq=False)
+class Personalized:
+    """A client's model and what it is worth: accuracies in percent on samples held out, NaN where there are none."""
+
+    network: Network  # to be used: the personal one, or the one before where that is better
+    how: str  # never auto
+    before: float
+    after: float
+    samples: int  # that the model was made from
+    held_out: int
+    is_personal: bool  # whether `network` is the personal one
+    new_classes: tuple[str, ...] = ()  # that the federation never saw
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> bool:
+        return self.after < self.before
+
+    def as_json(self) -> dict[str, Any]:
+        known = {"before": self.before, "after": self.after} if self.held_out else {"before": None, "after": None}
+        counts = {"samples": self.samples, "held_out": self.held_out}
+        said = {"new_classes": list(self.new_classes), "remarks": list(self.remarks)}
+        return {"how": self.how, **known, **counts, "personal": self.is_personal, **said}
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a way is chosen and carried out."""
+
+    held_out: float
+    seed: int
+    epochs: int | None
+
+
+def personalize(
+    model: Network | Result | str | Path,
+    data: Any,
+    *,
+    how: How = "auto",
+    epochs: int | None = None,
+    held_out: float = HELD_OUT,
+    seed: int = 0,
+    keep: bool = False,
+    label: str = LABEL,
+    data_root: str | Path | None = None,
+) -> Personalized:
+    """A personal model for a client that the run has never heard of, from its labelled samples.
+
+    `model`: a network, an exported file, a Result, or the folder of a finished run; tuning needs one of the last two.
+    `data`: a folder CLASS/*.png, a .csv or .npz file with labels. `how`: "hyper" makes the head from the mix of classes
+    (Fed-RoD's hypernetwork); "class-means" goes by the nearest class mean of the body's features; "calibrate" gives
+    BatchNorm the statistics of the client; "tune" trains as the method's new clients do, for `epochs`; "auto" takes
+    what does best on a part of the training samples.
+
+    A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
+    before, that one is the result, unless `keep`."""
+    _check(how, held_out, epochs)
+    result = _result_of(model, data_root)
+    generic = network_of(model if result is None else result)
+    card = card_of(generic)
+    found = offered(data, card, label)
+    client = _client_of(found, card.names, label)
+    train, test = (client.take(rows) for rows in stratified(client.labels, held_out, seed))
+    chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))
+    personal, remarks = made(chosen, generic, result, train, epochs)
+    before, after = (_accuracy(net, test) for net in (generic, personal))
+    is_personal = keep or not after < before
+    return Personalized(
+        network=personal if is_personal else generic,
+        how=chosen,
+        before=before,
+        after=after,
+        samples=len(train),
+        held_out=len(test),
+        is_personal=is_personal,
+        new_classes=client.names[client.known :],
+        remarks=(*found.remarks, *_told_of_classes(client, card), *why, *remarks),
+    )
+
+
+def write(found: Personalized, out: str | Path, form: Form = PLAIN) -> list[Path]:
+    """The model and a page that says how to use it, in a folder that is empty or not there yet."""
+    return write_models(Path(out), [(card_of(found.network).kind, found.network)], form, more=story(found))
+
+
+def story(found: Personalized) -> str:
+    """What was done, in a few sentences."""
+    said = [f"Made by `torso personalize` ({found.how}) from {found.samples} samples of the client."]
+    if found.held_out:
+        said.append(
+            f"Accuracy on {found.held_out} samples held out: {found.before:.1f} % before, {found.after:.1f} % after."
+        )
+    if not found.is_personal:
+        said.append("Personalising made it worse, so this is the model as it was before.")
+    if found.new_classes:
+        said.append(f"Classes that the federation never saw: {', '.join(found.new_classes)}.")
+    return "\n".join(said)
+
+
+def _check(how: str, held_out: float, epochs: int | None) -> None:
+    if how not in HOWS:
+        raise RequestError(f"how = {how!r} is unknown. Accepted: {', '.join(HOWS)}")
+    if not 0 <= held_out <= 0.9:
+        raise RequestError(f"held_out = {held_out} is not accepted. Expected: 0 to 0.9")
+    if epochs is not None and how not in ("auto", "tune"):
+        raise RequestError(f"epochs = {epochs} is of how = tune, and how is {how}. Leave it out.")
+
+
+def _result_of(model: Any, data_root: str | Path | None) -> Result | None:
+    """The run, where one is given."""
+    if isinstance(model, Result):
+        return model
+    is_folder = isinstance(model, str | Path) and model_file(Path(model)).is_dir()
+    return load(model, data_root=data_root) if is_folder else None
+
+
+def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
+    """The client's samples with numbers of classes; classes that the model has not come behind those it has."""
+    if not found.labels:
+        raise RequestError(
+            "the data do not say the class of each sample. Expected: a folder for each class with its images, an .npz "
+            f"file with labels, or a .csv file with a column {label!r} (--label)"
+        )
+    splits = sorted(set(found.labels) & _SPLITS - set(known))
+    if splits:
+        raise RequestError(f"the data have a folder {splits[0]!r} where classes should be. Give that folder itself.")
+    empty = next((name for name, of in zip(found.names, found.labels, strict=True) if not of.strip()), None)
+    if empty is not None:
+        raise RequestError(f"{empty} has no class. Expected: a class for each sample")
+    names = (*known, *sorted(set(found.labels) - set(known)))
+    place = {name: number for number, name in enumerate(names)}
+    return Client(found.samples, np.array([place[name] for name in found.labels], np.int64), names, len(known))
+
+
+def _chosen(how: str, generic: Network, result: Result | None, train: Client, plan: _Plan) -> tuple[str, list[str]]:
+    """The way that is asked for, refused where the model does not allow it. `auto`: the way that does best on a part of
+    the training samples, which its model is not made from; without such a part a made head or class means."""
+    reasons = ways(generic, result, train.new)
+    allowed = [way for way, reason in reasons.items() if not reason]
+    if how != "auto":
+        if reasons[how]:
+            raise RequestError(f"--how {how}: {reasons[how]}. Accepted here: auto, {', '.join(allowed)}")
+        return how, []
+    inner, judge = (train.take(rows) for rows in stratified(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
+    if not len(judge) or len(allowed) == 1:
+        return "hyper" if "hyper" in allowed else "class-means", []
+    scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], judge) for way in allowed}
+    said = ", ".join(f"{way} {score:.1f} %" for way, score in scores.items())
+    return max(scores, key=lambda way: scores[way]), [f"auto: on {len(judge)} of the training samples {said}"]
+
+
+def _accuracy(net: Network, test: Client) -> float:
+    if not len(test):
+        return float("nan")
+    said = logits_of(net, test.samples).argmax(dim=1).numpy()
+    return float(100 * (said == test.labels).mean())
+
+
+def _told_of_classes(client: Client, card: Card) -> tuple[str, ...]:
+    new = client.names[client.known :]
+    if not new:
+        return ()
+    some = ", ".join(new[:10]) + (" …" if len(new) > 10 else "")
+    known = "" if card.class_names else "; the model has no class names, only numbers from 0"
+    count = "1 class" if len(new) == 1 else f"{len(new)} classes"
+    return (f"the federation never saw {count} of the data, served by class means: {some}{known}",)

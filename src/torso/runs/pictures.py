@@ -1,0 +1,130 @@
+"""Images of any size, colour and orientation as a model takes them, with a record of what was changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from torso.data.inputs import Pixels
+from torso.data.sources.base import reading
+from torso.errors import RequestError
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow's others may start programs (EPS)
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"}
+MOST_PIXELS = 64_000_000  # a small file may unpack to very many
+_EXPECTED = "an image (PNG, JPEG, WebP, BMP, GIF, TIFF, PPM)"
+_MODES = {1: "L", 3: "RGB"}
+_COLOURS = {"L": "grey", "RGB": "colour", "RGBA": "colour with transparency", "P": "a palette", "1": "black and white"}
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """An image of the model's size and channels; what it was before."""
+
+    pixels: NDArray[np.uint8]  # [H, W, C]
+    size: tuple[int, int]  # width and height, upright
+    mode: str
+    turned: bool  # by its EXIF orientation
+
+
+def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestError]:
+    """The images of files, each fitted to the model; for one that cannot be read the reason stands in its place."""
+
+    def read(path: Path) -> Fitted | RequestError:
+        try:
+            with reading(path, _EXPECTED):
+                raw = path.read_bytes()
+            return decoded(str(path), raw, kind)
+        except RequestError as error:
+            return error
+
+    _channels(kind)
+    with ThreadPoolExecutor() as pool:  # Pillow decodes outside Python's lock
+        return list(pool.map(read, paths))
+
+
+def decoded(where: str, raw: bytes, kind: Pixels) -> Fitted:
+    """The image in the bytes of a file. Its number of pixels is checked before they are unpacked."""
+    with reading(where, _EXPECTED), Image.open(BytesIO(raw), formats=FORMATS) as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise RequestError(
+                f"{where} has {image.width}×{image.height} pixels. Expected: at most {MOST_PIXELS // 10**6} million"
+            )
+        return fitted(where, image, kind)
+
+
+def fitted(where: str, image: Any, kind: Pixels) -> Fitted:
+    """An image of Pillow, or a uint8 array [H, W] or [H, W, C], as the model takes it: upright, its colours and size.
+
+    Resizing does not keep the proportions and uses Pillow's bilinear filter, as reading training data does."""
+    mode = _MODES[_channels(kind)]
+    image = image if isinstance(image, Image.Image) else _from_array(where, image)
+    if image.mode[0] in "IF":
+        raise RequestError(
+            f"{where} has more than 8 bits per pixel (mode {image.mode}). Expected: 8-bit grey or colour"
+        )
+    turned = image.getexif().get(0x0112, 1) != 1
+    upright = ImageOps.exif_transpose(image) if turned else image
+    found = upright.convert(mode)
+    wanted = (kind.width, kind.height)
+    pixels = np.array(found if found.size == wanted else found.resize(wanted, Image.Resampling.BILINEAR))
+    return Fitted(pixels.reshape(kind.height, kind.width, kind.channels), upright.size, image.mode, turned)
+
+
+def _channels(kind: Pixels) -> int:
+    if kind.channels not in _MODES:
+        raise RequestError(
+            f"the model takes {kind.words}, and image files have 1 or 3. Expected: an .npz file with images"
+        )
+    return kind.channels
+
+
+def _from_array(where: str, array: Any) -> Image.Image:
+    found = np.asarray(array)
+    if (
+        found.dtype != np.uint8
+        or not (found.ndim == 2 or (found.ndim == 3 and found.shape[2] in (1, 3)))
+        or 0 in found.shape
+    ):
+        raise RequestError(
+            f"{where} is {found.dtype} {list(found.shape)}. "
+            "Expected: uint8 [height, width] or [height, width, channels]"
+        )
+    return Image.fromarray(found[..., 0] if found.ndim == 3 and found.shape[2] == 1 else found)
+
+
+def told(pictures: Sequence[Fitted], kind: Pixels) -> tuple[str, ...]:
+    """What was done to images, each kind of change once."""
+    wanted, mode, every = (kind.width, kind.height), _MODES.get(kind.channels, ""), len(pictures)
+    said = []
+    resized = [picture for picture in pictures if picture.size != wanted]
+    if resized:
+        first = "{}×{}".format(*resized[0].size)
+        sizes = len({picture.size for picture in resized})
+        from_ = first if sizes == 1 else f"{sizes} sizes, the first {first}"
+        bent = any(p.size[0] * kind.height != p.size[1] * kind.width for p in resized)
+        kept = "; the proportions changed" if bent else ""
+        said.append(f"{_of(len(resized), every)} resized to {kind.width}×{kind.height} (from {from_}{kept})")
+    for before, count in Counter(p.mode for p in pictures if p.mode != mode).items():
+        said.append(f"{_of(count, every)} converted from {_COLOURS.get(before, before)} to {_COLOURS[mode]}")
+    turned = sum(picture.turned for picture in pictures)
+    if turned:
+        said.append(f"{_of(turned, every)} turned upright, as the EXIF data say")
+    return tuple(said)
+
+
+def _of(count: int, every: int) -> str:
+    if every == 1:
+        return "the image was"
+    return (
+        f"all {every} images were" if count == every else f"{count} of {every} images {'was' if count == 1 else 'were'}"
+    )

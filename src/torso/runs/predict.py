@@ -1,0 +1,202 @@
+"""What a trained model says of new samples: names of classes and probabilities. n samples, C classes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torso.data.inputs import Array
+from torso.errors import RequestError
+from torso.nets import Network
+from torso.nets.card import Card
+from torso.results.calibration import calibrate_client
+from torso.results.checkpoint import replace_file
+from torso.results.model_file import SUFFIX, load_model
+from torso.results.result import Result
+from torso.runs.load import load
+from torso.runs.offered import LABEL, Offered, offered
+
+_AT_ONCE = 256  # samples in a batch
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Probabilities [n, C] of samples with names. `labels`: the classes that the data name, where the model has all of
+    them."""
+
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    probabilities: NDArray[np.float32]
+    labels: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what was done to the data, and what to know of the answers
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def top(self, count: int = 3) -> list[list[tuple[str, float]]]:
+        """The most probable classes of each sample with their probabilities, the best first."""
+        order = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :count]
+        return [
+            [(self.classes[place], float(row[place])) for place in best]
+            for row, best in zip(self.probabilities, order.tolist(), strict=True)
+        ]
+
+    @property
+    def right(self) -> int | None:
+        """How many answers are the class that the data name; None where they name none."""
+        if not self.labels:
+            return None
+        return sum(best[0][0] == label for best, label in zip(self.top(1), self.labels, strict=True))
+
+    def as_json(self, count: int = 3) -> dict[str, Any]:
+        rows = [
+            {"sample": name, "classes": [{"name": c, "probability": round(p, 6)} for c, p in best]}
+            for name, best in zip(self.names, self.top(count), strict=True)
+        ]
+        known = {} if self.right is None else {"right": self.right}
+        return {"predictions": rows, "classes": list(self.classes), **known, "remarks": list(self.remarks)}
+
+    def write(self, path: str | Path, count: int = 3) -> Path:
+        """A .csv file with a row for each sample: its name, and pairs of a class and its probability."""
+        path = Path(path)
+        if path.suffix.lower() != ".csv":
+            raise RequestError(f"--out {str(path)!r} does not end in .csv. Example: {path.with_suffix('.csv')}")
+        best = self.top(count)
+        head = [
+            "sample",
+            *(f"{what}_{place + 1}" for place in range(len(best[0])) for what in ("class", "probability")),
+        ]
+
+        def fill(temporary: Path) -> None:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                rows = csv.writer(file)
+                rows.writerow(head)
+                for name, pairs in zip(self.names, best, strict=True):
+                    rows.writerow([name, *(part for c, p in pairs for part in (c, f"{p:.6f}"))])
+
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, fill)
+        except OSError as error:
+            raise RequestError(f"--out {str(path)!r} cannot be written: {error}") from None
+        return path
+
+
+def predict(
+    model: Network | Result | str | Path, data: Any, *, client: int | str | None = None, label: str = LABEL
+) -> Predictions:
+    """Names and probabilities for new samples.
+
+    `model`: a network of a run, an exported file, a Result, or the folder of a finished run; of the last two `client`
+    says whose model (None: the generic one). `data`: an image, a folder of images, a .csv, .npz or .txt file, or
+    objects: images of Pillow, arrays. `label`: the column of a table that names the class, which is no feature."""
+    net = network_of(model, client)
+    return answers(net, offered(data, card_of(net), label))
+
+
+def network_of(
+    model: Network | Result | str | Path, client: int | str | None = None, data_root: str | Path | None = None
+) -> Network:
+    """The network that is meant: by itself, in a file, or of a client of a run."""
+    if isinstance(model, str | Path):
+        path = model_file(Path(model))
+        if not path.is_dir():
+            if client is not None:
+                raise RequestError(f"{str(path)!r} holds one model: leave out client = {client!r}.")
+            return load_model(path)
+        model = load(path, data_root=data_root)
+    if isinstance(model, Result):
+        return _of_run(model, _number(client, model.names))
+    if client is not None:
+        raise RequestError(f"client = {client!r} is of a run, and this is one network. Leave it out.")
+    return model
+
+
+def model_file(path: Path) -> Path:
+    """The file in a folder that export or personalize wrote, where it is the only one; any other path as it is."""
+    if not path.is_dir() or (path / "config.toml").exists():
+        return path
+    found = sorted(file.name for file in path.glob(f"*{SUFFIX}"))
+    if len(found) > 1:
+        some = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
+        raise RequestError(f"{str(path)!r} holds {len(found)} models. Give one of them: {some}")
+    return path / found[0] if found else path
+
+
+def _of_run(result: Result, client: int | str | None) -> Network:
+    """A model of a run; BatchNorm that goes by the batch gets statistics of training data, as at export."""
+    net = result.network(client)
+    if result.federation is None:
+        return net
+    number = result.names.index(client) if isinstance(client, str) else client
+    return calibrate_client(result.federation, net, number) or net
+
+
+def _number(client: int | str | None, names: tuple[str, ...]) -> int | str | None:
+    """A client as a Result takes it: digits are a number unless a client has that name."""
+    if isinstance(client, str) and client not in names and client.isascii() and client.isdecimal():
+        return int(client)
+    return client
+
+
+def card_of(net: Network) -> Card:
+    if net.card is None:
+        raise RequestError("this network has no card, so nobody knows what it takes. Take one from a Result or a file.")
+    return net.card
+
+
+def answers(net: Network, data: Offered) -> Predictions:
+    """What a network says of samples that fit it."""
+    card = card_of(net)
+    probabilities = torch.softmax(logits_of(net, data.samples), dim=1).numpy()
+    known = data.labels and set(data.labels) <= set(card.names)
+    return Predictions(
+        data.names, card.names, probabilities, data.labels if known else (), (*data.remarks, *_caution(card, len(data)))
+    )
+
+
+def logits_of(net: Network, samples: Array) -> Tensor:
+    """[n, C] on the CPU."""
+    said = in_batches(samples, lambda part: net(net.prepare(part)))
+    if not said.isfinite().all():
+        raise RequestError("the model answers with numbers that are not finite (NaN): its training has failed.")
+    return said
+
+
+@torch.no_grad()
+def in_batches(samples: Array, call: Callable[[Array], Tensor]) -> Tensor:
+    """What a network says of samples [n, *], on the CPU. A batch takes every k-th sample: data are often sorted by
+    class, and BatchNorm that goes by the batch wants all classes in it."""
+    stride = -(-len(samples) // _AT_ONCE)
+    said = [call(samples[first::stride]).float().cpu() for first in range(stride)]
+    every = torch.empty(len(samples), *said[0].shape[1:])
+    for first, part in enumerate(said):
+        every[first::stride] = part
+    return every
+
+
+def _caution(card: Card, samples: int) -> tuple[str, ...]:
+    """A word on networks whose BatchNorm goes by the batch."""
+    if card.calibrated:
+        return (
+            f"BatchNorm has the statistics of {card.calibrated} samples, so a single sample is answered as in a batch",
+        )
+    if not card.batch_statistics:
+        return ()
+    if samples == 1:
+        return (
+            "BatchNorm of this network goes by the batch, and a single sample is answered badly. Ask about many "
+            "samples together, or use a calibrated model",
+        )
+    return (
+        "BatchNorm of this network goes by the batch: each answer depends on the samples that are asked about "
+        f"together (here up to {_AT_ONCE})",
+    )
