@@ -93,6 +93,25 @@ class NpzConfig(_Section):
     pad: Annotated[int, Field(ge=-1, lt=2**31)] = Field(
         -1, description="token id of padding; -1: 0, or with masks an id that no token has"
     )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of every client's samples held out for testing, class by class, without test_* arrays"
+    )
+
+
+class FolderConfig(_Section):
+    """How the `folder` source reads image files."""
+
+    layout: Literal["auto", "class", "client/class"] = Field(
+        "auto",
+        description="what the folders are, below train/ and test/ where there are any; auto: one level of folders is "
+        "class, two levels are client/class",
+    )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of every client's images held out for testing, class by class, where there is no test/"
+    )
+    unreadable: Literal["skip", "refuse"] = Field(
+        "skip", description="images that cannot be read: leave them out and say so, or end with their names"
+    )
 
 
 class DataConfig(_Section):
@@ -130,6 +149,7 @@ class DataConfig(_Section):
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
     npz: NpzConfig = NpzConfig()
+    folder: FolderConfig = FolderConfig()
 
 
 class ModelConfig(_Section):

@@ -9,24 +9,55 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+import torch
 
 from torso.config import SyntheticConfig
-from torso.data import load, sources
+from torso.data import build, load, sources
+from torso.data.clients import Clients
 from torso.data.fetch_catalogue import DATASETS
+from torso.data.sources.cifar import CIFAR100
+from torso.data.sources.class_names import CLASS_NAMES
 from torso.data.sources.idx import DEBIAN
 from torso.errors import RequestError
 
 from .samples import options, shared
 
 RNG = np.random.default_rng(0)
+CPU = torch.device("cpu")
 
 
 def test_every_source_says_what_it_is() -> None:
-    assert sorted(sources) == sorted([*DATASETS, "digits", "synthetic", "folder", "npz", "csv", "given"])
+    assert sorted(sources) == sorted([*DATASETS, "digits", "synthetic", "folder", "npz", "csv", "given", "parquet"])
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):
         load(options(source="cifar"), 0)
+
+
+def test_well_known_classes_have_their_names() -> None:
+    """CIFAR-100 numbers its classes by name; members of a superclass, by the paper, are found at their numbers."""
+    assert {name: len(found) for name, found in CLASS_NAMES.items()} == {
+        "cifar10": 10,
+        "cifar100": 100,
+        "fashion-mnist": 10,
+    }
+    hundred = CLASS_NAMES["cifar100"]
+    assert list(hundred) == sorted(set(hundred))
+    above = dict(zip(hundred, CIFAR100.superclasses, strict=True))
+    for members in (
+        "aquarium_fish flatfish ray shark trout",
+        "orchid poppy rose sunflower tulip",
+        "bicycle bus motorcycle pickup_truck train",
+        "baby boy girl man woman",
+        "maple_tree oak_tree palm_tree pine_tree willow_tree",
+    ):
+        assert len({above[member] for member in members.split()}) == 1
+
+
+def test_objects_may_name_their_classes() -> None:
+    given = {"a": (np.zeros((5, 2), np.float32), np.array([0, 1, 0, 1, 0]))}
+    assert Clients(given, class_names=["ill", "well", "dead"]).dataset.class_names == ("ill", "well", "dead")
+    with pytest.raises(RequestError, match="clients names 1 of 2 classes"):
+        Clients(given, classes=2, class_names=["ill"]).dataset  # noqa: B018
 
 
 # --- made ------------------------------------------------------------------------------------------------------------
@@ -212,82 +243,43 @@ def test_femnist_in_a_folder(tmp_path: Path) -> None:
         load(options(source="femnist", root=str(tmp_path / "femnist_b.npz")), 0)
 
 
+def test_a_part_is_held_out_of_an_npz_without_one(tmp_path: Path) -> None:
+    """Row numbers as pixels: no image is in both parts, and class and writer stay with their image."""
+    images = np.repeat(np.arange(40, dtype=np.uint8), 4).reshape(40, 2, 2)
+    told = {"train_images": images, "train_labels": np.arange(40) % 2, "train_writers": np.arange(40) // 20}
+    np.savez(tmp_path / "mine.npz", **told)
+    dataset = load(options(source="npz", root=str(tmp_path / "mine.npz"), npz={"test_share": 0.25}), 0)
+    rows = [split.images[:, 0, 0, 0] for split in (dataset.train, dataset.test)]
+    assert sorted(np.concatenate(rows).tolist()) == list(range(40))
+    assert len(rows[1]) == 10
+    for row, split in zip(rows, (dataset.train, dataset.test), strict=True):
+        assert np.array_equal(split.labels, row % 2)
+        assert np.array_equal(split.writers, row // 20)
+    assert set(np.bincount(dataset.test.writers * 2 + dataset.test.labels)) == {2, 3}  # five of each client
+
+
+def test_writers_are_named_and_those_drawn_are_recorded(tmp_path: Path) -> None:
+    """Words as they are; whole numbers, with gaps, by their number. A client that only tests is no client."""
+    by = {"train_writers": np.array([9, 40, 9, 40, 9, 40, 7, 7]), "test_writers": np.array([9, 40, 3])}
+    words = {key: np.array([{3: "no", 7: "c 10", 9: "c 9", 40: "甲"}[n] for n in found]) for key, found in by.items()}
+    for name, told in (("numbers", by), ("words", words)):
+        np.savez(tmp_path / f"{name}.npz", **arrays(**told))
+    dealt = {
+        name: build(options(source="npz", root=str(tmp_path / f"{name}.npz"), partition="by-client", clients=n), 0, CPU)
+        for name, n in (("numbers", 2), ("words", 0))
+    }
+    assert dealt["words"].names == ("c 9", "c 10", "甲")
+    assert dealt["words"].train.sizes.tolist() == [3, 2, 3]
+    drawn = {"writer-7": 2, "writer-9": 3, "writer-40": 3}
+    assert len(dealt["numbers"].names) == 2
+    assert [drawn[name] for name in dealt["numbers"].names] == dealt["numbers"].train.sizes.tolist()
+    for wrong in ({"test_writers": words["test_writers"]}, {"train_writers": np.arange(8) / 2}):
+        np.savez(tmp_path / "wrong.npz", **arrays(**{**by, **wrong}))
+        with pytest.raises(RequestError, match=r"writers are .* Expected: words or integers, alike in both splits"):
+            load(options(source="npz", root=str(tmp_path / "wrong.npz")), 0)
+
+
 def test_the_real_femnist() -> None:
     dataset = load(options(source="femnist", root=str(shared("femnist_105_writers.npz").parent)), 0)
     assert (len(dataset.train), len(dataset.test)) == (14708, 1663)
     assert len(np.unique(dataset.train.writers)) == 105
-
-
-# --- folder ----------------------------------------------------------------------------------------------------------
-
-
-def write_images(root: Path, files: dict[str, tuple[str, tuple[int, int]]]) -> None:
-    for name, (mode, size) in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new(mode, size, (200, 100, 50) if mode == "RGB" else 100).save(root / name)
-
-
-GREY = {f"{split}/{c}/{i}.png": ("L", (6, 5)) for split in ("train", "test") for c in ("cat", "ant") for i in range(2)}
-
-
-def test_a_folder_of_images(tmp_path: Path) -> None:
-    write_images(tmp_path, GREY)
-    (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
-    (tmp_path / "train" / ".cache").mkdir()
-    wanted = options(source="folder", root=str(tmp_path))
-    dataset = load(wanted, 0)
-    assert dataset.train.images.shape == (4, 5, 6, 1)
-    assert dataset.train.labels.tolist() == [0, 0, 1, 1]  # ant, cat
-    write_images(tmp_path, {"test/ant/colour.jpg": ("RGB", (6, 5))})
-    assert load(wanted, 0).train.images.shape == (4, 5, 6, 3)
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (
-            {"train/cat/z.png": ("L", (7, 5))},
-            r"train/cat/z.png is 7×5 but .*train/ant/0.png is 6×5. Expected: one size",
-        ),
-        ({"test/dog/0.png": ("L", (6, 5))}, "test/dog: there is no such class in train. Accepted: ant, cat"),
-        ({"train/cat/deep.png": ("I;16", (6, 5))}, "deep.png has more than 8 bits per pixel"),
-    ],
-)
-def test_folders_that_will_not_do(tmp_path: Path, files: dict[str, tuple[str, tuple[int, int]]], message: str) -> None:
-    write_images(tmp_path, {**GREY, **files})
-    with pytest.raises(RequestError, match=message):
-        load(options(source="folder", root=str(tmp_path)), 0)
-
-
-def test_damaged_and_missing_images(tmp_path: Path) -> None:
-    wanted = options(source="folder", root=str(tmp_path))
-    with pytest.raises(RequestError, match=r"train does not exist. Expected: a folder with train/CLASS"):
-        load(wanted, 0)
-    (tmp_path / "train").mkdir()
-    with pytest.raises(RequestError, match=r"train holds no class folders"):
-        load(wanted, 0)
-    write_images(tmp_path, GREY)
-    noise = Image.fromarray(RNG.integers(0, 256, (5, 6), np.uint8))
-    noise.save(tmp_path / "train" / "cat" / "0.png")
-    whole = (tmp_path / "train" / "cat" / "0.png").read_bytes()
-    for cut in (0, 20, len(whole) - 25):
-        (tmp_path / "train" / "cat" / "0.png").write_bytes(whole[:cut])
-        with pytest.raises(RequestError, match=r"cat/0.png cannot be read, it may be damaged"):
-            load(wanted, 0)
-    (tmp_path / "train" / "elk").mkdir()
-    with pytest.raises(RequestError, match=r"train/elk holds no images"):
-        load(wanted, 0)
-
-
-def test_images_of_different_sizes_are_resized_once(tmp_path: Path) -> None:
-    """Pillow's bilinear filter averages: a checkerboard of 0 and 200 becomes 100 where it shrinks by half."""
-    write_images(tmp_path, {**GREY, "train/cat/z.png": ("L", (7, 9))})
-    board = np.indices((8, 8)).sum(0) % 2 * 200
-    Image.fromarray(board.astype(np.uint8)).save(tmp_path / "test" / "cat" / "board.png")
-    wanted = options(source="folder", root=str(tmp_path), size=4)
-    dataset = load(wanted, 0)
-    assert dataset.train.samples.shape == (5, 4, 4, 1)
-    assert (dataset.train.samples == 100).all()
-    assert np.abs(dataset.test.samples[-1, 1:-1, 1:-1].astype(int) - 100).max() <= 2
-    with pytest.raises(RequestError, match=r"Expected: one size for all images, or data.size, such as 64"):
-        load(options(source="folder", root=str(tmp_path)), 0)

@@ -15,8 +15,9 @@ from torso import RequestError, __version__
 from torso.config import DataConfig
 from torso.data.images import Images, Samples, statistics
 from torso.data.inputs import Floats, Input, Known, Pixels, Tokens, known
+from torso.data.naming import by_name
 from torso.federation.agreement import Agreement, agree, joined_later, server_federation, site_federation
-from torso.federation.description import Description, by_class_name, by_name
+from torso.federation.description import Description, by_class_name
 from torso.federation.site_data import SiteData
 
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from torso import Clients, RequestError
 from torso.config import CsvConfig, DataConfig
 from torso.data.images import statistics
 from torso.data.inputs import Floats, Pixels, Tokens
-from torso.federation.description import Description, by_class_name, by_name
+from torso.data.naming import by_name
+from torso.federation.description import Description, by_class_name
 from torso.federation.site_data import read_site, read_test
 
 RNG = np.random.default_rng(0)
@@ -177,7 +178,7 @@ def test_a_wrong_npz_is_refused_in_words(arrays: dict[str, object], message: str
 def test_wrong_paths_are_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"nothing' does not exist\. Expected: an \.npz file"):
         read_site(tmp_path / "nothing", DataConfig(), "k")
-    with pytest.raises(RequestError, match="holds no class folders"):
+    with pytest.raises(RequestError, match="holds no images"):
         read_site(tmp_path, DataConfig(), "k")
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(RequestError, match="file of no known format"):
@@ -187,9 +188,9 @@ def test_wrong_paths_are_refused_in_words(tmp_path: Path) -> None:
         read_site(tmp_path / "a.npz", DataConfig(), "k")
     (tmp_path / "cats" / "cat").mkdir(parents=True)
     (tmp_path / "cats" / "cat" / "1.png").write_bytes(b"no image")
-    with pytest.raises(RequestError, match=r"1\.png cannot be read"):
+    with pytest.raises(RequestError, match=r"no image can be read: .*1\.png \(not an image\)"):
         read_site(tmp_path / "cats", DataConfig(), "k")
-    (tmp_path / "half" / "test" / "cat").mkdir(parents=True)
+    write_images(tmp_path / "half" / "test", IMAGES[:2], LABELS[:2], ["cat", "dog", "emu"])
     with pytest.raises(RequestError, match="has a folder test and no folder train"):
         read_site(tmp_path / "half", DataConfig(), "k")
 

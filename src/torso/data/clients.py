@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -42,7 +43,7 @@ class Clients:
     `clients` is a list, or a dict by name. Each is `(samples, labels)`, a `torch.utils.data.Dataset` of such pairs, or
     two of either: one to train on, one to test on. Of a client without a test part, `held_out` of its samples are.
     Samples are uint8 images [n, H, W] or [n, H, W, C], floats of any shape [n, …], or what `input` says (`Tokens`, for
-    one). `classes`: how many there are, if more than the labels show."""
+    one). `classes`: how many there are, if more than the labels show. `class_names`: what they are called."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Clients:
         classes: int | None = None,
         input: Input | None = None,
         name: str = SOURCE,
+        class_names: Sequence[str] = (),
     ) -> None:
         if isinstance(clients, Mapping):
             named = {str(key): value for key, value in clients.items()}
@@ -66,7 +68,8 @@ class Clients:
         if not 0 < held_out < 1:
             raise RequestError(f"held_out = {held_out}. Expected: a share above 0 and below 1")
         self.names = tuple(named) if isinstance(clients, Mapping) else ()
-        self.name, self.input, self.classes = name, input, classes
+        self.name, self.input, self.class_names = name, input, tuple(class_names)
+        self.classes = len(class_names) if class_names and classes is None else classes
         both = [_parts(f"clients[{key!r}]", value) for key, value in named.items()]
         pairs = [divided_in_two(whose, part, test, held_out) for whose, (part, test) in zip(named, both, strict=True)]
         self.train, self.test = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -85,6 +88,7 @@ class Clients:
         top = 1 + max(int(part.labels.max()) for part in (train, test) if len(part))
         classes = top if self.classes is None else self.classes
         made = Dataset(self.name, train, test, classes, input=self.input, names=self.names)
+        made = replace(made, class_names=self.class_names)
         return checked(made, "clients")
 
     @cached_property

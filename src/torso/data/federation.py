@@ -22,7 +22,7 @@ from torso.data.inputs import Array, Input, Pixels
 from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
-from torso.data.sources import SEEDLESS, load
+from torso.data.sources import is_seedless, load
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
 
@@ -136,7 +136,11 @@ def mixed(rows: Rows, seed: int) -> Rows:
 
 def seeded(options: DataConfig) -> bool:
     """Whether another seed makes other samples, not only other clients."""
-    return options.source not in SEEDLESS or options.imbalance != 1
+    return not is_seedless(options.source) or options.imbalance != 1
+
+
+_READ = {"source", "root", "normalize", "size", "imbalance", "imbalance_test", "synthetic", "csv", "npz", "folder"}
+"""Keys of [data] that say what is read, whoever it is dealt to."""
 
 
 class Shelf:
@@ -148,9 +152,7 @@ class Shelf:
 
     def dataset(self, options: DataConfig, seed: int) -> Dataset:
         """With its long tail cut, whoever it is dealt to."""
-        wanted = options.model_dump_json(
-            include={"source", "root", "normalize", "synthetic", "size", "csv", "npz", "imbalance", "imbalance_test"}
-        )
+        wanted = options.model_dump_json(include=_READ)
         key = wanted, seed if seeded(options) else None
         if key not in self._read:
             self._read[key] = tailed(load(options, seed), options, seed)

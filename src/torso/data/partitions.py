@@ -223,7 +223,7 @@ def by_writer(dataset: Dataset, options: DataConfig, seed: int, word: str) -> Pa
     by, test_by = dataset.train.writers, dataset.test.writers
     if by is None or test_by is None:
         missing = "who wrote its images" if word == "writers" else "whose its samples are"
-        also = "" if word == "writers" else ", or 'csv' with data.csv.client"
+        also = "" if word == "writers" else ", 'csv' with data.csv.client, or 'folder' with CLIENT/CLASS/*.jpg"
         raise RequestError(
             f"data.partition = {options.partition!r}: data.source = {options.source!r} does not say {missing}. "
             f"Accepted: source 'femnist', or 'npz' with train_writers and test_writers{also}"

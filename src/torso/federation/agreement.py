@@ -18,8 +18,9 @@ from pydantic import Field, model_validator
 from torso.data import Federation, Roster, Split, augmentations
 from torso.data.federation import check_augment
 from torso.data.inputs import Known, Moments, Pixels, Tokens
+from torso.data.naming import by_name
 from torso.errors import RequestError
-from torso.federation.description import AnyInput, Description, Record, Word, by_class_name, by_name
+from torso.federation.description import AnyInput, Description, Record, Word, by_class_name
 from torso.federation.misfits import (
     Told,
     alike_on_purpose,

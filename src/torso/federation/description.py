@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, Self
 
@@ -66,15 +65,6 @@ class Description(Record):
     def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and std that the client's files give; empty where they give none."""
         return getattr(self.input, "mean", ()), getattr(self.input, "std", ())
-
-
-def by_name(names: Iterable[str]) -> list[str]:
-    """Names of clients in their natural order: client-2 before client-10."""
-    return sorted(names, key=lambda name: ([_piece(piece) for piece in re.findall(r"\d+|\D+", name)], name))
-
-
-def _piece(text: str) -> tuple[int, int, str]:
-    return (0, int(text), "") if text.isdecimal() else (1, 0, text)
 
 
 def by_class_name(names: Iterable[str]) -> list[str]:

@@ -255,6 +255,8 @@ class Home:
         standing, held, site = seat.standing(letter), seat.held(question), seat.site
         kind, job = site.kind, site.job
         before, after, net = site.make(standing, held)
+        assert net.card is not None
+        net.card = replace(net.card, client=self.name)
         models = self.folder / "models"
         path = save_model(net, models / f"{question.run}{SUFFIX}")
         settled = _calibrated(net, path, site)

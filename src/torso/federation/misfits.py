@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torso.data.inputs import Floats, Known, Pixels, Tokens
+from torso.data.naming import by_name
 from torso.errors import RequestError
-from torso.federation.description import TORCH, TORSO, Description, by_name
+from torso.federation.description import TORCH, TORSO, Description
 from torso.federation.site_data import MOMENTS
 from torso.nets import Tensors
 

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from torso.data.clients import ClientSamples, divided_in_two
+from torso.data.formats import SUFFIXES, source_for
 from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
-from torso.data.sources.arrays import dataset_of, read_npz
-from torso.data.sources.folder import read_folders
+from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
+from torso.data.sources.folder import read_folder
 from torso.errors import RequestError, from_outside
 from torso.federation.description import TORCH, TORSO, Description
 from torso.nets import Tensors
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 _FORMATS = (
-    "an .npz file with train_images and train_labels (or train_samples), a .csv file, a folder with train.csv and "
-    "test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
+    "an .npz file with train_images and train_labels (or train_samples), a .csv or .parquet file, a folder with "
+    "train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
 )
 _NEED_A_FILE = {"cifar10", "cifar100", "fashion-mnist", "femnist"}  # layouts of their own
 _NEED_NONE = {"digits", "given", "synthetic"}
@@ -107,7 +108,7 @@ def read_test(path: str | Path, options: DataConfig) -> SiteData:
     path = Path(path).expanduser()
     found, parted = _read(path, options, for_test=True)
     test = found.test if parted else found.train
-    if path.suffix.lower() == ".csv":  # whose source holds rows out
+    if path.suffix.lower() in (".csv", ".parquet"):  # whose source holds rows out
         both = found.train, found.test
         test = Samples(*(np.concatenate([getattr(part, of) for part in both]) for of in ("samples", "labels")))
     return replace(found, train=found.train.take(np.arange(0)), test=test)
@@ -143,15 +144,11 @@ def _read(path: Path, options: DataConfig, for_test: bool = False) -> tuple[Site
 
 def _format(path: Path, source: str) -> str:
     """Of the file or folder; `data.source` where it names a layout of its own, or the file does not show it."""
-    if source in _NEED_A_FILE or source not in {*_NEED_NONE, "csv", "folder", "npz"}:
+    if source in _NEED_A_FILE or source not in {*_NEED_NONE, *SUFFIXES.values(), "folder"}:
         return source
-    if path.is_dir():
-        return "csv" if (path / "train.csv").exists() else "folder"
-    suffix = path.suffix.lower().removeprefix(".")
-    if suffix in ("csv", "npz"):
-        return suffix
-    if source in ("csv", "npz"):
-        return source
+    found = source_for(path) or (source if source in SUFFIXES.values() else "")
+    if found:
+        return found
     raise RequestError(f"data {str(path)!r} is a file of no known format. Expected: {_FORMATS}")
 
 
@@ -161,32 +158,23 @@ def _load(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, boo
     The name of a file is nobody's business: it may say more than its owner wants."""
     source = options.source
     if source == "folder":
-        return _read_folder(path, options.size, for_test)
+        read = read_folder(path, options, only_test=for_test)
+        return replace(read.dataset, name=""), read.parted
     if source == "npz":
         return _read_arrays(path, options, for_test)
     with from_outside(f"data.source = {source!r}", "a function of (options, seed) that returns a Dataset"):
         found = sources[source](options, 0)
-        return (replace(found, name="") if source == "csv" else found), True
-
-
-def _read_folder(path: Path, side: int, for_test: bool) -> tuple[Dataset, bool]:
-    splits = [path / split for split in ("train", "test") if (path / split).is_dir()]
-    if for_test:
-        splits = splits[-1:]
-    elif splits == [path / "test"]:
-        raise RequestError(f"{path} has a folder test and no folder train. Expected: {_FORMATS}")
-    images, names = read_folders(splits or [path], side)
-    return Dataset("", images[0], images[-1], len(names), class_names=names), len(splits) > 1
+        return (replace(found, name="") if source in SUFFIXES.values() else found), True
 
 
 def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Dataset, bool]:
     """A file without test_* has its test part held out; one with empty test_* has none."""
     arrays = read_npz(path, _FORMATS, parts=())
-    if for_test and any(key.startswith("test_") for key in arrays):
+    if for_test and has_test_part(arrays):
         arrays = {key: array for key, array in arrays.items() if not key.startswith("train_")}
         arrays = {re.sub("^test_", "train_", key): array for key, array in arrays.items()}
     parts = {key.removeprefix("train_"): array for key, array in arrays.items() if key.startswith("train_")}
-    parted = any(key.startswith("test_") for key in arrays)
+    parted = has_test_part(arrays)
     empty = parted and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
     if not parted or empty:  # the source wants both
         arrays |= {f"test_{part}": array for part, array in parts.items()}

@@ -19,8 +19,9 @@ from torch import Tensor
 from torso.config import Config, DataConfig
 from torso.data import Federation, Shelf, Split, build
 from torso.data.inputs import Floats, Pixels, Tokens
+from torso.data.naming import by_name
 from torso.errors import RequestError
-from torso.federation.description import CLIENT_NAME, by_class_name, by_name
+from torso.federation.description import CLIENT_NAME, by_class_name
 from torso.runs.job import prepare
 
 CONFIG, TEST = "config.toml", "test"

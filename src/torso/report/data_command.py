@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from torso.report.look_command import look
+
 if TYPE_CHECKING:
     from torso.data.fetch import Got, Watcher
 
 data_app = typer.Typer(help="Download data sets, and look at your own data.", no_args_is_help=True)
+data_app.command("look")(look)
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of all data sets; default: $TORSO_DATA, ./data.")]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]

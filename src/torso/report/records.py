@@ -124,6 +124,14 @@ class Record:
             node = node[step]
         return node
 
+    def client_names(self, count: int) -> list[str | int]:
+        """Of the clients that a list of `count` numbers is about; their numbers where they have no names."""
+        return _words(self.result.get("names"), count)
+
+    def class_names(self, count: int) -> list[str | int]:
+        """Of `count` classes; their numbers where they have no names."""
+        return _words(self.result.get("class_names"), count)
+
     @property
     def rounds(self) -> int | None:
         """As planned: the result's word, else the config's."""
@@ -136,6 +144,11 @@ class Record:
             return (self.folder / "config.toml").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return ""
+
+
+def _words(found: Any, count: int) -> list[str | int]:
+    named = isinstance(found, list) and len(found) == count and all(isinstance(word, str) for word in found)
+    return list(found) if named else list(range(count))
 
 
 def _amount(tree: Any, key: str) -> float | None:

@@ -162,10 +162,10 @@ def chosen_clients(text: str, clients: int, names: Sequence[str] = ()) -> list[i
 
 def file_name(client: int, names: Sequence[str]) -> str:
     """A client's name, where a file can have it on every system and no other model has it; else `client-K`."""
-    taken = [name.lower() for name in (*names, "generic", "newcomer")]
-    if client < len(names) and re.fullmatch(r"\w[\w.-]{0,59}(?<!\.)", names[client]):
-        return names[client] if taken.count(names[client].lower()) == 1 else f"client-{client}"
-    return f"client-{client}"
+    words = ["-".join(name.split()) for name in names]
+    taken = [word.lower() for word in (*words, "generic", "newcomer")]
+    usable = client < len(words) and re.fullmatch(r"\w([\w.-]{0,58}\w)?", words[client])
+    return words[client] if usable and taken.count(words[client].lower()) == 1 else f"client-{client}"
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import IO, Any
 
-from torso.config import Config, CsvConfig, NpzConfig
+from torso.config import Config, CsvConfig, FolderConfig, NpzConfig
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -38,7 +38,9 @@ _YOUNGER = {
     "train.min_clients": 1,
     "method.server.clip": 0.0,
     "data.csv": CsvConfig().model_dump(mode="json"),
-    "data.npz": NpzConfig().model_dump(mode="json"),
+    "data.npz.test_share": NpzConfig().test_share,
+    "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # after what is younger in it
+    "data.folder": FolderConfig().model_dump(mode="json"),
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 

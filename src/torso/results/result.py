@@ -54,6 +54,7 @@ class Result:
     peak_memory_bytes: int | None = field(default=None, compare=False)  # of the device; on CPU of the whole process
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
     names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
+    class_names: tuple[str, ...] = ()  # in the order of their numbers, where the data name them
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
@@ -151,6 +152,7 @@ class Result:
             "peak_memory_bytes": self.peak_memory_bytes,
             "malicious": list(self.malicious),
             "names": list(self.names),
+            "class_names": list(self.class_names),
         }
         return {
             "method": self.method,
@@ -180,6 +182,7 @@ class Result:
                 "cost": Cost(**tree["cost"]),
                 "malicious": tuple(tree.get("malicious", ())),
                 "names": tuple(tree.get("names", ())),
+                "class_names": tuple(tree.get("class_names", ())),
                 "analyses": json.loads(analysed.read_text(encoding="utf-8")) if analysed.exists() else {},
             }
             return cls(**found, folder=folder)

@@ -294,6 +294,7 @@ class _Run:
             peak_memory_bytes=self.peak_memory,
             malicious=tuple(sorted(self.job.roster.malicious)),
             names=self.job.roster.names,
+            class_names=self.job.roster.class_names,
             analyses={**self.counts, **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(self.job, self.state) if isinstance(self.job, Simulation) else None,

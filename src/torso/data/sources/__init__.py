@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from torso.data.fetch_catalogue import DATASETS
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
-from torso.data.sources import arrays, cifar, fetched, folder, given, idx, made, table  # registers every source
-from torso.data.sources.base import Source, sources
+from torso.data.sources import arrays, cifar, columns, fetched, folder, given, hub, idx, made, table  # noqa: E501  # registers every source
+from torso.data.sources.base import HF, Source, sources
+from torso.data.sources.class_names import CLASS_NAMES
 from torso.errors import RequestError, from_outside
 
 if TYPE_CHECKING:
@@ -20,10 +21,13 @@ __all__ = [
     "Source",
     "arrays",
     "cifar",
+    "columns",
     "fetched",
     "folder",
     "given",
+    "hub",
     "idx",
+    "is_seedless",
     "load",
     "made",
     "sources",
@@ -31,21 +35,31 @@ __all__ = [
 ]
 
 
-SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "npz"})
+SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "npz", "parquet"})
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
+_RESIZE = frozenset({"folder", "parquet"})
+
+
+def is_seedless(source: str) -> bool:
+    return source in SEEDLESS or source.startswith(HF)
 
 
 def load(options: DataConfig, seed: int) -> Dataset:
     """The data set that `data.source` names, checked, with its normalisation settled (spec 10.6)."""
     where = f"data.source = {options.source!r}"
-    if options.size and options.source in SEEDLESS | {"synthetic"} and options.source != "folder":
-        raise RequestError(f"data.size = {options.size} is for data.source = 'folder', and {where}. Set it to 0")
+    if options.size and options.source in (SEEDLESS | {"synthetic"}) - _RESIZE:
+        raise RequestError(
+            f"data.size = {options.size} is for image files (data.source = 'folder', 'parquet' or 'hf/NAME'), and "
+            f"{where}. Set it to 0"
+        )
     try:
         with from_outside(where, "a function of (options, seed) that returns a Dataset"):
             dataset = sources[options.source](options, seed)
     except MemoryError as error:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
     dataset = checked(dataset, f"{where} (data.root = {options.root!r})" if options.root else where)
+    if not dataset.class_names and options.source in CLASS_NAMES:
+        dataset = replace(dataset, class_names=CLASS_NAMES[options.source])
     kind = dataset.kind
     if isinstance(kind, Pixels) and (options.normalize == "statistics" or not kind.mean):
         mean, std = statistics(dataset.train.samples)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,8 @@ import numpy as np
 from torso.data.fetch_catalogue import hint
 from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
+from torso.data.naming import by_name
+from torso.data.parted import parted
 from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
 from torso.errors import RequestError
 
@@ -25,14 +29,27 @@ _FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such 
 @sources.register("npz")
 def npz(options: DataConfig, seed: int) -> Dataset:
     """Your own arrays: an .npz with train_images, train_labels, test_images, test_labels (and *_writers); for other
-    samples train_samples and test_samples, floats of any shape or token ids (and *_mask)."""
+    samples train_samples and test_samples, floats of any shape or token ids (and *_mask). Without test_* arrays, a
+    part is held out."""
     path = root_of(options, _NPZ)
-    return dataset_of(path, read_npz(path, _NPZ, parts=()), options)
+    arrays = read_npz(path, _NPZ, parts=())
+    if has_test_part(arrays) or not any(key.startswith("train_") for key in arrays):
+        return dataset_of(path, arrays, options)
+    both = {key.replace("train_", "test_", 1): array for key, array in arrays.items() if key.startswith("train_")}
+    whole = dataset_of(path, {**arrays, **both}, options)
+    rows, held = parted(whole.train.writers, whole.train.labels, options.npz.test_share)
+    return replace(whole, train=whole.train.take(rows), test=whole.train.take(held))
+
+
+def has_test_part(arrays: Iterable[str]) -> bool:
+    """Whether a file says what is for testing, by the names of its arrays."""
+    return any(key.startswith("test_") for key in arrays)
 
 
 def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -> Dataset:
     """What the arrays of a file say. Beside the splits it may have `class_names`, `feature_names`, `mean` and `std`,
     the `vocabulary` (a number) and `pad` of tokens, and the `name` of the data set."""
+    arrays, clients = name_writers(path, arrays)
     if any(f"{split}_samples" in arrays for split in ("train", "test")):
         train, test, kind = _any_samples(path, check_parts(path, arrays, _NPZ, ("samples", "labels")), options)
     elif options.npz.kind not in ("auto", "pixels"):
@@ -52,7 +69,7 @@ def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -
     names = names or tuple(map(str, range(top + 1)))
     mean, std = _constants(path, arrays)
     title = _words(path, arrays, "name") or (path.stem,)
-    return Dataset(title[0], train, test, len(names), mean, std, input=kind, class_names=names)
+    return Dataset(title[0], train, test, len(names), mean, std, input=kind, class_names=names, names=clients)
 
 
 def _words(path: Path, arrays: dict[str, np.ndarray], key: str) -> tuple[str, ...]:
@@ -156,11 +173,12 @@ def femnist(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(
             f"data.root = {str(root)!r} holds {len(found)} files femnist*.npz ({names}). Expected: {_FEMNIST}"
         )
-    train, test = read_splits(found[0], _FEMNIST, read_npz(found[0], _FEMNIST))
+    arrays, writers = name_writers(found[0], read_npz(found[0], _FEMNIST))
+    train, test = read_splits(found[0], _FEMNIST, arrays)
     if train.writers is None:
         raise RequestError(f"{found[0]} has no train_writers and test_writers. Expected: {_FEMNIST}")
     mean, std = MNIST_LIKE
-    return Dataset("femnist", train, test, 62, mean, std)
+    return Dataset("femnist", train, test, 62, mean, std, names=writers)
 
 
 def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tuple[Images, Images]:
@@ -172,6 +190,29 @@ def read_splits(path: Path, expected: str, arrays: dict[str, np.ndarray]) -> tup
         for split in _SPLITS
     )
     return train, test
+
+
+def name_writers(path: Path, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The arrays with writers counted from 0, in their order, and the names of the writers.
+
+    Writers are words, or whole numbers: number 17 is called `writer-17`."""
+    _check_writers(path, arrays)
+    keys = [f"{split}_writers" for split in _SPLITS if f"{split}_writers" in arrays]
+    found = [arrays[key] for key in keys]
+    if not found or any(array.ndim != 1 for array in found):
+        return arrays, ()  # a wrong shape is refused where all arrays of a split are checked
+    kinds = {"U" if array.dtype.kind == "U" else "i" if array.dtype.kind in "iu" else "" for array in found}
+    if len(kinds) > 1 or "" in kinds:
+        said = ", ".join(str(array.dtype) for array in found)
+        raise RequestError(f"{path}: writers are {said}. Expected: words or integers, alike in both splits")
+    known, place = np.unique(np.concatenate(found), return_inverse=True)
+    if "U" in kinds and "" in known:
+        raise RequestError(f"{path}: a sample has no writer (an empty word). Expected: a name for each")
+    names = by_name(known.tolist()) if "U" in kinds else [f"writer-{number}" for number in known.tolist()]
+    rank = {name: n for n, name in enumerate(names)}
+    table = np.array([rank[name] for name in known.tolist()] if "U" in kinds else range(len(known)), np.int64)
+    numbered = np.split(table[place], [len(found[0])])
+    return {**arrays, **dict(zip(keys, numbered, strict=True))}, tuple(names)
 
 
 def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:

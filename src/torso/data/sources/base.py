@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from torso.data.fetch_catalogue import downloaded
 from torso.data.images import Dataset
@@ -17,11 +16,19 @@ from torso.registry import Registry
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 Source = Callable[["DataConfig", int], Dataset]
-sources: Registry[Source] = Registry("data.source")
+HF = "hf/"
+
+
+class Sources(Registry[Source]):
+    """Sources by name; whatever begins with `hf/` is a data set of the Hugging Face hub."""
+
+    def look_up(self, name: str, key: str) -> Source:
+        return super().look_up(HF_NAME if name.startswith(HF) else name, key)
+
+
+HF_NAME = f"{HF}NAME"  # how the list of sources writes it
+sources = Sources("data.source")
 
 MNIST_LIKE = ((0.1307,), (0.3081,))  # mean, std (spec 10.6)
 
@@ -59,9 +66,3 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked if it is gzip'd; to its end, so that the checksum is verified."""
     raw = path.read_bytes()
     return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-
-
-def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`work` on every item, in order; Pillow decodes outside Python's lock."""
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(work, items))

@@ -28,11 +28,16 @@ _MOST = 1000  # categories of a column: more are names or texts, of which no fea
 def csv_rows(options: DataConfig, seed: int) -> Dataset:
     """Your own table: a .csv with a label column, numbers and categories (`data.csv`), or a folder with train.csv and
     test.csv."""
-    root, how = root_of(options, _EXPECTED), options.csv
+    root = root_of(options, _EXPECTED)
     paths = [root / "train.csv", root / "test.csv"] if root.is_dir() else [root]
-    tables = [Table.read(path, how) for path in paths]
+    return dataset_of_tables(root.stem, [Table.read(path, options.csv) for path in paths], options)
+
+
+def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> Dataset:
+    """What the tables say, one of training rows and one of test rows; of a single one, a part is held out."""
+    how = options.csv
     names, classes = _features(tables, how), _classes(tables[0], how)
-    clients = _sorted({value for table in tables for value in table.column(how.client)}) if how.client else []
+    clients = in_order({value for table in tables for value in table.column(how.client)}) if how.client else []
     if len(tables) == 1:
         group = tables[0].numbered(*((how.client, clients, "client") if clients else (how.label, classes, "class")))
         tables = [tables[0].take(rows) for rows in _parted(group, how.test_share)]
@@ -47,13 +52,13 @@ def csv_rows(options: DataConfig, seed: int) -> Dataset:
     )
     features = tuple(feature for column in columns for feature in column.features)
     return Dataset(
-        root.stem,
+        title,
         train,
         test,
         classes=len(classes),
         input=Floats((len(features),), names=features),
         names=tuple(clients),
-        remarks=_remarks(columns, tables),
+        remarks=_remarks(options.source, columns, tables),
         class_names=tuple(classes),
     )
 
@@ -219,7 +224,7 @@ def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
 
 def _classes(train: Table, how: CsvConfig) -> list[str]:
     """The values of the label column, in their order as numbers or as words."""
-    found = _sorted({value for value in train.column(how.label) if not is_missing(value)})
+    found = in_order({value for value in train.column(how.label) if not is_missing(value)})
     if len(found) == len(train) > 1:
         raise RequestError(
             f"data.csv.label = {how.label!r}: each of the {len(train)} rows of {train.path} has a class of its own. "
@@ -228,7 +233,7 @@ def _classes(train: Table, how: CsvConfig) -> list[str]:
     return found
 
 
-def _sorted(values: Iterable[str]) -> list[str]:
+def in_order(values: Iterable[str]) -> list[str]:
     """As numbers where all are, otherwise as words."""
     every = list(values)
     by_number = {value: found for value in every if (found := number(value)) is not None}
@@ -248,7 +253,7 @@ def _parted(group: Ints, share: float) -> tuple[Ints, Ints]:
     return np.sort(order[~out]), np.sort(order[out])
 
 
-def _remarks(columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
+def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
     """What was missing and how it was filled."""
     said = []
     for column in columns:
@@ -256,4 +261,4 @@ def _remarks(columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -
         if count:
             how = f"mean {column.mean:.6g}" if isinstance(column, Numbers) else "a category of their own"
             said.append(f"{column.name} ({count}, {how})")
-    return (f"data.source = 'csv': missing values were filled: {', '.join(said)}",) if said else ()
+    return (f"data.source = {source!r}: missing values were filled: {', '.join(said)}",) if said else ()

@@ -14,6 +14,7 @@ from torso.report.charts.drawing import WIDTH, Dots, Line, accuracy_span, span
 from torso.report.charts.palette import series_role
 from torso.report.charts.panels import Axis, Panel, Plot, Row, room_for
 from torso.report.comparison import Comparison, Entry, share_below, title_of
+from torso.report.records import Record
 from torso.report.statistics import Difference
 
 ROW = 58.0  # the height of a row of dots
@@ -74,12 +75,17 @@ class Swarm:
 
 def _client_values(entry: Entry, measure: str) -> list[Told]:
     return [
-        (value, f"seed {run.seed}, client {k}: {value:.1f}%")
+        (value, f"seed {run.seed}, client {name}: {value:.1f}%")
         for run in entry.good
         if measure in run.accuracy
-        for k, value in enumerate(run.accuracy[measure].clients)
+        for name, value in _named(run, run.accuracy[measure].clients)
         if not math.isnan(value)
     ]
+
+
+def _named(run: Record, values: Sequence[float]) -> list[tuple[str | int, float]]:
+    """Each client's name, or its number, with its value."""
+    return list(zip(run.client_names(len(values)), values, strict=True))
 
 
 def _thinned_note(largest: int) -> str:
@@ -112,7 +118,7 @@ def clients(comparison: Comparison) -> list[Chart]:
             for e, _ in found
             for run in e.good
             if measure in run.accuracy
-            for k, v in enumerate(run.accuracy[measure].clients)
+            for k, v in _named(run, run.accuracy[measure].clients)
         ]
         note = "A dot is a client. Long stroke: the median; short stroke: the mean of the worst tenth."
         note += _thinned_note(max(len(values) for _, values in found))
@@ -161,14 +167,10 @@ def _gain_chart(
             ours, theirs = run.accuracy[after].clients, run.accuracy[before].clients
             if len(ours) != len(theirs):
                 continue
-            rows += [
-                (entry.label, run.seed, k, after, a, before, b)
-                for k, (a, b) in enumerate(zip(ours, theirs, strict=True))
-            ]
+            both = [(k, a, b) for (k, a), b in zip(_named(run, ours), theirs, strict=True)]
+            rows += [(entry.label, run.seed, k, after, a, before, b) for k, a, b in both]
             told += [
-                (a - b, f"seed {run.seed}, client {k}: {b:.1f} → {a:.1f}%")
-                for k, (a, b) in enumerate(zip(ours, theirs, strict=True))
-                if not math.isnan(a - b)
+                (a - b, f"seed {run.seed}, client {k}: {b:.1f} → {a:.1f}%") for k, a, b in both if not math.isnan(a - b)
             ]
         if told:
             found.append((entry, told))

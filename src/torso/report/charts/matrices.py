@@ -30,6 +30,17 @@ def of_seed(entry: Entry, run: Record) -> str:
     return f"{entry.label}, seed {run.seed}" if len(entry.runs) > 1 else entry.label
 
 
+def _called(run: Record, clients: list[Any]) -> list[Any]:
+    """The names of some clients, given by number; the numbers where the run names nobody."""
+    known = run.result.get("names")
+    every = run.client_names(len(known)) if isinstance(known, list) else []
+    return [every[k] if isinstance(k, int) and 0 <= k < len(every) else k for k in clients]
+
+
+def _short(name: str, most: int = 18) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 @kind("partition", "data")
 def partition(comparison: Comparison) -> list[Chart]:
     """Class × client heat map of the training data."""
@@ -44,13 +55,15 @@ def partition(comparison: Comparison) -> list[Chart]:
         order = np.lexsort((-table.max(axis=1), table.argmax(axis=1)))
         drawn = table[order[evenly(len(order), MOST_CLIENTS)]].T
         height = min(300.0, max(120.0, 17.0 * len(drawn)))
+        clients, classes = run.client_names(len(table)), [_short(str(name)) for name in run.class_names(table.shape[1])]
         panel = Panel(
-            *(40, 22, WIDTH - 6, 22 + height, (0, drawn.shape[1]), (len(drawn), 0)),
+            *(max(40, room_for(classes, 11)), 22, WIDTH - 6, 22 + height, (0, drawn.shape[1]), (len(drawn), 0)),
             across=Axis(f"{len(order):,} clients, ordered by their largest class", named=()),
-            up=Axis("class", size=11, named=numbered(len(drawn), height)),
+            up=Axis("class", size=11, named=numbered(len(drawn), height, classes)),
             marks=[Heat(drawn, Ramp(0, float(table.max())), blank=0, legend="samples")],
         )
-        rows = [(k, c, int(n)) for k, row in enumerate(table) for c, n in enumerate(row)]
+        every = run.class_names(table.shape[1])
+        rows = [(clients[k], every[c], int(n)) for k, row in enumerate(table) for c, n in enumerate(row)]
         note = (
             f"Training samples by class and client ({run.setting('data.source', '?')}, seed {run.seed}). Empty: none."
         )
@@ -160,6 +173,7 @@ def cross_client(comparison: Comparison) -> list[Chart]:
             continue
         names = found.get("clients") if isinstance(found.get("clients"), list) else list(range(len(table)))
         names = names if len(names) == len(table) else list(range(len(table)))
+        names = _called(run, names)
         side, left, some = 320.0, 70.0, evenly(len(table))
         drawn = table[np.ix_(some, evenly(table.shape[1]))]
         named = numbered(len(some), side, [names[i] for i in some])

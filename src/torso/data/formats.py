@@ -1,0 +1,20 @@
+"""Which source reads a file or folder that somebody names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torso.data.sources.base import HF
+
+SUFFIXES = {".csv": "csv", ".npz": "npz", ".parquet": "parquet"}
+
+
+def source_for(path: Path) -> str:
+    """The name of the source by what lies at the path; "" where it does not show."""
+    if not path.is_dir():
+        return SUFFIXES.get(path.suffix.lower(), "")
+    if (path / "train.csv").exists():
+        return "csv"
+    if any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json")):
+        return f"{HF}{path.resolve().name}"
+    return "parquet" if next(path.rglob("*.parquet"), None) else "folder"

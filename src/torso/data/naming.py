@@ -1,0 +1,15 @@
+"""The order of clients that have names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+def by_name(names: Iterable[str]) -> list[str]:
+    """Names of clients in their natural order: client-2 before client-10."""
+    return sorted(names, key=lambda name: ([_piece(piece) for piece in re.findall(r"\d+|\D+", name)], name))
+
+
+def _piece(text: str) -> tuple[int, int, str]:
+    return (0, int(text), "") if text.isdecimal() else (1, 0, text)

@@ -1,0 +1,122 @@
+"""Pictures of some data as SVG files that need nothing else: images of every class, and who holds which classes."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torso.data.inventory import Stock
+from torso.data.survey import Survey
+from torso.report.charts.drawing import WIDTH, shortened
+from torso.report.charts.heat import Heat, Ramp, evenly
+from torso.report.charts.palette import DARK, LIGHT, Palette
+from torso.report.charts.panels import Axis, Panel, Plot, room_for
+from torso.report.charts.svg import to_svg
+
+_THUMB, _GAP, _PER_CLASS, _CLASSES = 64, 6, 8, 30
+_CLIENTS, _COLUMNS = 60, 400
+_WIDE = 960  # pixels of a picture in a browser
+_FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif"
+
+
+def contact_sheet(stock: Stock, found: Survey) -> str:
+    """Up to eight images of each class, from as many clients as possible; "" where the samples are no images."""
+    rows = [(name, list(_chosen(stock, number))) for number, name in enumerate(found.classes[:_CLASSES])]
+    rows = [(name, those) for name, those in rows if those]
+    if not rows:
+        return ""
+    width, line = 2 * _GAP + _PER_CLASS * (_THUMB + _GAP), _THUMB + 34
+    marks = []
+    for number, (name, those) in enumerate(rows):
+        top = _GAP + number * line
+        total = sum(counts[found.classes.index(name)] for part in (found.train, found.test) for counts in part)
+        label = f"{shortened(name, 13, width - 120)} ({total})"
+        marks.append(f'<text x="{_GAP}" y="{top + 16}" class="f-ink" font-size="13">{escape(label)}</text>')
+        for place, (told, image) in enumerate(those):
+            where = f'x="{_GAP + place * (_THUMB + _GAP)}" y="{top + 22}" width="{_THUMB}" height="{_THUMB}"'
+            marks.append(f'<image {where} href="{_as_png(image)}"><title>{escape(told)}</title></image>')
+    more = len(found.classes) - len(rows)
+    height = 2 * _GAP + len(rows) * line
+    if more > 0:
+        marks.append(f'<text x="{_GAP}" y="{height + 8}" class="f-muted" font-size="12">and {more} more classes</text>')
+        height += 20
+    size = f'viewBox="0 0 {width} {height}"'
+    return _page(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(marks)}</svg>', width, height)
+
+
+def _chosen(stock: Stock, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """One image of each client in turn."""
+    inventory = stock.inventory
+    rows = np.flatnonzero(inventory.labels == label)
+    turn = np.zeros(len(rows), np.int64)
+    seen: dict[int, int] = {}
+    for place, row in enumerate(rows.tolist()):
+        client = int(inventory.clients[row])
+        turn[place] = seen[client] = seen.get(client, -1) + 1
+    for row in rows[np.argsort(turn, kind="stable")][:_PER_CLASS].tolist():
+        image = stock.picture(row)
+        if image is not None:
+            yield inventory.names[row], image
+
+
+def _as_png(image: NDArray[np.uint8]) -> str:
+    """A thumbnail, whole and in its proportions; small images stay sharp squares."""
+    from PIL import Image
+
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    if max(picture.size) > _THUMB:
+        picture.thumbnail((2 * _THUMB, 2 * _THUMB))
+    else:
+        scale = 2 * _THUMB // max(picture.size)
+        picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    file = io.BytesIO()
+    picture.save(file, "png", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def partition_chart(found: Survey) -> str:
+    """Samples of each client and class as a heat map, train and test together."""
+    table = (np.array(found.train) + np.array(found.test)).astype(np.float64)
+    clients, classes = evenly(len(table), _CLIENTS), evenly(table.shape[1], _COLUMNS)
+    drawn = table[np.ix_(clients, classes)]
+    names = [found.clients[k] if found.clients else "all" for k in clients.tolist()]
+    columns = [found.classes[c] for c in classes.tolist()]
+    left, height = max(40.0, room_for(names, 11)), max(60.0, 17.0 * len(names))
+    panel = Panel(
+        *(left, 26, WIDTH - 6, 26 + height, (0, drawn.shape[1]), (len(drawn), 0)),
+        across=Axis(f"class{_thinned(len(clients), len(table))}", size=11, named=_below(columns, WIDTH - 6 - left)),
+        up=Axis("client", size=11, named=tuple((i + 0.5, name) for i, name in enumerate(names))),
+        marks=[Heat(drawn, Ramp(0, float(table.max())), blank=0, legend=found.noun)],
+    )
+    said = f"{found.noun} of {len(found.clients) or 1} clients in {len(found.classes)} classes"
+    return _page(to_svg(Plot(height + 90, [panel]).drawing(), said), WIDTH, height + 90)
+
+
+def _thinned(shown: int, every: int) -> str:
+    return f" ({shown} of {every} clients are shown)" if shown < every else ""
+
+
+def _below(names: Sequence[str], room: float) -> tuple[tuple[float, str], ...]:
+    """Names below the columns, cut to their room, or every so many of them."""
+    each = room / len(names)
+    step = max(1, int(np.ceil(40 / each)))
+    return tuple((i + 0.5, shortened(names[i], 11, each * step - 4)) for i in range(0, len(names), step))
+
+
+def _page(svg: str, width: float, height: float) -> str:
+    """The drawing with its colours, light or dark as the reader's system is."""
+    dark = f"@media(prefers-color-scheme:dark){{{_colours(DARK)}}}"
+    style = f"<style>text{{{_FONT}}}{_colours(LIGHT)}{dark}</style>"
+    ground = '<rect width="100%" height="100%" class="f-ground"/>'
+    begin, _, rest = svg.partition(">")
+    size = f'width="{_WIDE}" height="{_WIDE * height / width:.0f}"'
+    return f"{begin} {size}>{style}{ground}{rest}\n"
+
+
+def _colours(palette: Palette) -> str:
+    return "".join(f".f-{role}{{fill:{c}}}.s-{role}{{stroke:{c};fill:none}}" for role, c in palette.items())
