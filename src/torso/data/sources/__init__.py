@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING
 from torso.data.fetch_catalogue import DATASETS
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
-from torso.data.sources import (  # registers every source
-    arrays,
-    cifar,
-    columns,
-    fetched,
-    folder,
-    given,
-    hub,
-    idx,
-    made,
-    table,
-)
+from torso.data.sources import arrays, cifar, columns, fetched, folder, given, hub, idx, made, table  # noqa: E501  # registers every source
 from torso.data.sources.base import HF, Source, sources
 from torso.data.sources.class_names import CLASS_NAMES
 from torso.errors import RequestError, from_outside
