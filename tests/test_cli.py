@@ -287,7 +287,9 @@ NPZ = ("data.source=npz", "data.root=data.npz")
 
 
 def test_a_missing_data_file(tiny: Torso) -> None:
-    assert_refused(tiny("run", "--out", "here", sets=NPZ), "data.root = 'data.npz' does not exist", "train_images")
+    assert_refused(
+        tiny("run", "--out", "here", sets=NPZ), "data.root = 'data.npz' does not exist in '/", "train_images"
+    )
     assert list(Path().iterdir()) == []
 
 

@@ -218,6 +218,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("data.balance=perhaps", ["data.balance = 'perhaps'", "boolean"]),
         ("measure.names=5", ["measure.names = 5", "a list"]),
         ("personalize.sweep=[1, 'a']", ["personalize.sweep.1 = 'a'", "integer"]),
+        ("personalize.sweep=0.5", ["personalize.sweep = 0.5", "a list"]),
         ("method.name=3", ["method.name = 3"]),
         ("method.drift=3", ["method.drift = 3", "none, proximal"]),
         ("method.train=3", ["method.train = 3"]),

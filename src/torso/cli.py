@@ -53,6 +53,9 @@ def run(
     sets: Sets = [],  # noqa: B006  typer copies it
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
     resume: Resume = False,
+    accept_changed_data: Annotated[
+        bool, typer.Option("--accept-changed-data", help="Resume though the data are not those of the run.")
+    ] = False,
     plugin: Plugins = [],  # noqa: B006
     tensorboard: Board = False,
     quiet: Quiet = False,
@@ -77,7 +80,14 @@ def run(
     name = f"{experiment.method.name}-{experiment.data.source}"
     with own_folder(out, name) as folder, _watching(quiet, tensorboard) as (listener, stop):
         try:
-            result = runs.run(experiment, folder, resume=resume, listener=listener, stop=stop)
+            result = runs.run(
+                experiment,
+                folder,
+                resume=resume,
+                listener=listener,
+                stop=stop,
+                accept_changed_data=accept_changed_data,
+            )
         except runs.Stopped as stopped:
             raise runs.Stopped(" ".join([str(stopped), *(f"--plugin {name}" for name in plugin)])) from None
     print_results([result], as_json, result.as_json())
@@ -337,19 +347,24 @@ def main() -> None:
     try:
         app()
     except TorsoError as error:
-        Console(stderr=True).print(
-            f"[bold red]torso:[/bold red] {_escape(str(error))}", soft_wrap=True, highlight=False
-        )
-        sys.exit(error.exit_status)
+        _fail(str(error), error.exit_status)
+    except (OSError, UnicodeEncodeError) as error:  # a disk, or a name that is no text: not a fault of ours
+        _fail(str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _fail(text: str, status: int) -> None:
+    said = text.encode(errors="backslashreplace").decode()
+    Console(stderr=True).print(f"[bold red]torso:[/bold red] {_escape(said)}", soft_wrap=True, highlight=False)
+    sys.exit(status)
 
 
 @contextmanager
 def _watching(
     quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
 ) -> Iterator[tuple[Listener, Stop]]:
-    """Progress on the error stream, and Ctrl-C that stops after the round or the measure; a second one stops at once.
+    """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or measure; a second one at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""
     from torso.report.progress import LiveBars, PlainLines
@@ -371,7 +386,8 @@ def _watching(
 
         return TensorBoard(listener)
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    heard = (signal.SIGINT, signal.SIGTERM)  # a scheduler sends the second before it kills
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         if quiet or not console.is_terminal:
             yield with_events(Listener() if quiet else lines_of(console)), stop
@@ -379,7 +395,8 @@ def _watching(
             with bars_of(console) as bars:
                 yield with_events(bars), stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _escape(text: str) -> str:

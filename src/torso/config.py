@@ -7,7 +7,6 @@ adjusted (`method.drift.mu=0.1`).
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +29,7 @@ from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, See
 from torso.learn.attacks import Attack, NoAttack, attacks
 from torso.methods import Method, method_from_config, method_to_config
 from torso.methods.parse import axis_from_config, axis_to_config
+from torso.reading import is_text, parse_toml
 from torso.registry import Registry
 
 
@@ -39,6 +39,8 @@ def _split(value: Any) -> Any:
 
 def _split_numbers(value: Any) -> Any:
     pieces = _split(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
+    if not isinstance(pieces, list | tuple):
+        return pieces
     return [int(piece) if isinstance(piece, str) and piece.isdecimal() else piece for piece in pieces]
 
 
@@ -367,12 +369,12 @@ class Config(_Section):
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RequestError(
             f"config {str(path)!r} does not exist. Give a TOML file, or leave it out for the defaults."
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise RequestError(f"config {str(path)!r} cannot be read as TOML: {error}") from None
 
 
@@ -385,6 +387,8 @@ def assign_all(tree: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
 
 def assign(tree: dict[str, Any], assignment: str) -> None:
     """Apply one `KEY=VALUE` to a nested tree; `method.drift.mu=1` after `method.drift=proximal` extends the choice."""
+    if not is_text(assignment):
+        raise RequestError(f"--set {assignment!r} holds bytes that are no UTF-8 text.")
     path, equals, text = assignment.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys) or len(keys) < 2:
@@ -414,8 +418,8 @@ def parse_value(text: str) -> Any:
         spellings.append(f"0{text.strip()}")
     for spelling in spellings:
         try:
-            return tomllib.loads(f"value = {spelling}")["value"]
-        except tomllib.TOMLDecodeError:
+            return parse_toml(f"value = {spelling}")["value"]
+        except ValueError:
             continue
     return text
 

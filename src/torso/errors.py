@@ -31,6 +31,18 @@ class InUse(TorsoError):
     exit_status = 2
 
 
+class CannotWrite(TorsoError, OSError):
+    """A file cannot be written: the disk is full, or the folder is read-only. What was there before is still there."""
+
+
+class MissingData(RequestError):
+    """The data are not where the request says."""
+
+
+class ChangedData(RequestError):
+    """The data are not those that the run began with."""
+
+
 class PlaceLost(TorsoError):
     """Nothing is left for clients to run on: the run ends with a checkpoint, and can be resumed elsewhere."""
 

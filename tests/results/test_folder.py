@@ -38,9 +38,11 @@ def folder_of(result: Result) -> Path:
 def test_the_folder_holds_the_files_of_the_design_and_no_others(finished: Result) -> None:
     assert set(files(folder_of(finished))) == {
         "config.toml",
+        "data.json",
         "history.jsonl",
         "result.json",
         "analyses.json",
+        "seal.json",
         "checkpoints/round-000003.json",
         "checkpoints/round-000003.safetensors",
         "checkpoints/round-000004.json",

@@ -19,6 +19,7 @@ from torch import Tensor
 from torso.data.augment import augmentations
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.inputs import Array, Input, Pixels
+from torso.data.keys import noting, unread
 from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
@@ -147,16 +148,21 @@ class Shelf:
     """Data sets that several runs share: read once, and on the device once."""
 
     def __init__(self) -> None:
-        self._read: dict[object, Dataset] = {}
+        self._read: dict[object, tuple[Dataset, frozenset[str]]] = {}
         self._there: dict[object, Tensor] = {}
 
-    def dataset(self, options: DataConfig, seed: int) -> Dataset:
-        """With its long tail cut, whoever it is dealt to."""
+    def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None) -> Dataset:
+        """With its long tail cut, whoever it is dealt to; `read` is given the keys that it comes from."""
         wanted = options.model_dump_json(include=_READ)
         key = wanted, seed if seeded(options) else None
         if key not in self._read:
-            self._read[key] = tailed(load(options, seed), options, seed)
-        return self._read[key]
+            keys: set[str] = set()
+            noted = noting(options, keys)
+            self._read[key] = tailed(load(noted, seed), noted, seed), frozenset(keys)
+        found, came_from = self._read[key]
+        if read is not None:
+            read |= came_from
+        return found
 
     def there(self, array: NDArray[Any], device: torch.device) -> Tensor:
         """An array of a data set on the device."""
@@ -173,8 +179,9 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
             f"data.validation = {options.validation} measures on training samples that were held out, and "
             f"data.test_shards = {options.test_shards} deals test data. Set one of them to 0"
         )
-    shelf = shelf or Shelf()
-    dataset = shelf.dataset(options, seed)
+    shelf, given, read = shelf or Shelf(), options, set[str]()
+    dataset = shelf.dataset(given, seed, read)
+    options = noting(given, read)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
     newcomers = draw_newcomers(clients, options.new_clients, seed)
@@ -200,7 +207,7 @@ def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | N
         meta_rows=torch.from_numpy(np.setdiff1d(for_everybody, held.order)).to(device),
         superclasses=dataset.superclasses,
         names=dealt.names,
-        remarks=(*dataset.remarks, *_unused_names(dataset, dealt, options)),
+        remarks=(*dataset.remarks, *_unused_names(dataset, dealt, options), *_unread(given, read)),
         class_names=dataset.class_names,
     )
 
@@ -212,6 +219,18 @@ def _unused_names(dataset: Dataset, dealt: Partition, options: DataConfig) -> tu
     return (
         f"data.source = {options.source!r} names {len(dataset.names)} clients, and data.partition = "
         f"{options.partition!r} does not go by them. To do so, set data.partition = by-client",
+    )
+
+
+def _unread(options: DataConfig, read: set[str]) -> tuple[str, ...]:
+    """A word for keys that were set to no avail."""
+    keys = unread(options, read)
+    if not keys:
+        return ()
+    verb = "is set, but has" if len(keys) == 1 else "are set, but have"
+    return (
+        f"{', '.join(keys)} {verb} no effect: neither data.source = {options.source!r} nor data.partition = "
+        f"{options.partition!r} reads {'it' if len(keys) == 1 else 'them'}",
     )
 
 

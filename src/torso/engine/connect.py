@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,8 @@ def connect(run: RunConfig) -> bool:
     try:
         _probe(run.ray.address)
         # what workers print stays in Ray's logs: it would run through the progress display
-        ray.init(address=run.ray.address, log_to_driver=False, logging_level=logging.WARNING, **here)
+        with _our_sigterm():
+            ray.init(address=run.ray.address, log_to_driver=False, logging_level=logging.WARNING, **here)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise RequestError(
@@ -45,6 +48,15 @@ def connect(run: RunConfig) -> bool:
             "that this machine belongs to), or HOST:PORT of `ray start --head`"
         ) from None
     return True
+
+
+@contextmanager
+def _our_sigterm() -> Iterator[None]:
+    """Ray puts a handler of its own in place of that of whoever stops a run with a checkpoint."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _probe(address: str) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shutil
-import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torso.errors import RequestError, did_you_mean
 from torso.federation import certificates
 from torso.federation.texts import CERTIFICATES, CONFIG, README
+from torso.reading import parse_toml
 
 PORT = 9092
 _CLIENT = "federation.toml"
@@ -246,8 +246,8 @@ def _config_text(config: str | Path | None) -> str:
         return CONFIG
     try:
         text = Path(config).read_text(encoding="utf-8")
-        tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        parse_toml(text)
+    except (OSError, ValueError) as error:
         raise RequestError(f"config {str(config)!r} cannot be read as TOML: {error}") from None
     return text
 
@@ -281,8 +281,8 @@ def _dump(path: Path, settings: _Settings) -> None:
 
 def _read(path: Path, kind: type[Kind]) -> Kind:
     try:
-        tree: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tree: dict[str, Any] = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise RequestError(f"{str(path)!r} cannot be read as TOML: {error}") from None
     try:
         return kind(**tree)

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from torso.config import Config
@@ -33,6 +31,7 @@ from torso.federation.words import measured, tells_class_counts, what_leaves
 from torso.measure.evaluate import Values
 from torso.nets import Network, Tensors
 from torso.personal.store import ClientState
+from torso.reading import parse_json, parse_toml
 from torso.results.calibration import accuracy, calibrate_client, calibrated_path
 from torso.results.checkpoint import replace_file, write_text
 from torso.results.model_file import SUFFIX, save_model
@@ -183,8 +182,8 @@ class Home:
         the server where the seed does not say."""
         try:
             agreement = Agreement.model_validate_json(agreed["agreement"])
-            tree = tomllib.loads(agreed["config"])
-        except (ValidationError, tomllib.TOMLDecodeError) as error:
+            tree = parse_toml(agreed["config"])
+        except ValueError as error:
             raise RequestError(f"what the server wants agreed cannot be read: {error}") from None
         tree.setdefault("run", {})["device"] = str(self.device)
         client = int(agreed["client"])
@@ -308,7 +307,7 @@ def _agreed(folder: Path) -> dict[str, Any] | None:
     """What this client has agreed to; None: nothing yet."""
     path = folder / "agreed.json"
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         return found
     except FileNotFoundError:
         return None

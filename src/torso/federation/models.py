@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from torso.federation.run import AGREED, Charter
 from torso.nets import Network
 from torso.nets.calibrate import goes_by_batch
 from torso.nets.card import Card
+from torso.reading import parse_json
 from torso.results.calibration import Calibration, calibrated_path
 from torso.results.export import PAGE, PLAIN, Exported, Form, check_empty, write_models
 from torso.results.folder import RunFolder
@@ -41,7 +41,7 @@ def models_of(home: Path) -> list[ClientModel]:
     found = []
     for path in sorted((home / "models").glob(f"*{SUFFIX}")):
         try:
-            about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            about = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue  # the model comes first: a client that died between the two makes it again
         found.append(ClientModel(path, about))

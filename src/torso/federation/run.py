@@ -27,6 +27,7 @@ from torso.federation.status import note_descriptions
 from torso.learn.attacks import NoAttack
 from torso.measure import measures
 from torso.nets.bodies import GIVEN
+from torso.reading import parse_json
 from torso.results.checkpoint import rounds_of, write_text
 from torso.results.folder import RunFolder
 from torso.results.result import Result
@@ -67,7 +68,7 @@ class Charter:
     def read(cls, folder: Path) -> Charter:
         path = folder / AGREED
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = parse_json(path.read_text(encoding="utf-8"))
             agreement = Agreement.model_validate_json(json.dumps(tree["agreement"]))
             return cls(str(tree["run"]), agreement, tuple(map(str, tree["delivered"])))
         except FileNotFoundError:

@@ -11,6 +11,7 @@ from torso.federation.assembly import Assembly
 from torso.federation.description import Description
 from torso.federation.folder import ServerPlace
 from torso.federation.links import ServerLink
+from torso.reading import parse_json
 from torso.results.checkpoint import write_text
 
 DESCRIBED = "clients.json"
@@ -67,7 +68,7 @@ def _states(place: ServerPlace, here: list[str]) -> dict[str, str]:
 
 def _noted(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         return found
     except (OSError, ValueError):
         return {}

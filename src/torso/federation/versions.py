@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.personal.store import KINDS, NOTHING, ClientState
+from torso.reading import parse_json
 from torso.results.checkpoint import replace_file, rounds_of, sha256_of, write_text
 
 
@@ -36,7 +37,7 @@ class Versions:
             return NOTHING
         path = self._file(round)
         try:
-            note = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            note = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
             if note["sha256"] != sha256_of(path):
                 raise ValueError("its checksum does not match")
             tensors = load_file(path)
@@ -67,7 +68,7 @@ class Versions:
             write_text(path.with_suffix(".json"), json.dumps(note))
         except (OSError, SafetensorError) as error:
             self._drop(round)
-            raise RequestError(f"{str(self.folder)!r} cannot be written: {error}. Make room there") from None
+            raise RequestError(f"{error}. Make room there") from None
 
     def tidy(self, wanted: Collection[int]) -> None:
         """Drop what did not count, and what nobody will go back to."""

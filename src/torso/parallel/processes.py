@@ -24,6 +24,7 @@ from torso.registry import guests, welcome
 from torso.results.result import Result
 from torso.runs.job import data_of, device_of
 
+_HEARD_BY_US = (signal.SIGINT, signal.SIGTERM)  # where runs are dealt: those under way end with a checkpoint
 _PATIENCE = 20.0  # seconds in which an idle process has to end
 
 
@@ -134,12 +135,12 @@ class Processes:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """What starts here never hears Ctrl-C, also before it can say so; we hear it a moment later."""
+    """What starts here never hears Ctrl-C or SIGTERM, also before it can say so; we hear it a moment later."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
     resource_tracker.ensure_running()  # its start would open our ears again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD_BY_US)
     try:
         yield
     finally:
@@ -174,7 +175,8 @@ def _unspeakable(error: Exception) -> RequestError:
 
 def serve(pipe: Connection, stopping: Any, count: int) -> None:
     """What such a process, one of so many, does until it is dismissed or whoever asks it has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is heard where the runs are dealt
+    for number in _HEARD_BY_US:
+        signal.signal(number, signal.SIG_IGN)
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may use processes, too
     Batched.company = count
     made = partial(data_of, shelf=Shelf())

@@ -24,8 +24,7 @@ def add_to(app: typer.Typer) -> None:
         folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
         out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
         clients: Annotated[
-            str,
-            typer.Option("--clients", "--client", help="Whose personal models: all, or names or numbers such as 0,3."),
+            str, typer.Option("--clients", "--client", help="Whose personal models: all, names, or numbers (0,3).")
         ] = "",
         generic: Annotated[
             bool, typer.Option("--generic", help="The generic model; alone where nothing is said.")
@@ -44,6 +43,9 @@ def add_to(app: typer.Typer) -> None:
             Path | None,
             typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run."),
         ] = None,
+        accept_changed_data: Annotated[
+            bool, typer.Option("--accept-changed-data", help="Make models though the data are not those of the run.")
+        ] = False,
         device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
         formats: Annotated[
             list[str],
@@ -86,7 +88,7 @@ def add_to(app: typer.Typer) -> None:
         if epochs is not None and new is None:
             raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
         samples = read_samples(new) if new else None
-        result = load(folder, data_root=data_root, device=device)
+        result = load(folder, data_root=data_root, device=device, accept_changed_data=accept_changed_data)
         exported = write(
             result,
             out,

@@ -6,9 +6,7 @@ carries its `problems`, and readers show them beside the numbers.
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from torso.errors import RequestError
+from torso.reading import parse_json, parse_toml
+from torso.results.history import HISTORY, read_lines
+from torso.results.seal import WAY_OUT, damage
 
 _QUANTILES = (5, 25, 50, 75, 95)
 
@@ -49,7 +50,7 @@ class Scores:
                 return cls.of(clients)
             quantiles = tuple(_percent(v) for v in found.get("quantiles") or ())
             mean, std, n = _percent(found["mean"]), _number(found.get("std", 0.0)), int(found.get("n", 1))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return None
         return cls(mean, std, n, (), quantiles if len(quantiles) == len(_QUANTILES) else ())
 
@@ -117,12 +118,7 @@ class Record:
 
     def setting(self, key: str, default: Any = None) -> Any:
         """`setting("train.lr")`."""
-        node: Any = self.config
-        for step in key.split("."):
-            if not isinstance(node, Mapping) or step not in node:
-                return default
-            node = node[step]
-        return node
+        return _within(self.config, *key.split("."), default=default)
 
     def client_names(self, count: int) -> list[str | int]:
         """Of the clients that a list of `count` numbers is about; their numbers where they have no names."""
@@ -149,6 +145,15 @@ class Record:
 def _words(found: Any, count: int) -> list[str | int]:
     named = isinstance(found, list) and len(found) == count and all(isinstance(word, str) for word in found)
     return list(found) if named else list(range(count))
+
+
+def _within(tree: Any, *way: str, default: Any = None) -> Any:
+    """What a tree has at the end of a way; the default where the way ends early."""
+    for step in way:
+        if not isinstance(tree, Mapping) or step not in tree:
+            return default
+        tree = tree[step]
+    return tree
 
 
 def _amount(tree: Any, key: str) -> float | None:
@@ -197,8 +202,8 @@ def read(folder: Path) -> Record:
     analyses = _read_json(folder / "analyses.json", problems, "")
     said = result.get("status")
     status = said if isinstance(said, str) else "unfinished"
-    method = result.get("method", config.get("method", {}).get("name") if config else None)
-    seed = result.get("seed", config.get("run", {}).get("seed") if config else None)
+    method = result.get("method", _within(config, "method", "name"))
+    seed = result.get("seed", _within(config, "run", "seed"))
     if result and not history and result.get("rounds") != 0:
         problems.append("there is no history: curves over rounds leave this run out")
     elif status == "ok" and isinstance(result.get("rounds"), int) and history[-1:] and result["rounds"]:
@@ -221,17 +226,20 @@ def read(folder: Path) -> Record:
 
 def _read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        return parse_toml((folder / "config.toml").read_text(encoding="utf-8"))
     except FileNotFoundError:
         problems.append("there is no config.toml: what this run was is known from its result alone")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         problems.append(f"config.toml cannot be read: {error}")
     return {}
 
 
 def _read_json(path: Path, problems: list[str], if_missing: str) -> dict[str, Any]:
+    if wrong := damage(path.parent, path.name):
+        problems.append(f"{path.name} {wrong}: it is left out. {WAY_OUT}")
+        return {}
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(tree, dict):
             return tree
         problems.append(f"{path.name} holds no table of results: it is left out")
@@ -246,20 +254,21 @@ def _read_json(path: Path, problems: list[str], if_missing: str) -> dict[str, An
 def _read_history(folder: Path, problems: list[str]) -> tuple[Mapping[str, Any], ...]:
     """Whole lines up to the first broken one."""
     try:
-        lines = (folder / "history.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_lines(folder)
     except OSError:
         return ()
     found: list[Mapping[str, Any]] = []
     for line in lines:
-        try:
-            tree = json.loads(line)
-            if not isinstance(tree["round"], int):
-                raise TypeError
-        except (ValueError, TypeError, KeyError):
+        if line.round is None:
             after = found[-1]["round"] if found else 0
-            problems.append(f"history.jsonl is broken after round {after}: the rest of it is left out")
+            what = f"line {line.number} {line.wrong}"
+            problems.append(f"{HISTORY} is broken after round {after} ({what}): the rest of it is left out")
             break
-        found.append(tree)
+        found.append(line.round)
+    else:
+        if wrong := damage(folder, HISTORY):
+            problems.append(f"{HISTORY} {wrong}: it is left out. {WAY_OUT}")
+            return ()
     measured = [
         scores for line in found if isinstance(line.get("accuracy"), dict) for scores in line["accuracy"].values()
     ]

@@ -18,6 +18,7 @@ from torso.report.comparison import compare_records
 from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
 from torso.report.records import Record, Scores, below_of, is_run, read
+from torso.results.history import CUT
 
 _LINES = 400  # of a log
 _RECENT = 10  # rounds that the time left is judged by
@@ -79,7 +80,7 @@ class Watcher:
     def _told(record: Record) -> list[str]:
         """Half a line at the end of a history, or no result yet, is no problem of a run that goes on."""
         going = record.status == "unfinished"
-        return [p for p in record.problems if not (going and p.startswith(("unfinished", "history.jsonl is broken")))]
+        return [p for p in record.problems if not (going and (p.startswith("unfinished") or CUT in p))]
 
     def _drawn(self, records: list[Record]) -> list[dict[str, str]]:
         key = [(str(r.folder), len(r.history), r.status) for r in records]

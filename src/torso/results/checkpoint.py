@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from torso.errors import RequestError
+from torso.errors import CannotWrite, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
+from torso.reading import parse_json
 from torso.server.state import Cost, ServerState, bytes_of
 
 KEPT = 2
@@ -72,7 +75,8 @@ class Checkpoints:
 
     def save(self, state: State) -> Path:
         """Write the state of a finished round, then tidy up."""
-        self.folder.mkdir(exist_ok=True)
+        with writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
         path = self.folder / f"round-{state.round:06d}.json"
         server = path.with_suffix(".safetensors")
         flat = _flatten(state.server)
@@ -94,7 +98,7 @@ class Checkpoints:
 
     def resumed(self, found: Checkpoint) -> None:
         """Go on from a checkpoint: what it holds need not be written again."""
-        note = json.loads(found.path.read_text(encoding="utf-8"))
+        note = parse_json(found.path.read_text(encoding="utf-8"))
         self._files, self._lies = {}, {}
         for name, entry in note.get("clients", {}).items():
             size = (self.folder / name).stat().st_size
@@ -155,20 +159,23 @@ def tidy(folder: Path) -> None:
 
 def _client_files(path: Path) -> list[str]:
     try:
-        return list(json.loads(path.read_text(encoding="utf-8")).get("clients", {}))
+        return list(parse_json(path.read_text(encoding="utf-8")).get("clients", {}))
     except (OSError, ValueError, AttributeError):
         return []
 
 
-def load_newest(folder: Path, model: Tensors, fingerprint: str | None, *, uploads: bool = False) -> Checkpoint | None:
+def load_newest(
+    folder: Path, model: Tensors, fingerprint: str | Collection[str] | None, *, uploads: bool = False
+) -> Checkpoint | None:
     """The newest whole checkpoint of this config (None: of any), or None where there is none at all.
 
     `model` says which tensors there must be, with their shapes; `uploads`: whether the server keeps what clients
     upload, which older checkpoints do not tell apart from what clients keep."""
     skipped: list[str] = []
+    accepted = {fingerprint} if isinstance(fingerprint, str) else fingerprint
     for path in _newest_first(folder):
         try:
-            return Checkpoint(path, _read(path, model, fingerprint, uploads), tuple(skipped))
+            return Checkpoint(path, _read(path, model, accepted, uploads), tuple(skipped))
         except _ERRORS as error:
             skipped.append(f"{path.name} is damaged ({error})")
     if skipped:
@@ -201,9 +208,9 @@ def _write_note(path: Path, note: dict[str, Any]) -> None:
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _read(path: Path, model: Tensors, fingerprint: str | None, uploads: bool) -> State:
+def _read(path: Path, model: Tensors, accepted: Collection[str] | None, uploads: bool) -> State:
     note, tensors = _verified(path)
-    if fingerprint is not None and note["config"] != fingerprint:
+    if accepted is not None and note["config"] not in accepted:
         raise RequestError(
             f"checkpoint {str(path)!r} comes from another config. "
             "Resume with the config.toml of its run, or choose another --out."
@@ -234,7 +241,7 @@ def _as_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor
 
 def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
     """The note and the tensors of a checkpoint, after their checksums; of clients, those that it stands for."""
-    note = json.loads(path.read_text(encoding="utf-8"))
+    note = parse_json(path.read_text(encoding="utf-8"))
     if not isinstance(note, dict) or note.pop("sha256", None) != _seal(note):
         raise ValueError("its checksum does not match")
     if note["format"] not in (_FORMAT, _OLDER):
@@ -372,12 +379,32 @@ def rounds_of(folder: Path) -> list[int]:
     return sorted(int(path.stem.removeprefix("round-")) for path in _newest_first(folder))
 
 
-def replace_file(path: Path, write: Any) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """A whole file or the old one; CannotWrite where there is no room for it."""
     temporary = path.with_name(f".{path.name}.tmp")
-    write(temporary)
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing(path):
+        try:
+            write(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except (OSError, SafetensorError):
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)  # on a full disk, others need the room
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what a full disk or a read-only folder makes a writer raise into one sentence."""
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except (OSError, SafetensorError) as error:
+        known = error.strerror if isinstance(error, OSError) else None
+        reason = known or re.sub(r"^.*I/O error: | \(os error \d+\)$", "", str(error))
+        raise CannotWrite(f"{str(path)!r} cannot be written: {reason}") from None
 
 
 def write_text(path: Path, text: str) -> None:

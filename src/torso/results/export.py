@@ -140,7 +140,11 @@ def _remove(files: Iterable[Path], folder: Path | None) -> None:
 
 
 def check_empty(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    try:
+        free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    except OSError as error:  # a name that is too long, a folder that nobody may look into
+        raise RequestError(f"--out {str(out)!r} cannot be written: {error.strerror}. Give another folder.") from None
+    if not free:
         what = "is not empty" if out.is_dir() else "is a file"
         raise RequestError(f"--out {str(out)!r} {what}. Give a folder that is empty or not there yet.")
 

@@ -64,8 +64,8 @@ _PAGE = """# Models of {method} on {dataset}
 
 {takes}
 
-The output is logits [n, {classes}]: the class with the largest one is the answer, and their softmax are probabilities.
-The classes, in the order of the logits: {names}.
+The output is logits of {classes} classes: {names}.
+They are [n, {classes}], in this order. The class with the largest one is the answer. Their softmax are probabilities.
 {statistics}
 ## The network
 

@@ -1,14 +1,15 @@
-"""The run folder: config.toml, history.jsonl, result.json, analyses.json, checkpoints/."""
+"""The run folder: config.toml, data.json, history.jsonl, result.json, analyses.json, seal.json, checkpoints/."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import IO, Any
@@ -18,8 +19,10 @@ from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.results import checkpoint
-from torso.results.checkpoint import Checkpoint, Checkpoints, write_text
+from torso.results.checkpoint import Checkpoint, Checkpoints, write_text, writing
+from torso.results.history import HISTORY, Line, can_go_on, line_of, problems, read_lines, rounds_in
 from torso.results.result import ANALYSES, Result
+from torso.results.seal import RESULT, SEAL, seal_text
 
 _FREE = {
     "run.workers",
@@ -44,6 +47,9 @@ _YOUNGER = {
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 
+_EARLIER = "result-after-{}.json"
+"""The result that a run had before it was extended, by its number of rounds."""
+
 _PATIENCE = 5.0  # seconds in which another has to let go of a folder
 
 
@@ -61,9 +67,6 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-HISTORY = "history.jsonl"
-
-
 def make(folder: Path) -> None:
     """A folder for what `--out` is to hold, where there is none."""
     try:
@@ -73,21 +76,34 @@ def make(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError) -> RequestError:
-    return RequestError(f"--out {str(folder)!r} cannot be written: {error}. Give another folder.")
+    reason = error.strerror or str(error)
+    return RequestError(f"--out {str(folder)!r} cannot be written: {reason}. Give another folder.")
 
 
 @dataclass(frozen=True)
 class RunFolder:
+    """`extends`: how many rounds the finished run there has, where `config` asks for more."""
+
     path: Path
     config: Config
+    extends: int = 0
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.path / "checkpoints", fingerprint(self.config))
 
     @classmethod
-    def check(cls, path: Path, config: Config, resume: bool) -> RunFolder:
-        """Say no before anything is written: to a folder in use, or a resumption of something else."""
+    def check(cls, path: Path, config: Config, resume: bool, *, extend: bool = False) -> RunFolder:
+        """Say no before anything is written: to a folder in use, or a resumption of something else.
+
+        `extend`: a finished run may go on where nothing but train.rounds has grown."""
+        try:
+            return cls._checked(path, config, resume, extend)
+        except OSError as error:  # a name that is too long, a folder that nobody may look into
+            raise _unwritable(path, error) from None
+
+    @classmethod
+    def _checked(cls, path: Path, config: Config, resume: bool, extend: bool) -> RunFolder:
         found = path / "config.toml"
         if path.exists() and not path.is_dir():
             raise RequestError(f"--out {str(path)!r} is a file. Give a folder that is empty or not there yet.")
@@ -97,29 +113,51 @@ class RunFolder:
             raise RequestError(
                 f"--out {str(path)!r} {what}. Give another folder, or --resume to continue the run there."
             )
-        if resume and not (found.exists() and found.stat().st_size):  # empty: killed before it was written
+        if not resume:
+            return cls(path, config)
+        if not (found.exists() and found.stat().st_size):  # empty: killed before it was written
             raise RequestError(
                 f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one."
             )
-        if resume and fingerprint(Config.load(found)) != fingerprint(config):
+        before = Config.load(found)
+        if fingerprint(before) == fingerprint(config):
+            return cls(path, config)
+        if extend and only_longer(before, config):
+            if (path / RESULT).exists():
+                return cls(path, config, extends=before.train.rounds)
             raise RequestError(
-                f"the run in {str(path)!r} has another config: {_differences(Config.load(found), config)}. "
-                "Go on without changes, or give another --out."
+                f"the run in {str(path)!r} has not finished its {before.train.rounds} rounds. Finish it first with: "
+                f"torso run --out {shlex.quote(str(path))} --resume"
             )
-        return cls(path, config)
+        raise RequestError(
+            f"the run in {str(path)!r} has another config: {_differences(before, config)}. "
+            "Go on without changes, or give another --out."
+        )
 
     def create(self) -> None:
         make(self.path)
+        path = self.path / "config.toml"
         try:
-            (self.path / "config.toml").touch(exist_ok=False)  # of those who come at the same time, one is let in
-            write_text(self.path / "config.toml", self.config.as_toml())  # first: it says that a run is here
-            write_text(self.path / HISTORY, "")
+            path.touch(exist_ok=False)  # of those who come at the same time, one is let in
         except FileExistsError:  # since `check` looked
             raise RequestError(
                 f"--out {str(self.path)!r}: another run has begun there in the meantime. Give each run its own folder."
             ) from None
         except OSError as error:
             raise _unwritable(self.path, error) from None
+        try:
+            write_text(path, self.config.as_toml())  # first: it says that a run is here
+            write_text(self.path / HISTORY, "")
+        except OSError as error:
+            self._discard()
+            raise _unwritable(self.path, error) from None
+
+    def _discard(self) -> None:
+        """Nothing of a run that could not begin."""
+        with suppress(OSError):
+            for name in (HISTORY, "config.toml"):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -127,7 +165,7 @@ class RunFolder:
 
         A process that was killed a moment ago may take some time to do so. Where files cannot be locked (on Windows, on
         some shared disks) nobody is kept out."""
-        with (self.path / "config.toml").open("r+") as file:  # a shared disk locks only what can be written
+        with self._locked_file() as file:
             until = time.monotonic() + _PATIENCE
             while not _locked(file):
                 if time.monotonic() > until:
@@ -142,15 +180,35 @@ class RunFolder:
                 _unlock(file)
                 _held.discard(file)
 
+    def _locked_file(self) -> IO[str]:
+        try:
+            return (self.path / "config.toml").open("r+")  # a shared disk locks only what can be written
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
     @property
     def finished(self) -> bool:
-        return (self.path / "result.json").exists()
+        return (self.path / RESULT).exists() and not self.extends
+
+    def extend(self) -> RunFolder:
+        """Open a finished run again for more rounds. Its result stays, under the number of its rounds."""
+        (self.path / RESULT).replace(self.path / _EARLIER.format(self.extends))  # first: from now on it is unfinished
+        (self.path / SEAL).unlink(missing_ok=True)
+        write_text(self.path / "config.toml", self.config.as_toml())
+        return replace(self, extends=0)
+
+    @property
+    def _fingerprints(self) -> set[str]:
+        """Of the config, and as it was before the run was extended: older checkpoints carry those."""
+        ends = (path.stem.rpartition("-")[2] for path in self.path.glob(_EARLIER.format("*")))
+        rounds = {self.extends, *(int(end) for end in ends if end.isdecimal())} - {0}
+        shorter = (self.config.but(f"train.rounds={count}") for count in rounds)
+        return {fingerprint(config) for config in (self.config, *shorter)}
 
     def newest(self, model: Tensors) -> Checkpoint | None:
         """The newest whole checkpoint, of a network with tensors like these."""
         uploads = self.config.method.server.keeps_uploads
-        folder, print_ = self.checkpoints.folder, self.checkpoints.fingerprint
-        return checkpoint.load_newest(folder, model, print_, uploads=uploads)
+        return checkpoint.load_newest(self.checkpoints.folder, model, self._fingerprints, uploads=uploads)
 
     def resume(self, model: Tensors) -> Checkpoint | None:
         """The newest whole checkpoint; the history is cut back to it."""
@@ -158,36 +216,38 @@ class RunFolder:
         if found is not None:
             self.checkpoints.resumed(found)
         done = found.state.round if found else 0
-        kept = [line for line in self.history() if line["round"] <= done]
-        write_text(self.path / HISTORY, "".join(json.dumps(line) + "\n" for line in kept))
+        kept = [round for round in self.history() if round["round"] <= done]
+        write_text(self.path / HISTORY, "".join(f"{line_of(round)}\n" for round in kept))
         return found
+
+    def lines(self) -> list[Line]:
+        return read_lines(self.path, can_go_on)
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds that it tells of; what is none is left out."""
-        return [line for line in self._lines() if line is not None]
+        return rounds_in(self.lines())
 
     def broken(self) -> tuple[str, ...]:
-        """Lines of the history that are no rounds, in words; but for the last: a killed run may leave half of one."""
-        numbers = [number for number, line in enumerate(self._lines()[:-1], start=1) if line is None]
-        return tuple(f"{self.path / HISTORY}, line {number} is not a round" for number in numbers)
-
-    def _lines(self) -> list[dict[str, Any] | None]:
-        path = self.path / HISTORY
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        return [_round_of(line) for line in lines]
+        """What is wrong with the history, in words."""
+        return tuple(f"{self.path / HISTORY}, {problem}" for problem in problems(self.lines()))
 
     def append(self, line: dict[str, Any]) -> None:
-        with (self.path / HISTORY).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with writing(self.path / HISTORY), (self.path / HISTORY).open("a", encoding="utf-8") as file:
+            file.write(line_of(line) + "\n")
 
     def save(self, state: State) -> Path:
         return self.checkpoints.save(state)
 
     def finish(self, result: Result) -> None:
+        """Write the result and what seals it; result.json comes last and says that the run has ended."""
         checkpoint.tidy(self.path / "checkpoints")
+        texts = {RESULT: json.dumps(result.as_json(), indent=1) + "\n"}
         if result.analyses:
-            write_text(self.path / ANALYSES, json.dumps(result.analyses) + "\n")
-        write_text(self.path / "result.json", json.dumps(result.as_json(), indent=1) + "\n")
+            texts = {ANALYSES: json.dumps(result.analyses) + "\n", **texts}
+        sealed = {name: text.encode() for name, text in texts.items()}
+        sealed[HISTORY] = (self.path / HISTORY).read_bytes()
+        for name, text in {SEAL: seal_text(sealed), **texts}.items():
+            write_text(self.path / name, text)
 
 
 _held: set[IO[str]] = set()
@@ -213,18 +273,6 @@ def _unlock(file: IO[str]) -> None:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _round_of(line: str) -> dict[str, Any] | None:
-    """What a line of the history says of a round, if it is one as far as a run that goes on needs it."""
-    try:
-        tree = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(tree, dict) or not isinstance(tree.get("round"), int):
-        return None
-    whole = isinstance(tree.get("seconds"), int | float) and isinstance(tree.get("analyses", {}), dict)
-    return tree if whole else None
 
 
 @contextmanager
@@ -260,6 +308,12 @@ def _differences(before: Config, now: Config) -> str:
     return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
         " …" if len(keys) > 3 else ""
     )
+
+
+def only_longer(before: Config, now: Config) -> bool:
+    """Whether nothing but train.rounds has grown."""
+    as_long = now.but(f"train.rounds={before.train.rounds}")
+    return now.train.rounds > before.train.rounds and fingerprint(as_long) == fingerprint(before)
 
 
 def is_free(key: str) -> bool:

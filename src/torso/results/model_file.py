@@ -17,13 +17,14 @@ from safetensors.torch import save
 
 from torso import nets
 from torso.data.inputs import Pixels, Tokens
-from torso.errors import RequestError, TorsoError
+from torso.errors import CannotWrite, RequestError, TorsoError
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.nets.given import forget_model, register_model
+from torso.reading import parse_json
 from torso.results import onnx_file, program_file
-from torso.results.checkpoint import check_fits, replace_file
+from torso.results.checkpoint import check_fits, replace_file, writing
 from torso.results.portable import Preprocessing, card_of
 
 _SIDE = 4096  # pixels: a small network may look at large images
@@ -32,6 +33,8 @@ SUFFIX = ".safetensors"
 FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
 """The formats of models by name, with how their files end."""
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
+
+_NEWER = {"class_names", "calibrated"}  # in the metadata where there is something to tell; older files have none
 
 
 def save_model(
@@ -49,7 +52,8 @@ def save_model(
             f"{str(path)!r} does not end in {SUFFIX}, .onnx or .pt2. Example: {path.with_suffix(SUFFIX)}"
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == onnx_file.SUFFIX:
             onnx_file.write_onnx(net, path, preprocessing, opset)
         elif path.suffix == program_file.SUFFIX:
@@ -57,8 +61,8 @@ def save_model(
         else:
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
             replace_file(path, lambda temporary: temporary.write_bytes(_file(tensors, _metadata(card))))
-    except OSError as error:
-        raise RequestError(f"{str(path)!r} cannot be written: {error}") from None
+    except CannotWrite as error:
+        raise RequestError(str(error)) from None
     return path
 
 
@@ -105,7 +109,8 @@ def _metadata(card: Card) -> dict[str, str]:
         tree |= {"image": card.input.shape, "mean": card.input.mean, "std": card.input.std}
     else:
         tree["form"] = _FORM
-    return {key: value if key in _TEXTS else json.dumps(value) for key, value in tree.items()}
+    told = {key: value for key, value in tree.items() if value or key not in _NEWER}
+    return {key: value if key in _TEXTS else json.dumps(value) for key, value in told.items()}
 
 
 def _read(path: Path) -> tuple[Card, Tensors]:
@@ -128,7 +133,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
         known = known - {"input"} | {"image", "mean", "std"}
     elif form != _FORM:
         raise RequestError(f"{str(path)!r}: form = {form} in its metadata. Expected: {_FORM}; is it of a newer torso?")
-    missing = sorted(known - metadata.keys() - {"class_names", "calibrated"})  # files of before these were kept
+    missing = sorted(known - metadata.keys() - _NEWER)
     if missing:
         raise RequestError(
             f"{str(path)!r} is no model that torso export wrote: its metadata lack {', '.join(missing)}."
@@ -136,7 +141,7 @@ def _card(path: Path, metadata: dict[str, str]) -> Card:
     tree: dict[str, Any] = {}
     for key in known & metadata.keys():
         try:
-            tree[key] = metadata[key] if key in _TEXTS else json.loads(metadata[key])
+            tree[key] = metadata[key] if key in _TEXTS else parse_json(metadata[key])
         except ValueError:
             raise RequestError(f"{str(path)!r}: {key} = {metadata[key]!r} in its metadata is no JSON.") from None
     if form is None:

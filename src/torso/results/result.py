@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,8 @@ from torso.errors import RequestError
 from torso.measure import Accuracy
 from torso.nets import Network, Tensors
 from torso.personal.state import State
+from torso.reading import parse_json
+from torso.results.seal import RESULT, WAY_OUT, damage
 from torso.server.state import Cost
 
 ANALYSES = "analyses.json"
@@ -172,10 +173,13 @@ class Result:
     def read(cls, folder: str | Path) -> Result:
         """A finished run's result, from its folder: the numbers. `torso.load` gives the models too."""
         folder = Path(folder)
-        path = folder / "result.json"
+        path = folder / RESULT
+        for name in (RESULT, ANALYSES):
+            if wrong := damage(folder, name):
+                raise RequestError(f"{str(folder / name)!r} {wrong}. {WAY_OUT}.")
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-            analysed = folder / ANALYSES
+            tree = parse_json(path.read_text(encoding="utf-8"))
+            _check_types(tree)
             found = {
                 **{key: value for key, value in tree.items() if key in _IN_JSON},
                 "accuracy": {name: Accuracy.from_json(found) for name, found in tree["accuracy"].items()},
@@ -183,14 +187,47 @@ class Result:
                 "malicious": tuple(tree.get("malicious", ())),
                 "names": tuple(tree.get("names", ())),
                 "class_names": tuple(tree.get("class_names", ())),
-                "analyses": json.loads(analysed.read_text(encoding="utf-8")) if analysed.exists() else {},
             }
-            return cls(**found, folder=folder)
+            return cls(**{**found, "analyses": _read_analyses(folder / ANALYSES), "folder": folder})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RequestError(f"{str(path)!r} is not the result of a run: {error}. Give another folder.") from None
 
 
+def _read_analyses(path: Path) -> Any:
+    try:
+        return parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{str(path)!r} cannot be read: {error}. Delete it to do without.") from None
+
+
 _IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
+
+
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("method", "dataset", "model", "status"), str),
+    **dict.fromkeys(("seed", "rounds"), int),
+    **dict.fromkeys(("accuracy", "cost", "seconds", "versions"), dict),
+    "malicious": list,
+    "names": list,
+}
+
+
+def _check_types(tree: Any) -> None:
+    """Refuse words where numbers belong, in a file that no seal protects."""
+    for key, kind in _TYPES.items():
+        if key in tree and not isinstance(tree[key], kind):
+            raise TypeError(f"{key} is {type(tree[key]).__name__}")
+    for name, entry in tree["accuracy"].items():
+        numbers = [entry["mean"], entry["std"], *entry["clients"]]
+        if not all(value is None or _is_number(value) for value in numbers) or type(entry["n"]) is not int:
+            raise TypeError(f"accuracy of {name} holds what is no number")
+    for section in ("cost", "seconds"):
+        if not all(_is_number(value) for value in tree[section].values()):
+            raise TypeError(f"{section} holds what is no number")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def versions() -> dict[str, str]:

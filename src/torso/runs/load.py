@@ -9,10 +9,11 @@ from typing import Any
 from torso.config import Config
 from torso.data import Federation
 from torso.data.clients import SOURCE
-from torso.errors import RequestError
+from torso.errors import MissingData, RequestError
+from torso.results.data_file import check_data, where_data_were
 from torso.results.folder import RunFolder
 from torso.results.result import Result
-from torso.runs.job import simulate
+from torso.runs.job import data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import hand_over
 
@@ -25,12 +26,14 @@ def load(
     clients: Any = None,
     model: Any = None,
     federation: Federation | None = None,
+    accept_changed_data: bool = False,
 ) -> Result:
     """What `torso.run` returned when it ended, from the run's folder.
 
     The clients' data are read and dealt again as config.toml says: `data_root` stands in for its data.root where they
     have moved, `device` for its run.device, and `federation` for all of it where the data are loaded already. `clients`
-    and `model` are those that were handed to `torso.run`, where some were."""
+    and `model` are those that were handed to `torso.run`, where some were. Personal models are made from the clients'
+    data: data that are not those of the run are refused, unless `accept_changed_data`."""
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
         below = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
@@ -48,6 +51,9 @@ def load(
     handed = hand_over(_elsewhere(config, data_root, device), clients, model)
     _check_same(config, handed.config)
     here = handed.config
+    if federation is None:
+        federation = _data(folder, here, moved=data_root is not None)
+    check_data(folder, federation, accept=accept_changed_data)
     job = simulate(here, federation, begins=False)
     found = RunFolder(folder, config).newest(job.model)
     if found is None or found.state.round != result.rounds:
@@ -57,6 +63,17 @@ def load(
             "The models of a run come from it; run it again."
         )
     return replace(result, models=TrainedModels(job, found.state))
+
+
+def _data(folder: Path, config: Config, moved: bool) -> Federation:
+    """The clients of the run, from where they were, or from where somebody says that they are now."""
+    try:
+        return data_of(config if moved else where_data_were(folder, config))
+    except MissingData as missing:
+        if moved:
+            raise
+        hint = "If the data have moved, say where they are: --data-root (data_root=… in Python)"
+        raise MissingData(f"{str(missing).rstrip('.')}. {hint}") from None
 
 
 def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Config:

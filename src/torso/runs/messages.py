@@ -7,7 +7,6 @@ G clients, * a tensor's shape.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from torch import Tensor
 from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
+from torso.reading import parse_json
 
 H = TypeVar("H", bound=BaseModel)
 Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
 def _header(data: bytes) -> str:
     """The numbers, from the header that safetensors has checked by now."""
     size = int.from_bytes(data[:8], "little")
-    found: str | None = (json.loads(data[8 : 8 + size]).get("__metadata__") or {}).get("torso")
+    found: str | None = (parse_json(data[8 : 8 + size]).get("__metadata__") or {}).get("torso")
     if found is None:
         raise ValueError("its header has no numbers. Expected: an entry 'torso' in '__metadata__'")
     return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from torso.config import Config
 from torso.data import Federation
 from torso.engine import Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
-from torso.errors import PlaceLost, RequestError, RunFailed, TorsoError
+from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.personal.state import State
+from torso.results.checkpoint import rounds_of
+from torso.results.data_file import ACCEPT, check_data, note_data, where_data_were
 from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
 from torso.runs.analyses import scene_of, watch_round
@@ -25,7 +27,9 @@ from torso.runs.checks import remarks
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
-from torso.runs.job import Job, Simulation, simulate
+from torso.runs.extending import extend
+from torso.runs.inert import unread_keys
+from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.rounds import Round, TooFewAnswered, play_round
@@ -54,10 +58,13 @@ def run(
     on_round: OnRoundCall | None = None,
     federation: Federation | None = None,
     engine: EngineFactory | None = None,
+    accept_changed_data: bool = False,
 ) -> Result:
     """Train, measure and record one experiment; `config` may be a mapping with the words of a `Config`.
 
-    With `out` the run has a folder and can be resumed from it; without, it lives in memory.
+    With `out` the run has a folder and can be resumed from it; without, it lives in memory. A finished run goes on
+    where it is resumed with a larger `train.rounds`. A run is resumed with the data that it began with; others are
+    refused, unless `accept_changed_data`.
 
     `clients`: your own, in place of `data.source`: a list or a dict by name of `(samples, labels)` or of Datasets, or
     `torso.Clients`. `model`: your own nn.Module, in place of `model.body`; its last linear layer is the head. To resume
@@ -70,11 +77,17 @@ def run(
     config = handed.config
     if on_round is not None:
         listener = OnRound(listener or Listener(), on_round)
-    folder = RunFolder.check(Path(out), config, resume) if out is not None else None
+    folder = RunFolder.check(Path(out), config, resume, extend=True) if out is not None else None
     if resume and folder is None:
         raise RequestError("resume needs the folder of the run: out is None.")
     if folder and resume and folder.finished:
         return Result.read(folder.path)
+    if federation is None:
+        federation = data_of(where_data_were(folder.path, config) if folder and resume else config)
+    changed = ""
+    if folder and resume:
+        how = f"torso run --out {shlex.quote(str(folder.path))} --resume {ACCEPT}"
+        changed = check_data(folder.path, federation, accept=accept_changed_data, how=how)
     job = simulate(config, federation)
     make = engine or engines[config.run.engine]
     with make(job.net, job.federation, config.run) as place:
@@ -83,7 +96,20 @@ def run(
         with folder.held() if folder else nullcontext():
             if folder and folder.finished:  # by another process, in the meantime
                 return Result.read(folder.path)
-            return play(job, place, folder, resume, listener, stop)
+            notes = _prepare_folder(folder, job, federation, changed) if folder else []
+            folder = replace(folder, extends=0) if folder else None
+            return play(job, place, folder, resume, listener, stop, notes=notes)
+
+
+def _prepare_folder(folder: RunFolder, job: Simulation, federation: Federation, changed: str) -> list[str]:
+    """Bring a folder that is held up to the run that begins or goes on in it; what a person should know of that."""
+    notes = []
+    if folder.extends:
+        notes.append(extend(folder, job))
+    if changed:
+        notes.append(f"the data have changed since the run began, as you accept: {changed}")
+    note_data(folder.path, job.config, federation)
+    return notes
 
 
 def play(
@@ -94,10 +120,15 @@ def play(
     listener: Listener | None = None,
     stop: Stop | None = None,
     command: str = "torso run",
+    notes: Sequence[str] = (),
 ) -> Result:
     """Train, measure and record a job whose clients an engine reaches, wherever they are; `folder` is one that is held,
-    `command` what resumes such a run."""
-    return _Run(job, folder, listener or Listener(), stop or Stop(), command).go(engine, resume)
+    `command` what resumes such a run, `notes` what is told before the first round."""
+    going = _Run(job, folder, listener or Listener(), stop or Stop(), command)
+    try:
+        return going.go(engine, resume, notes)
+    except CannotWrite as failure:
+        raise CannotWrite(f"{failure}. {going.left()}") from None
 
 
 class _Run:
@@ -113,7 +144,7 @@ class _Run:
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
 
-    def go(self, engine: Engine, resume: bool) -> Result:
+    def go(self, engine: Engine, resume: bool, notes: Sequence[str] = ()) -> Result:
         note = self._resume() if resume else ""
         config, job = self.config, self.job
         self.listener.begin(
@@ -127,7 +158,7 @@ class _Run:
                 note,
             )
         )
-        for remark in remarks(config, job.roster, job.net):
+        for remark in (*notes, *remarks(config, job.roster, job.net), *unread_keys(config, job.plan)):
             self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
@@ -250,8 +281,20 @@ class _Run:
                 left = ", with a checkpoint"
         except PlaceLost:  # what clients held
             left = "; what came after the last checkpoint is lost"
+        return f"{where}{left}. Continue with: {self._again()}"
+
+    def left(self) -> str:
+        """What is left of a run whose folder cannot be written any more."""
+        if self.folder is None:
+            return f"stopped after round {self.state.round} of {self.job.rounds}"
+        kept = rounds_of(self.folder.path / "checkpoints")
+        newest = f"The checkpoint of round {kept[-1]} is kept" if kept else "There is no checkpoint yet"
+        return f"{newest}. Make room, then continue with: {self._again()}"
+
+    def _again(self) -> str:
+        assert self.folder is not None
         folder, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
-        return f"{where}{left}. Continue with: {self.command} {config} --out {folder} --resume"
+        return f"{self.command} {config} --out {folder} --resume"
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()

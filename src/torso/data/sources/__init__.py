@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torso.data.fetch_catalogue import DATASETS
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
+from torso.data.keys import plain
 from torso.data.sources import arrays, cifar, columns, fetched, folder, given, hub, idx, made, table  # noqa: E501  # registers every source
 from torso.data.sources.base import HF, Source, sources
 from torso.data.sources.class_names import CLASS_NAMES
@@ -57,7 +58,8 @@ def load(options: DataConfig, seed: int) -> Dataset:
             dataset = sources[options.source](options, seed)
     except MemoryError as error:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
-    dataset = checked(dataset, f"{where} (data.root = {options.root!r})" if options.root else where)
+    root = plain(options).root
+    dataset = checked(dataset, f"{where} (data.root = {root!r})" if root else where)
     if not dataset.class_names and options.source in CLASS_NAMES:
         dataset = replace(dataset, class_names=CLASS_NAMES[options.source])
     kind = dataset.kind

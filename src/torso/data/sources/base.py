@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torso.data.fetch_catalogue import downloaded
 from torso.data.images import Dataset
-from torso.errors import RequestError
+from torso.errors import MissingData, RequestError
 from torso.registry import Registry
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def root_of(options: DataConfig, expected: str, usual: str = "") -> Path:
     if not place:
         raise RequestError(f"data.root is empty: data.source = {options.source!r} needs it. Expected: {expected}")
     if not root.exists():
-        raise RequestError(f"data.root = {str(root)!r} does not exist. Expected: {expected}")
+        seen = "" if root.is_absolute() else f" in {str(Path.cwd())!r}"
+        raise MissingData(f"data.root = {str(root)!r} does not exist{seen}. Expected: {expected}")
     return root
 
 

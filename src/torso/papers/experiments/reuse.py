@@ -15,6 +15,7 @@ from torso.errors import TorsoError
 from torso.measure.analyses import analyses
 from torso.personal import FineTune, Kept, Personal
 from torso.results.checkpoint import adopt, write_text
+from torso.results.data_file import DATA
 from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
 
@@ -74,6 +75,8 @@ def begin_at(donor: Path, config: Config, out: Path) -> None:
     """Make `out` a run of `config` with the rounds of the donor; resume it to do the rest."""
     folder = RunFolder.check(out, config, resume=False)
     folder.create()
+    if (donor / DATA).exists():  # the rounds so far were trained on these data
+        shutil.copyfile(donor / DATA, out / DATA)
     shutil.copyfile(donor / "history.jsonl", out / "history.jsonl")  # first: a history without a checkpoint is harmless
     if not adopt(donor / "checkpoints", out / "checkpoints", fingerprint(config)):
         write_text(out / "history.jsonl", "")

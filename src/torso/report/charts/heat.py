@@ -21,7 +21,7 @@ def matrix(value: Any, ndim: int = 2) -> Matrix | None:
     """Numbers of the given dimensions, or None: what a file holds may be anything. Nulls are not numbers: NaN."""
     try:
         found = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         return None
     return found if found.ndim == ndim and found.size and np.isfinite(found).any() else None
 

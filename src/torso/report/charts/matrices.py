@@ -49,7 +49,7 @@ def partition(comparison: Comparison) -> list[Chart]:
     for entry, run, counts in analysed(comparison, "class_counts"):
         table = matrix(counts)
         what = (run.setting("data.source"), counts)
-        if table is None or what in seen:
+        if table is None or not np.isfinite(table).all() or what in seen:
             continue
         seen.append(what)
         order = np.lexsort((-table.max(axis=1), table.argmax(axis=1)))

@@ -1,0 +1,84 @@
+"""data.json of a run folder: the fingerprint of the run's data, and where they were."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from torso.config import Config
+from torso.data import Federation
+from torso.data.fingerprint import Fingerprint
+from torso.errors import ChangedData, RequestError
+from torso.reading import parse_json
+from torso.results.checkpoint import write_text
+
+DATA = "data.json"
+ACCEPT = "--accept-changed-data"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """`root`: the absolute path of a relative data.root; empty where there is none."""
+
+    fingerprint: Fingerprint
+    root: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> DataFile | None:
+        """None: a run of an older version, whose data nobody can check."""
+        path = folder / DATA
+        try:
+            tree = parse_json(path.read_text(encoding="utf-8"))
+            return cls(Fingerprint.from_json(tree["fingerprint"]), str(tree.get("root", "")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RequestError(
+                f"{str(path)!r} is damaged ({type(error).__name__}: {error}). Take it from a copy of the folder, or "
+                "delete it: then nobody checks whether the data are those of the run."
+            ) from None
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / DATA, json.dumps({"root": self.root, "fingerprint": self.fingerprint.as_json()}) + "\n")
+
+
+def note_data(folder: Path, config: Config, federation: Federation) -> None:
+    """Remember the data of a run; of one that goes on, those that it goes on with."""
+    before = DataFile.read(folder)
+    now = DataFile(Fingerprint.of(federation), (before.root if before else "") or _absolute(config.data.root))
+    if now != before:
+        now.write(folder)
+
+
+def check_data(folder: Path, federation: Federation, *, accept: bool = False, how: str = ACCEPT) -> str:
+    """Refuse data that are not those of the run in the folder; `how` says what accepts them. Where they are accepted:
+    what differs, in words."""
+    before = DataFile.read(folder)
+    if before is None:
+        return ""
+    changed = before.fingerprint.differences(Fingerprint.of(federation), federation.names)
+    if changed and not accept:
+        raise ChangedData(
+            f"the data are not those that the run in {str(folder)!r} began with: {changed}. "
+            f"Give the same data, or accept others with {how} (accept_changed_data=True in Python)."
+        )
+    return changed
+
+
+def where_data_were(folder: Path, config: Config) -> Config:
+    """The config with the absolute path of its relative data.root, if there is still something."""
+    known = DataFile.read(folder)
+    if known is None or not known.root or not Path(known.root).exists():
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"root": known.root})})
+
+
+def _absolute(root: str) -> str:
+    if not root or Path(root).is_absolute():
+        return ""
+    path = Path(root).expanduser()
+    try:
+        return str(path.resolve()) if path.exists() else ""  # what is no path is somebody's own word for data
+    except OSError:
+        return ""

@@ -1,0 +1,46 @@
+"""Keys that are set and that nothing reads in this run; data/keys.py finds those of `data` while data are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torso.config import Config
+from torso.data.keys import changed
+from torso.learn.attacks import NoAttack
+from torso.learn.schedule import schedules
+from torso.measure.analyses import analyses
+from torso.runs.stages import Stage
+
+
+def unread_keys(config: Config, plan: Sequence[Stage]) -> tuple[str, ...]:
+    """A note for each key that is set to no avail."""
+    reasons = {key: reason for key, reason, read in _conditions(config, plan) if not read}
+    sections = ("data", "train", "attack", "measure", "run")
+    found = [pair for name in sections for pair in changed(getattr(config, name), f"{name}.")]
+    return tuple(
+        f"{key} = {value!r} is set, but has no effect: {reasons[section]}"
+        for key, value in found
+        for section in (key, key.rpartition(".")[0])
+        if section in reasons
+    )
+
+
+def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, str, bool]]:
+    """A key (or a section), why nothing would read it, and whether something does."""
+    schedule, measure, run = config.train.schedule, config.measure, config.run
+    yield "train.decay", f"train.schedule = {schedule!r} does not use it", any(map(_decays, plan))
+    yield "attack.fraction", "attack.kind = 'none'", not isinstance(config.attack.chosen, NoAttack)
+    yield "measure.during", "measure.every = 0", measure.every > 0
+    of_rounds = [name for name in measure.analyses if analyses[name].when == "round"]
+    yield "measure.analyses_every", "measure.analyses names none that is taken of rounds", bool(of_rounds)
+    uses_meta = any(stage.uses_meta for stage in plan)
+    yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
+    # not run.ray: a cluster does whole runs with run.engine = auto in its workers
+    yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"
+
+
+def _decays(stage: Stage) -> bool:
+    """Whether the rate of some round depends on train.decay."""
+    factor, decay = schedules[stage.schedule], stage.train.decay
+    rounds = range(1, min(stage.rounds, 4) + 1)
+    return any(factor(round, stage.rounds, decay) != factor(round, stage.rounds, decay / 2) for round in rounds)
