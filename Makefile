@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 ZOO := .venv/.zoo
 
-.PHONY: demo test quick test-cuda lint bench browser network clean
+.PHONY: demo test quick test-cuda lint docs bench browser network clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
@@ -50,6 +50,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# the documentation as a site in build/site, with the notebooks' output; the build fails on a broken link
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 TORSO_RUN_NOTEBOOKS=1 $(BIN)/mkdocs build
+	@echo "open build/site/index.html; with search: $(BIN)/python -m http.server -b 127.0.0.1 -d build/site"
 
 # Debian's Chromium for the tests of the report page, where it is missing and can be had; elsewhere those tests skip
 browser:

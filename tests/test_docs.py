@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.methods import AXES, methods
 from torso.papers.pages import leaderboard, reproduction
 from torso.papers.tables.collect import read
 from torso.report.docs import fill
@@ -37,33 +36,6 @@ def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
 def test_the_page_of_the_leaderboard_is_up_to_date() -> None:
     made = leaderboard.page(leaderboard.read(ROOT / "docs"))
     assert (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8") == made, "run: python -m torso.papers.docs"
-
-
-def test_the_readmes_method_works_as_written(torso: Torso) -> None:
-    """That --plugin imports in a process of its own is tested with docs/extending.md."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    plugin = next(block for block in blocks if "@methods.register" in block)
-    code = [line for line in plugin.splitlines() if line.strip()]
-    assert len(code) <= 20
-    Path("mine.py").write_text(plugin, encoding="utf-8")
-    registries = (methods, *AXES.values())
-    kept = [dict(registry) for registry in registries]
-    words = ("compare", "fedbabu", "l1-babu", "--plugin", "mine", "--json", "--quiet")
-    try:
-        said = torso(*words, sets=("train.rounds=2", "data.clients=10"))
-    finally:
-        sys.modules.pop("mine", None)
-        for registry, before in zip(registries, kept, strict=True):
-            registry.clear()
-            registry.update(before)
-    assert said.status == 0, said.err
-    assert '"method": "l1-babu"' in said.out
-
-
-def test_the_readmes_library_example_works_as_written(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    exec(next(block for block in blocks if "torso.run" in block), {})
-    assert "(" in capsys.readouterr().out
 
 
 def test_every_file_that_the_documents_link_to_exists() -> None:

@@ -75,19 +75,6 @@ def test_every_python_block_of_the_page_is_in_an_example_or_here() -> None:
         assert any(block in source for source in sources), block
 
 
-def test_every_command_of_the_page_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the folder that the page names, in few rounds; that --plugin imports is tested in a process of its own."""
-    monkeypatch.chdir(EXAMPLES)
-    commands = re.findall(r"^\$ torso (.*)$", PAGE, re.MULTILINE)
-    assert len(commands) >= 4
-    for number, command in enumerate(commands):
-        words = command.split()
-        if words[0] in ("run", "compare"):
-            words += ["--set=train.rounds=2", "--set=data.clients=10", "--quiet", f"--out={tmp_path / str(number)}"]
-        done = CliRunner().invoke(app, words, catch_exceptions=False)
-        assert done.exit_code == 0, f"{command}: {done.output}"
-
-
 def torso(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torso", *words]
     return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)

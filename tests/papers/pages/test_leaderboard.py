@@ -86,7 +86,7 @@ def test_clear_is_told_by_students_interval_and_one_seed_tells_nothing() -> None
 
 
 def test_the_verdict_is_on_the_find_that_validation_data_put_first() -> None:
-    """The lucky one is better on test data, which have no say in which find is spoken of."""
+    """The lucky one is better on test data, which have no part in the choice of the combination that is compared."""
     first, lucky = (row(name, *values, new=True) for name, values in (("first", (84, 85, 87)), ("lucky", (91, 92, 93))))
     rows = [*ROWS[:2], lucky, first]
     for column in RANKED:
@@ -136,13 +136,13 @@ def test_the_answer_says_what_keeps_it_open() -> None:
     assert "**Not settled.** n" in said
     assert "- Known, but not judged in cifar10-s2: fedper, fedprox." in said
     assert "| ✗ | fedprox | – |" in said
-    assert "- The find was judged on a small one (fp32), the best known methods on a device (bf16)" in said
+    assert "- The new combination was measured on a small one (fp32), the best known methods on a device (bf16)" in said
     assert "| cifar10-s2 | personal | fedbabu 82.5 | n † 92.3 |" in said
     assert "| 1 | n (new) † | 92.3" in said
     assert "†: not of a device (bf16), as the others are, but of a small one (fp32)." in said
-    assert "(#the-grid-and-what-was-chosen) in cifar10-s2: 1. The find has none." in said
+    assert "(#the-grid-and-what-was-chosen) in cifar10-s2: 1. The new combination has none." in said
     assert "without fine-tuning" not in said
-    assert "- No find was judged in cifar10-dir0.3." in said
+    assert "- No new combination was measured in cifar10-dir0.3." in said
     rows[2]["chosen"] = {"train.lr": 0.1, "personalize.lr": 0.01}
     tuned = _page(rows)
     assert "- In cifar10-s2 the best known by personal accuracy, fedbabu, is measured without fine-tuning" in tuned
@@ -152,7 +152,7 @@ def test_the_answer_says_what_keeps_it_open() -> None:
 
 
 def test_without_a_find_the_answer_is_not_known() -> None:
-    assert "Not known: no find of the search has been judged" in _page(ROWS[:3])
+    assert "Not known: no combination of the search has been measured" in _page(ROWS[:3])
 
 
 def test_the_page_names_who_has_a_neighbour_to_try() -> None:

@@ -64,10 +64,10 @@ def answer(rows: Sequence[Row], found: Mapping[str, Any], board: Board) -> list[
     comparisons = compare_found(rows, order, list(board.settings))
     said = [f"## {QUESTION}", ""]
     if not comparisons:
-        return [*said, "Not known: no find of the search has been judged on test data.", ""]
+        return [*said, "Not known: no combination of the search has been measured on test data.", ""]
     doubts = _doubts(rows, found, board, order, comparisons)
     word = _word(comparisons, bool(doubts))
-    before = "What keeps it open:" if word == _OPEN else "To bear in mind:"
+    before = "Why it is open:" if word == _OPEN else "When you read this:"
     more = [before, "", *(f"- {text}" for text in doubts), ""] if doubts else []
     usual = usual_machine(rows)
     return [
@@ -134,9 +134,9 @@ def _doubts(
     waiting = {str(row["method"]) for row in rows if row["setting"] in settings and untried(row, board)}
     mine = {str(one["method"]) for one in combinations.values()}
     if waiting:
-        ours = "The find has some too" if waiting & mine else "The find has none"
+        ours = "The new combination has some, too" if waiting & mine else "The new combination has none"
         said.append(
-            f"Known methods with rates beside their best that [were not tried yet](#the-grid-and-what-was-chosen) in "
+            f"Known methods whose best rate has neighbours that [were not tried yet](#the-grid-and-what-was-chosen) in "
             f"{listed(settings)}: {len(waiting - set(order))}. {ours}."
         )
     ahead: dict[str, list[str]] = {}
@@ -147,7 +147,7 @@ def _doubts(
         f"{name} was ahead of it on validation data, and is not judged in {listed(s)}." for name, s in ahead.items()
     ]
     without = [name for name in board.settings if name not in settings]
-    return [*said, *([f"No find was judged in {listed(without)}."] if without else [])]
+    return [*said, *([f"No new combination was measured in {listed(without)}."] if without else [])]
 
 
 def _unjudged(
@@ -186,8 +186,8 @@ def _machines(comparisons: Sequence[BoardComparison]) -> list[str]:
         {(where(one.combination), where(one.best)) for one in comparisons if where(one.combination) != where(one.best)}
     )
     return [
-        f"The find was judged on {mine}, the best known methods on {theirs}: how much of the difference is the "
-        "machine's and the precision's has not been measured."
+        f"The new combination was measured on {mine}, the best known methods on {theirs}. How much of the difference "
+        "comes from the machine and the precision is not known."
         for mine, theirs in apart
     ]
 
@@ -196,7 +196,7 @@ def _untuned(comparisons: Sequence[BoardComparison]) -> list[str]:
     """Settings in which the combination was fine-tuned at a chosen rate and the best known method was not."""
     return [
         f"In {one.setting} the best known by personal accuracy, {one.best['method']}, is measured without "
-        "fine-tuning, the find with it ([caveats](#caveats))."
+        "fine-tuning, the new combination with it ([caveats](#caveats))."
         for one in comparisons
         if one.column == "personal" and set(one.combination["chosen"] or ()) - set(one.best["chosen"] or ())
     ]
@@ -221,11 +221,12 @@ def _legend(comparisons: Sequence[BoardComparison]) -> str:
     pairs = [len(paired(one.combination, one.best, one.column)) for one in comparisons]
     wide = ", ".join(f"{student_quantile(n - 1):.1f} standard errors with {n} seeds" for n in sorted({*pairs}) if n > 1)
     return (
-        "In brackets: Student's 95 % interval of the difference, paired by seed. Clear: it leaves zero out"
-        + (f" ({wide}), each comparison taken by itself. " if wide else ". ")
-        + "In a setting one find is compared, the first by validation data that was judged there; others are in the "
-        "tables below. Personal and new client also depend on what is [not equal](#caveats) between methods. †: of "
-        "another machine or precision than most."
+        "In brackets: Student's 95 % interval of the difference, paired by seed. A difference is clear if its interval "
+        "does not contain zero"
+        + (f" ({wide}). Comparisons are not corrected for being several. " if wide else ". ")
+        + "Each setting compares one new combination: of those measured there, the best on validation data. The others "
+        "are in the tables below. Personal and new client accuracy also depend on what is [not equal](#caveats) "
+        "between methods. †: measured on another machine or in another precision than most rows."
     )
 
 
@@ -235,9 +236,9 @@ def _table(comparisons: Sequence[BoardComparison], usual: str) -> list[dict[str,
             "setting": one.setting,
             "accuracy": TITLES[one.column],
             "best known": _reached(one.best, one.column, usual),
-            "find": _reached(one.combination, one.column, usual),
-            "find − best known": _difference(one),
-            "known, not clearly behind the find": listed([str(row["method"]) for row in one.level]) or "none",
+            "new combination": _reached(one.combination, one.column, usual),
+            "new − best known": _difference(one),
+            "known methods not clearly behind it": listed([str(row["method"]) for row in one.level]) or "none",
         }
         for one in comparisons
     ]
@@ -277,7 +278,7 @@ def winners(rows: Sequence[Row], settings: Sequence[str]) -> list[str]:
             line[title] = _reached(best, column, usual) + told
         table.append(line)
     legend = (
-        "The highest mean. (+2): two others cannot be told from it, since Student's 95 % interval of the difference, "
-        "paired by seed, has zero in it. One seed: nobody can be told from anybody."
+        "The method with the highest mean. (+2): for two other methods the 95 % interval of the difference to it "
+        "(Student, paired by seed) contains zero. With one seed there is no interval."
     )
     return ["## The best", "", legend, "", markdown(table), ""]

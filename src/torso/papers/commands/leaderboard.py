@@ -194,7 +194,9 @@ def _print_board(rows: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None
         console.print(view(places), highlight=False)
     said = "accuracy in %, mean ± std over seeds; worst tenth: of the clients' own models; to best: difference to the "
     console.print(
-        f"{said}best of these methods that is no find of the search, paired by seed", highlight=False, soft_wrap=True
+        f"{said}best known of these (new combinations left out), paired by seed",
+        highlight=False,
+        soft_wrap=True,
     )
     if told := departure(sets):
         console.print(told, markup=False, highlight=False, soft_wrap=True)

@@ -12,24 +12,31 @@ from torso.report.summary import counted
 
 _HEAD = """# Do the papers' claims hold?
 
-Made by `python -m torso.papers.docs`. A claim is a comparison within each setting of some tables, in our words \
-(`src/torso/papers/tables/claims.toml`): so many pairs of numbers, of which we have run some. Where the paper's number \
-of a method came from a mistake, ours is of the method as it was meant. Where two tables ask for the same runs, their \
-pair counts in both, as the paper's does, though ours may have been run once.
+Made by `python -m torso.papers.docs`. A claim says that one number is larger than another, in each setting of some \
+tables: so many pairs of numbers (`src/torso/papers/tables/claims.toml`, in our words). We have run some of the \
+pairs. If the paper's number of a method came from a mistake, ours is of the method as it was meant. A pair that \
+stands in two tables counts twice, as it does in the paper, though we may have run it once.
 
-- **Holds**: in as large a share of the pairs as the claim wants, which is half at least and otherwise never more than \
-the paper's own numbers reach in the same pairs, and no more pairs are clearly against it than the paper itself has \
-exceptions there. **Holds in part**: in half of them or more, and no more are clearly against it than clearly for it. \
-**Does not hold**: otherwise.
-- **So far**: less than half of the paper's pairs have been run with two or more seeds (one seed: none has). A verdict \
-from one seed says which way a difference points, not that it is more than chance. Few pairs: less than half have been \
-run at all.
-- Clearly: beyond Student's 95 % interval of the difference of two means over seeds (Welch; with three seeds on either \
-side, about 2.8 standard errors). Pairs with one seed cannot be clear. With many pairs, one in forty is clear on one \
-side by chance alone. Two methods are compared over the seeds that both have.
-- Diverged: a method that diverged at any seed has lost the pair, here and in the paper's numbers; where both did, the \
-claim is not met. The mean leaves such pairs out. What diverges here may have other rates than the paper found for \
-it: how many pairs are met only because the other side diverged stands beside.
+The verdicts:
+
+- **Holds**: the claim is true in a large enough share of the pairs, and no more pairs are clearly against it than \
+the paper itself has exceptions. The share is that of the claim's words (at least half), but never more than the \
+paper's own numbers reach in the same pairs.
+- **Holds in part**: true in half of the pairs or more, and no more pairs are clearly against it than clearly for \
+it.
+- **Does not hold**: otherwise.
+- **So far**: less than half of the paper's pairs have been run with two or more seeds (*one seed*: none has; *few \
+pairs*: less than half have been run at all). A verdict from one seed shows a direction, not that it is more than \
+chance.
+
+The other words:
+
+- **Clearly**: beyond Student's 95 % interval of the difference of two means over seeds (Welch; with three seeds on \
+either side, about 2.8 standard errors). A pair with one seed is never clear. Among many pairs, one in forty is \
+clear on one side by chance alone. Two methods are compared over the seeds that both have.
+- **Diverged**: a method that diverged at any seed loses the pair, here and in the paper's numbers. If both \
+diverged, the claim is not met. The mean leaves such pairs out. A method may diverge here because the paper found \
+other rates for it, so the table says how many pairs are met only because the other side diverged.
 """
 
 

@@ -31,13 +31,13 @@ from torso.report.summary import listed
 
 JSON, PAGE = "leaderboard.json", "leaderboard.md"
 Rows = Sequence[Mapping[str, Any]]
-MEANS = "Places go by means, of which many cannot be told apart."
+MEANS = "Places are given by means, and many means do not differ clearly."
 NOTHING = "**No results yet.** Nothing of the board has been run."
 
 LEGEND = (
     "In the tables below: accuracy in %, mean ± standard deviation over seeds, best personal accuracy first. To best: "
-    "difference to the best method that is no find of the search, paired by seed, with its standard error; of "
-    "three seeds, 4.3 standard errors are clear. Personal: "
+    "difference to the best known method (new combinations of the search left out), paired by seed, with its standard "
+    "error; with three seeds a difference is clear above 4.3 standard errors. Personal: "
     "the client's own model on its own test data. Generic: one model on the whole test set. New client: clients that "
     "never trained, after and before they train for themselves. Worst tenth: the mean of the worst tenth of the "
     "clients, with their own models. MB: both directions, the whole run. Passes: forward passes of one sample."
@@ -76,8 +76,8 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
             "# The leaderboard",
             "",
             f"{board.title}. Every method has the same rounds, participants, local epochs, batches and grid of "
-            "training rates; how clients come by their own models is [not equal](#caveats). Rates are chosen on "
-            "validation data, numbers are of test data.",
+            "training rates. How clients get their own models is [not equal](#caveats). Rates are chosen on validation "
+            "data; the numbers are measured on test data.",
             "",
             *([*answer(rows, found, board), *_results(rows, board)] if run else [NOTHING, ""]),
             *_search(found, board),
@@ -228,12 +228,16 @@ def _rules(board: Board) -> list[str]:
 def _made(run: Rows) -> list[str]:
     """The section on how to make the page again: commands, machine, versions, data."""
     said = [
-        "## Again",
+        "## Make this page again",
         "",
         "This page is made from `leaderboard.json` and `src/torso/papers/board/leaderboard.toml`.",
         "",
         "```console",
         "$ torso leaderboard --dry-run                                    # runs and time",
+        "```",
+        "",
+        "<!-- not run: takes hours, and needs an accelerator -->",
+        "```console",
         "$ torso leaderboard --search --data-root DIR --out runs/papers   # combinations, on validation data",
         "$ torso leaderboard --seeds 3 --data-root DIR --out runs/papers  # all methods, and what the search has found",
         "$ python -m torso.papers.docs runs/papers                        # this page",

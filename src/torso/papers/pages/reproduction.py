@@ -25,10 +25,10 @@ FOLDER = Path("docs") / "reproduction"
 def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
     """The text of README.md: the review of every table, and the tables."""
     lines = [
-        "# The papers' tables again",
+        "# What was run",
         "",
-        "Made by `python -m torso.papers.docs` from the json files beside it. See [how to run a table]"
-        "(../reproduction.md) and [do the papers' claims hold?](claims.md)",
+        "The papers' tables, run with Torso. Made by `python -m torso.papers.docs` from the json files beside it. See "
+        "also [how to run a table](../reproduction.md) and [do the papers' claims hold?](claims.md)",
         "",
         *_of_runs(tables),
     ]
@@ -78,25 +78,29 @@ def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
 
 def _legend() -> list[str]:
     return [
-        "Near: of the numbers that can be compared, how many lie within 3 points of the paper; training that diverged "
-        "is not near. Within the error: of those with several seeds, how many lie within Student's 95 % interval of "
-        "ours minus published. It counts the spread of both over seeds; where the paper gives none (FedBABU's and "
-        "FedFN's is over the clients of one run), the published number is taken to vary as ours does. With three seeds "
-        "against one run it reaches five standard deviations to either side: to lie within it says little, to lie "
-        "outside it much. Difference: mean of ours minus published. Order: rank correlation of the methods (or "
-        "options) with the paper's, averaged over settings that have three or more. Difference and order leave out "
-        "what diverged at any seed.",
+        "The columns:",
         "",
-        "Second lines are the same numbers run in another way, which is named after the method: mostly as the paper's "
-        "code does it, where that is not what the paper says. They count in no other column. Where they are near and "
-        "the first lines of the same numbers are not, the published numbers probably came from that way.",
+        "- **near**: of the numbers that can be compared, how many lie within 3 points of the paper. Training that "
+        "diverged is not near.",
+        "- **within the error**: of the numbers with several seeds, how many lie within Student's 95 % interval of "
+        "ours minus published. The interval counts the spread of both over seeds. Where the paper gives no spread "
+        "over seeds (FedBABU's and FedFN's is over the clients of one run), we assume that the published number "
+        "varies as ours does. With three seeds against one run the interval is five standard deviations wide on "
+        "either side. So a number within it says little, and a number outside it says much.",
+        "- **difference**: the mean of ours minus published.",
+        "- **order**: the rank correlation of the methods (or options) with the paper's, averaged over settings with "
+        "three or more. Difference and order leave out what diverged at any seed.",
+        "- **second lines near**: second lines are the same numbers run in another way, mostly as the paper's code "
+        "does it where the paper says something else. The name of the way follows the method. They count in no other "
+        "column. If second lines are near and the first lines of the same numbers are not, the published numbers were "
+        "probably made in that way.",
         "",
-        "A number that a table has not run, and that another has asked of the same run, is that one's (`from` in the "
-        "json file). Where both have run it, each has its own: two trainings of one config and seed are the same to "
-        "rounding only, on an accelerator.",
+        "Some numbers stand in several tables. If only one of these tables has run a number, the others show the same "
+        "result (`from` in the json file). If several have run it, each shows its own; on an accelerator two trainings "
+        "of one config and seed are the same to rounding only.",
         "",
-        "In the tables: ours (published, difference). ✗: training diverged or broke, at all seeds or at as many as it "
-        "says; the mean is then over the others.",
+        "In the tables: ours (published, difference). ✗: training diverged or failed, at all seeds or at the number of "
+        "seeds given; the mean is then over the other seeds.",
     ]
 
 
