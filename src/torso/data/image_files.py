@@ -22,7 +22,8 @@ from torso.errors import RequestError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"})
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow's others may start programs (EPS)
 MOST_NAMED = 10  # files that a message names; of more it says how many
 _GREY = frozenset({"1", "L", "LA", "La"})
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap height and width
@@ -113,7 +114,7 @@ class Broken:
 def open_image(content: Content) -> Image:
     from PIL import Image
 
-    return Image.open(content if isinstance(content, Path) else io.BytesIO(content))
+    return Image.open(content if isinstance(content, Path) else io.BytesIO(content), formats=FORMATS)
 
 
 def head_of(content: Content) -> Head | str:

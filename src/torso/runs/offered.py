@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from torso.config import CsvConfig
+from torso.data.image_files import SUFFIXES
 from torso.data.inputs import Array, Floats, Pixels, Tokens, is_missing
 from torso.data.sources.arrays import read_npz
 from torso.data.sources.base import reading
 from torso.data.sources.table import Table
 from torso.errors import RequestError
 from torso.nets.card import Card
-from torso.runs.pictures import SUFFIXES, Fitted, fitted, read_pictures, told
+from torso.runs.pictures import Fitted, fitted, read_pictures, told
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
 LABEL = "label"

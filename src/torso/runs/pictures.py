@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from torso.data.image_files import in_threads, open_image
 from torso.data.inputs import Pixels
 from torso.data.sources.base import reading
 from torso.errors import RequestError
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow's others may start programs (EPS)
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"}
 MOST_PIXELS = 64_000_000  # a small file may unpack to very many
 _EXPECTED = "an image (PNG, JPEG, WebP, BMP, GIF, TIFF, PPM)"
 _MODES = {1: "L", 3: "RGB"}
@@ -48,13 +45,12 @@ def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestE
             return error
 
     _channels(kind)
-    with ThreadPoolExecutor() as pool:  # Pillow decodes outside Python's lock
-        return list(pool.map(read, paths))
+    return in_threads(read, paths)
 
 
 def decoded(where: str, raw: bytes, kind: Pixels) -> Fitted:
     """The image in the bytes of a file. Its number of pixels is checked before they are unpacked."""
-    with reading(where, _EXPECTED), Image.open(BytesIO(raw), formats=FORMATS) as image:
+    with reading(where, _EXPECTED), open_image(raw) as image:
         if image.width * image.height > MOST_PIXELS:
             raise RequestError(
                 f"{where} has {image.width}×{image.height} pixels. Expected: at most {MOST_PIXELS // 10**6} million"
