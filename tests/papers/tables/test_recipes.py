@@ -154,10 +154,10 @@ def test_what_diverges_as_its_own_paper_has_it_trains_in_fed_rods_tables(
     """Without BatchNorm and with momentum 0.9, on a few synthetic images of CIFAR's size."""
     few = ("data.source=synthetic", "data.synthetic.size=32", "data.synthetic.channels=3")
     short = (
-        "data.synthetic.samples=400",
+        "data.synthetic.samples=160",
         "data.synthetic.test_samples=20",
-        "data.clients=4",
-        "data.min_size=40",
+        "data.clients=2",
+        "data.min_size=20",
         "train.fraction=1.0",
         f"train.rounds={rounds}",
         'measure.names=["generic"]',
