@@ -217,7 +217,7 @@ def test_the_page_beside_the_models_works_as_written(torso: Torso, folder: Path,
         assert word in page
     assert "uint8 [n, 8, 8, 1]" in page
     assert "BatchNorm | none" in page
-    assert "goes by the batch" not in page
+    assert "uses the statistics of the batch" not in page
 
 
 def test_batch_statistics_are_calibrated_or_warned_of(torso: Torso) -> None:

@@ -23,7 +23,7 @@ from torso.runs.job import prepare
 from torso.runs.models import network_of
 
 _UNCALIBRATED = (
-    "generic: BatchNorm goes by the batch, and the server has no samples to calibrate it on. "
+    "generic: BatchNorm has no running statistics, and the server has no samples to calibrate it on. "
     "Where there are samples: torso.calibrated(torso.load_model(FILE), samples)"
 )
 

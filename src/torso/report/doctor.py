@@ -17,7 +17,11 @@ from typing import Any
 
 EXTRAS: Mapping[str, str] = {
     "dev": "tests and checks, for contributors",
+    "docs": "the documentation site (make docs)",
     "flower": "a real federation (torso federation)",
+    "hf": "data sets of huggingface.co (data.source = hf/NAME)",
+    "onnx": "models as ONNX files (torso export --format onnx)",
+    "parquet": "tables in Parquet files (data.source = parquet)",
     "plot": "figures for papers (torso plot)",
     "ray": "a cluster (run.engine = ray)",
     "tensorboard": "events for TensorBoard (--tensorboard)",

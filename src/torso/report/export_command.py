@@ -27,24 +27,24 @@ def add_to(app: typer.Typer) -> None:
             str, typer.Option("--clients", "--client", help="Whose personal models: all, names, or numbers (0,3).")
         ] = "",
         generic: Annotated[
-            bool, typer.Option("--generic", help="The generic model; alone where nothing is said.")
+            bool, typer.Option("--generic", help="Write the generic model; the default if no client is named.")
         ] = False,
         held: Annotated[
-            bool, typer.Option("--held", help="Of clients the models that they hold, before personalisation.")
+            bool, typer.Option("--held", help="Write the clients' models before personalisation.")
         ] = False,
         new: Annotated[
             Path | None,
-            typer.Option(metavar="DATA.npz", help="A client that comes now: its images (or samples) and labels."),
+            typer.Option(metavar="DATA.npz", help="Make a model for a new client: images (or samples), labels."),
         ] = None,
         epochs: Annotated[
-            int | None, typer.Option(min=0, help="How long the new client trains; 0: not; default: as the run says.")
+            int | None, typer.Option(min=0, help="Epochs that the new client trains; default: as in the run.")
         ] = None,
         data_root: Annotated[
             Path | None,
             typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run."),
         ] = None,
         accept_changed_data: Annotated[
-            bool, typer.Option("--accept-changed-data", help="Make models though the data are not those of the run.")
+            bool, typer.Option("--accept-changed-data", help="Accept data that have changed since the run.")
         ] = False,
         device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
         formats: Annotated[
@@ -58,12 +58,12 @@ def add_to(app: typer.Typer) -> None:
         norm: Annotated[
             str,
             typer.Option(
-                help="calibrated: BatchNorm that goes by the batch gets statistics of training data; batch: as it is."
+                help="calibrated: BatchNorm without running statistics gets those of training data; batch: no change."
             ),
         ] = "calibrated",
-        opset: Annotated[int | None, typer.Option(help="Of ONNX; default: 20.")] = None,
+        opset: Annotated[int | None, typer.Option(help="Opset of ONNX files; default: 20.")] = None,
         plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of a line.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
     ) -> None:
         """Write models of a finished run as files (safetensors, ONNX, torch.export), and a page that says how to use
         them."""

@@ -193,10 +193,10 @@ def _caution(card: Card, samples: int) -> tuple[str, ...]:
         return ()
     if samples == 1:
         return (
-            "BatchNorm of this network goes by the batch, and a single sample is answered badly. Ask about many "
-            "samples together, or use a calibrated model",
+            "BatchNorm of this network uses the statistics of the batch, so a single sample is answered badly. "
+            "Predict many samples together, or use a calibrated model",
         )
     return (
-        "BatchNorm of this network goes by the batch: each answer depends on the samples that are asked about "
-        f"together (here up to {_AT_ONCE})",
+        "BatchNorm of this network uses the statistics of the batch: each answer depends on the other samples of its "
+        f"batch (here up to {_AT_ONCE})",
     )

@@ -75,6 +75,7 @@ def _told(report: Report) -> dict[str, list[str]]:
             f"looked for in {report.data['root']} ({report.data['from']})",
             "digits, synthetic: always there",
             *(f"{name}: {'not found' if place is None else f'found in {place}'}" for name, place in sets),
+            "torso data list shows all data sets; torso data get NAME downloads one",
         ],
         "extras": [
             f"{row['name']}: {'present' if row['present'] else 'absent, lacks ' + ', '.join(row['absent'])}"
