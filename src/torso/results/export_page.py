@@ -86,9 +86,9 @@ They are [n, {classes}], in this order. The class with the largest one is the an
 """
 
 _BY_BATCH = """
-**BatchNorm of this network has no running statistics.** It uses the statistics of the batch that it is
-given. So an answer depends on the other {noun} of the batch, and a single one is answered badly. Use batches like
-those in which the model was measured{batch}. Or export without `--norm batch` where the training data are, or train with
+**BatchNorm of this network has no running statistics.** It uses the statistics of the batch that it is given. So an
+answer depends on the other {noun} of the batch, and a single one is answered badly. Use batches like those in which
+the model was measured{batch}. Or export without `--norm batch` where the training data are, or train with
 `--set model.norm=running`.
 """
 
