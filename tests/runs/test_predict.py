@@ -229,7 +229,7 @@ def test_a_network_that_goes_by_the_batch_says_so(net: Network, card: Card) -> N
     try:
         net.card = replace(card, batch_statistics=True)
         assert "a single sample is answered badly" in library.predict(net, images[:1]).remarks[-1]
-        assert "depends on the samples that are asked about together" in library.predict(net, images[:9]).remarks[-1]
+        assert "depends on the other samples of its batch" in library.predict(net, images[:9]).remarks[-1]
     finally:
         net.card = card
 

@@ -29,9 +29,7 @@ def add_to(app: typer.Typer) -> None:
         generic: Annotated[
             bool, typer.Option("--generic", help="Write the generic model; the default if no client is named.")
         ] = False,
-        held: Annotated[
-            bool, typer.Option("--held", help="Write the clients' models before personalisation.")
-        ] = False,
+        held: Annotated[bool, typer.Option("--held", help="Write the clients' models before personalisation.")] = False,
         new: Annotated[
             Path | None,
             typer.Option(metavar="DATA.npz", help="Make a model for a new client: images (or samples), labels."),
