@@ -66,7 +66,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
     resume: Resume = False,
     accept_changed_data: Annotated[
-        bool, typer.Option("--accept-changed-data", help="Resume though the data are not those of the run.")
+        bool, typer.Option("--accept-changed-data", help="Accept data that have changed since the run began.")
     ] = False,
     plugin: Plugins = [],  # noqa: B006
     tensorboard: Board = False,
@@ -203,7 +203,7 @@ def plot(
     dpi: Annotated[int, typer.Option(help="Dots per inch of a file of pixels.")] = 300,
     title: Annotated[bool, typer.Option("--title", help="Write the chart's title over it.")] = False,
     labels: Annotated[
-        list[str], typer.Option(metavar="NAME=TEXT", help="Call a method otherwise in the figure; may be repeated.")
+        list[str], typer.Option(metavar="NAME=TEXT", help="What to call a method in the figure; may be repeated.")
     ] = [],  # noqa: B006
 ) -> None:
     """Write one chart as a figure for a paper (needs the extra plot). In Python, torso.plot returns the figure."""

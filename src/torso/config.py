@@ -364,6 +364,7 @@ class Config(_Section):
         return {name: tree[name] for name in type(self).model_fields}
 
     def as_toml(self) -> str:
+        """The same as text: `config.toml` of a run."""
         return tomli_w.dumps(self.as_tree())
 
 

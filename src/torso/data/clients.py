@@ -38,12 +38,13 @@ class ClientSamples(NamedTuple):
 
 
 class Clients:
-    """What `torso.run(config, clients=…)` takes, with what it may be told beside.
+    """Clients for `torso.run(config, clients=…)`, with options that a plain list or dict does not have.
 
     `clients` is a list, or a dict by name. Each is `(samples, labels)`, a `torch.utils.data.Dataset` of such pairs, or
-    two of either: one to train on, one to test on. Of a client without a test part, `held_out` of its samples are.
-    Samples are uint8 images [n, H, W] or [n, H, W, C], floats of any shape [n, …], or what `input` says (`Tokens`, for
-    one). `classes`: how many there are, if more than the labels show. `class_names`: what they are called."""
+    two of either: one to train on, one to test on. Where there is no test part, a share
+    `held_out` of the samples becomes one. Samples are uint8 images [n, H, W] or [n, H, W, C], floats of any shape
+    [n, …], or what `input` says, such as `Tokens`. `classes`: the number of classes, if labels do not show all of
+    them. `class_names`: their names."""
 
     def __init__(
         self,

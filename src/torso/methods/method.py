@@ -44,7 +44,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Method:
-    """One method of federated learning, as choices on the axes of the design. `but` makes a neighbour of it."""
+    """One method of federated learning, as choices on the axes of the design. `but` copies it with other choices."""
 
     train: tuple[Phase, ...] = (Phase("all"),)
     share: Share = Share()

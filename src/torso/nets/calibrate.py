@@ -35,7 +35,7 @@ def calibrated(net: Network, samples: Any) -> Network:
     """A copy of a trained network whose BatchNorm layers have the statistics of these samples (as `net.prepare` takes
     them), so that it answers a single sample as it would in a batch with all of them.
 
-    A network that does not go by the batch is copied as it is."""
+    A network without BatchNorm of this kind (`card.batch_statistics`) is copied unchanged."""
     x = net.prepare(samples)
     made = calibrate(net, x)
     if made.card is not None and goes_by_batch(net):

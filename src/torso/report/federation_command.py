@@ -126,7 +126,7 @@ def join(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     threads: Annotated[
         int,
-        typer.Option(min=1, help="Of the CPU. With 1 the bits are those of a simulation; more may round otherwise."),
+        typer.Option(min=1, help="CPU threads. With 1 the bits are those of a simulation; with more they may differ."),
     ] = 1,
     plugin: Plugins = [],  # noqa: B006
 ) -> None:

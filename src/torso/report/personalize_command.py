@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
         epochs: Annotated[
             int | None, typer.Option(min=1, help="How long to tune; default: personalize.epochs of the run.")
         ] = None,
-        held_out: Annotated[float, typer.Option(help="Share of each class that measures and is not trained on.")] = 0.2,
+        held_out: Annotated[float, typer.Option(help="Share of each class that is held out to measure the model.")] = 0.2,
         seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
         formats: Annotated[
             list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")
@@ -44,7 +44,7 @@ def add_to(app: typer.Typer) -> None:
         plugin: Plugins = [],  # noqa: B006  typer copies it
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
     ) -> None:
-        """Make a model for a client that was not there, from its own labelled data, and say what it is worth."""
+        """Make a model for a client that was not there, from its own labelled data, and measure it before and after."""
         load_plugins(plugin)
         from torso.federation.models import is_home, is_served
         from torso.results.export import Form, check_empty

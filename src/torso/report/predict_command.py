@@ -19,7 +19,7 @@ Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An exported .safetensors file, or the folder of a finished run.")
 ]
 Client = Annotated[
-    str | None, typer.Option(metavar="NAME|NUMBER", help="Of a run: whose model; left out: the generic one.")
+    str | None, typer.Option(metavar="NAME|NUMBER", help="Of a run: whose model; default: the generic one.")
 ]
 DataRoot = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run.")

@@ -37,10 +37,10 @@ class Models(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """Accuracies are percentages over clients.
+    """What a run found: accuracies (percentages, by client), costs, and the trained models.
 
-    `network()`, `networks()` and `newcomer()` give the trained models, where the run took place in this process or
-    `torso.load` has read its folder."""
+    `network()`, `networks()` and `newcomer()` give models if the run took place in this process, or if `torso.load`
+    has read its folder. `Result.read(folder)` reads the numbers alone."""
 
     method: str
     dataset: str
@@ -62,6 +62,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
+        """Whether the run ended well."""
         return self.status == "ok"
 
     @property
@@ -76,6 +77,7 @@ class Result:
 
     @property
     def federation(self) -> Federation | None:
+        """The clients and their data."""
         return None if self.models is None else self.models.job.federation
 
     @property
@@ -89,12 +91,12 @@ class Result:
         return self._ended().generic()
 
     def network(self, client: int | str | None = None, *, personal: bool = True) -> Network:
-        """The generic model, or a client's personal one: an nn.Module in evaluation mode, on the CPU, that gives logits
-        of what its `prepare` makes of samples.
+        """The generic model, or the personal model of a client, by number or name.
 
-        A client's is the very model that `personalized` (or `personal`) measures, made anew: fine-tuned, or as the
-        method says; of a client that never trains (data.new_clients) that of `new_after`. `personal=False`: the model
-        that it holds before, which `initial` (or `new_before`) measures. Who has never taken part has one too."""
+        It is an nn.Module in evaluation mode, on the CPU. Its `prepare` turns samples into input, and it returns
+        logits. A personal model is made when you ask for it, and equals the one that `personalized` (or `personal`)
+        measured; for a client that never trains (data.new_clients), `new_after`. `personal=False` gives the model
+        before personalisation, which `initial` (or `new_before`) measured."""
         if client is None:
             return self._ended().network()
         ((_, net),) = self.networks([client], personal=personal)
@@ -103,20 +105,21 @@ class Result:
     def networks(
         self, clients: Iterable[int | str] | None = None, *, personal: bool = True
     ) -> Iterator[tuple[int, Network]]:
-        """The clients (None: all of them) with the networks that `network` gives, made as they are asked for, several
-        side by side; those that never train come last."""
+        """Pairs of a client and the network that `network` gives, for these clients (None: for all).
+
+        Networks are made while you iterate, several at a time. Clients that never train come last."""
         models = self._ended()
         everybody = models.job.roster.clients
         chosen = range(everybody) if clients is None else [self._known(client, everybody) for client in clients]
         return models.networks(chosen, personal)
 
     def newcomer(self, samples: Any, labels: Any, *, epochs: int | None = None) -> Network:
-        """The network of a client that comes now, with these samples, as the network's `prepare` takes them (uint8
-        images [n, H, W, C] or [n, H, W], numbers [n, *], token ids [n, L]), and their classes [n].
+        """A network for a new client with these samples and their classes [n].
 
-        It is given what a new client gets (`new_before`) and trains that for itself (`new_after`), for `epochs`, or as
-        many as personalize.epochs says; the best epoch on a tenth of the samples is kept. With `epochs=0` it is given
-        the network as it is; where a hypernetwork makes heads, the labels tell which."""
+        Samples are what `prepare` takes: uint8 images [n, H, W, C] or [n, H, W], numbers [n, *], token ids [n, L]. The
+        client starts from the model of a new client (`new_before`) and trains it (`new_after`) for `epochs` (None:
+        personalize.epochs). The epoch that is best on a tenth of the samples is kept. With `epochs=0` nothing is
+        trained; if a hypernetwork makes heads, the labels determine the head."""
         models = self._ended()
         if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0):
             raise RequestError(f"epochs = {epochs!r} is not accepted. Expected: 0 or more, or None")
@@ -149,6 +152,7 @@ class Result:
         return number
 
     def as_json(self) -> dict[str, Any]:
+        """What `result.json` holds."""
         known = {
             "peak_memory_bytes": self.peak_memory_bytes,
             "malicious": list(self.malicious),

@@ -25,7 +25,7 @@ class Begin:
 
 
 class Listener:
-    """Hears how a run goes. This one does nothing: derive a class from it and override what you want to hear.
+    """Follows a run. This base class does nothing: derive from it and override the hooks that you need.
 
     A run calls `begin` once, `round` after every round, `measuring` before the last measurement, and `end` once. It
     waits for each call; an error in one ends the run.

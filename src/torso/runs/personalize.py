@@ -74,7 +74,7 @@ def personalize(
 
     `model`: a network, an exported file, a Result, or the folder of a finished run; tuning needs one of the last two.
     `data`: a folder CLASS/*.png, a .csv or .npz file with labels. `how`: "hyper" makes the head from the mix of classes
-    (Fed-RoD's hypernetwork); "class-means" goes by the nearest class mean of the body's features; "calibrate" gives
+    (Fed-RoD's hypernetwork); "class-means" takes the nearest class mean of the body's features; "calibrate" gives
     BatchNorm the statistics of the client; "tune" trains as the method's new clients do, for `epochs`; "auto" takes
     what does best on a part of the training samples.
 
