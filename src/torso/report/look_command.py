@@ -34,7 +34,7 @@ def look(
     ] = [],  # noqa: B006  typer copies it
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of tables.")] = False,
 ) -> None:
-    """Report what data hold before anything trains: clients, classes, unreadable files, copies. Make a fitting config."""
+    """Report what data hold before training: clients, classes, unreadable files, copies. Make a fitting config."""
     from rich.console import Console
 
     from torso.config import Config

@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
         epochs: Annotated[
             int | None, typer.Option(min=1, help="How long to tune; default: personalize.epochs of the run.")
         ] = None,
-        held_out: Annotated[float, typer.Option(help="Share of each class that is held out to measure the model.")] = 0.2,
+        held_out: Annotated[float, typer.Option(help="Share of each class held out to measure the model.")] = 0.2,
         seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
         formats: Annotated[
             list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")
