@@ -44,7 +44,7 @@ for name, before, after in zip(
 # %% [markdown]
 # ## Use a personal model
 #
-# `network(name)` gives the model of a client. The model of `south` only knows what `south` has seen.
+# `network(name)` gives the model of a client. This one was fine-tuned on the images of `south`.
 
 # %%
 south = result.network("south")
