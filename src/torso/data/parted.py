@@ -9,18 +9,27 @@ from torso.randomness import numpy_generator
 
 
 def parted(owner: Ints | None, labels: Ints, share: float) -> tuple[Ints, Ints]:
-    """Rows to train on and rows held out, both sorted; the same for every seed.
+    """Rows to train on and rows held out, both sorted; the same for every seed, whatever other clients have.
 
     Of the n samples of a client round(share · n), at least one, spread over its classes in proportion. One sample of
     each class of a client stays to train on, so a client with one sample of each class has no test part."""
     owner = np.zeros(len(labels), np.int64) if owner is None else owner
-    key = numpy_generator(0, "test part").random(len(labels))
+    key = numpy_generator(0, "test part").random(len(labels))[_places(owner)]
     order = np.lexsort((key, labels, owner))
     first = np.ones(len(order), bool)  # of its client and class
     first[1:] = (owner[order][1:] != owner[order][:-1]) | (labels[order][1:] != labels[order][:-1])
     held = [_spread(order[~first & (owner[order] == client)], share, size) for client, size in _sizes(owner)]
     out = np.sort(np.concatenate([np.zeros(0, np.int64), *held]))
     return np.setdiff1d(np.arange(len(labels)), out), out
+
+
+def _places(group: Ints) -> Ints:
+    """The place of each row among those of its group."""
+    order = np.argsort(group, kind="stable")
+    sizes = np.unique(group, return_counts=True)[1]
+    places = np.empty(len(group), np.int64)
+    places[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places
 
 
 def _sizes(owner: Ints) -> list[tuple[int, int]]:
