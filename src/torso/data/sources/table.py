@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torso.data.image_files import SUFFIXES
 from torso.data.images import Dataset, Ints, Samples
 from torso.data.inputs import Array, Floats, is_missing
 from torso.data.sources.base import reading, root_of, sources
@@ -192,6 +193,11 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
     if len(numbers) == len(there) and not categorical:
         return Numbers(name, math.fsum(numbers) / len(numbers))
     values = tuple(sorted(set(_plain(cells))))
+    if all(Path(cell).suffix.lower() in SUFFIXES for cell in there):
+        raise RequestError(
+            f"{train.path}: column {name!r} names image files, such as {there[0]!r}, and a table is read without them. "
+            "Expected: the images in folders (CLIENT/CLASS/*.jpg); or its name in data.csv.drop"
+        )
     if len(values) > _MOST:
         raise RequestError(
             f"{train.path}: column {name!r} has {len(values)} different values, such as {there[0]!r}. "
