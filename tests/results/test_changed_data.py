@@ -91,11 +91,11 @@ def one_sample_less(held: Arrays) -> None:
     [
         (
             labels_rotated,
-            r"client 0 \(writer-0\): its training samples or labels are others; client 1 .*; and 1 more\. Give",
+            r"client 0 \(writer-0\): its training samples or labels are others; .*; and 1 more\. Give",
         ),
         (
             one_pixel,
-            r"client 2 \(writer-2\): its test samples or labels are others\. Give the same data, or accept others with ",
+            r"client 2 \(writer-2\): its test samples or labels are others\. Give .*, or accept others with ",
         ),
         (one_sample_less, r"client 1 \(writer-1\): it had 30 training samples, and has 29\. Give"),
     ],

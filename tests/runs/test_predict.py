@@ -271,3 +271,7 @@ def test_a_folder_with_one_model_is_that_model(torso: Torso, net: Network, tmp_p
     assert torso("personalize", "out", "--data", image, "--how", "class-means").status == 0
     library.save_model(net, tmp_path / "out" / "other.safetensors")
     refused(torso("predict", "out", "--data", image), "2 models", "generic.safetensors, other.safetensors")
+
+
+def test_a_model_that_is_not_there(torso: Torso, tmp_path: Path) -> None:
+    refused(torso("predict", "nowhere", "--data", "x.png"), "'nowhere' does not exist", "folder of a finished run")

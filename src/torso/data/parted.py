@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torso.data.images import Ints
 from torso.randomness import numpy_generator
+
+Floats64 = NDArray[np.float64]
 
 
 def parted(owner: Ints | None, labels: Ints, share: float) -> tuple[Ints, Ints]:
@@ -21,6 +24,16 @@ def parted(owner: Ints | None, labels: Ints, share: float) -> tuple[Ints, Ints]:
     held = [_spread(order[~first & (owner[order] == client)], share, size) for client, size in _sizes(owner)]
     out = np.sort(np.concatenate([np.zeros(0, np.int64), *held]))
     return np.setdiff1d(np.arange(len(labels)), out), out
+
+
+def stratified(group: Ints, share: float, key: Floats64) -> tuple[Ints, Ints]:
+    """Rows to keep and rows held out, both sorted: of every group a share (0: none), the rows with the smallest keys;
+    at least one of two or more rows, and never all of them."""
+    order = np.lexsort((key, group))
+    sizes = np.bincount(group)
+    wanted = np.clip(np.rint(share * sizes), np.minimum(sizes - 1, 1), sizes - 1) if share else np.zeros(len(sizes))
+    out = _places(group[order]) < wanted[group[order]]
+    return np.sort(order[~out]), np.sort(order[out])
 
 
 def _places(group: Ints) -> Ints:

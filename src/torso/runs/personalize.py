@@ -16,7 +16,7 @@ from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, SPLITS, Offered, offered
 from torso.runs.predict import card_of, logits_of, model_file, network_of
-from torso.runs.ways import Client, made, stratified, ways
+from torso.runs.ways import Client, made, split_by_class, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
 HOWS: tuple[str, ...] = get_args(How)
@@ -86,7 +86,7 @@ def personalize(
     card = card_of(generic)
     found = offered(data, card, label)
     client = _client_of(found, card.names, label)
-    train, test = (client.take(rows) for rows in stratified(client.labels, held_out, seed))
+    train, test = (client.take(rows) for rows in split_by_class(client.labels, held_out, seed))
     chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))
     personal, remarks = made(chosen, generic, result, train, epochs)
     before, after = (_accuracy(net, test) for net in (generic, personal))
@@ -167,7 +167,7 @@ def _chosen(how: str, generic: Network, result: Result | None, train: Client, pl
         if reasons[how]:
             raise RequestError(f"--how {how}: {reasons[how]}. Accepted here: auto, {', '.join(allowed)}")
         return how, []
-    inner, judge = (train.take(rows) for rows in stratified(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
+    inner, judge = (train.take(rows) for rows in split_by_class(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
     if not len(judge) or len(allowed) == 1:
         return "hyper" if "hyper" in allowed else "class-means", []
     scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], judge) for way in allowed}

@@ -24,6 +24,7 @@ from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
 
+_MODEL = "an exported .safetensors file, or the folder of a finished run"
 _AT_ONCE = 256  # samples in a batch
 
 
@@ -113,6 +114,8 @@ def network_of(
     as in `torso.load`)."""
     if isinstance(model, str | Path):
         path = model_file(Path(model))
+        if not path.exists():
+            raise RequestError(f"{str(path)!r} does not exist. Expected: {_MODEL}")
         if not path.is_dir():
             if client is not None:
                 raise RequestError(f"{str(path)!r} holds one model: leave out client = {client!r}.")
