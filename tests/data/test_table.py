@@ -206,3 +206,8 @@ def test_a_column_of_image_files_is_no_column_of_categories(tmp_path: Path) -> N
     path.write_text(f"image,label,site\n{rows}\n", encoding="utf-8")
     with pytest.raises(RequestError, match=r"column 'image' names image files, such as 'pics/.\.PNG'.*CLIENT/CLASS"):
         read(path)
+
+
+def test_another_delimiter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"has ';' between its fields, and data.csv.delimiter = ','"):
+        read(folder(tmp_path, TRAIN.replace(",", ";"), TEST.replace(",", ";")))

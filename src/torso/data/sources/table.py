@@ -215,6 +215,12 @@ def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
     named += [("drop", name) for name in how.drop] + [("categorical", name) for name in how.categorical]
     for key, name in named:
         if name not in train.names:
+            other = next((mark for mark in ";\t|" if len(train.names) == 1 and mark in train.names[0]), "")
+            if other:
+                raise RequestError(
+                    f"{train.path} has {other!r} between its fields, and data.csv.delimiter = {how.delimiter!r}. "
+                    f'Expected: --set "data.csv.delimiter={other!r}"'
+                )
             hint = did_you_mean(name, train.names)
             raise RequestError(
                 f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}"
