@@ -26,3 +26,11 @@ def test_without_clients_and_the_same_every_time() -> None:
     assert np.array_equal(first[1], again[1])
     assert np.bincount(labels[first[1]]).tolist() == [1] * 5
     assert not np.array_equal(first[1], np.arange(5))  # drawn, not the first of each
+
+
+def test_other_clients_do_not_change_what_a_client_holds_out() -> None:
+    owner, labels = np.arange(90) % 3, np.arange(90) // 3 % 2
+    whole = parted(owner, labels, 0.2)[1]
+    rest = np.flatnonzero(owner != 1)[1:]  # client 1 is gone, and client 0 has a sample less
+    fewer = rest[parted(owner[rest], labels[rest], 0.2)[1]]
+    assert np.array_equal(whole[owner[whole] == 2], fewer[owner[fewer] == 2])

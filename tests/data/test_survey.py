@@ -62,6 +62,8 @@ def test_duplicates_by_what_they_cross() -> None:
         ("a0q a1r a0s!", {}, "There is one client, a. "),
         ("a0q b0r", {}, "There is one class, c0. "),
         ("a0q a1r", {"client_names": ()}, "The data name no clients. "),
+        ("a0q a1r", {"parted": False}, "There is no test part. No class has a sample to spare: add some."),
+        ("a0q a0r", {"parted": False}, "There is no test part. A part of each client is held out to test on."),
         (
             "a0q a0r a0r",
             {"parted": False},

@@ -198,3 +198,16 @@ def test_only_images_are_augmented(tmp_path: Path) -> None:
         build(options(source="csv", root=root, augment="flip", clients=2, partition="iid"), 0, torch.device("cpu"))
     with pytest.raises(RequestError, match=r"data.size = 64 is for image files"):
         build(options(source="csv", root=root, size=64), 0, torch.device("cpu"))
+
+
+def test_a_column_of_image_files_is_no_column_of_categories(tmp_path: Path) -> None:
+    rows = "\n".join(f"pics/{n}.PNG,{n % 2},s" for n in range(8))
+    path = tmp_path / "list.csv"
+    path.write_text(f"image,label,site\n{rows}\n", encoding="utf-8")
+    with pytest.raises(RequestError, match=r"column 'image' names image files, such as 'pics/.\.PNG'.*CLIENT/CLASS"):
+        read(path)
+
+
+def test_another_delimiter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"has ';' between its fields, and data.csv.delimiter = ','"):
+        read(folder(tmp_path, TRAIN.replace(",", ";"), TEST.replace(",", ";")))

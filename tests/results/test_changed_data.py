@@ -89,12 +89,15 @@ def one_sample_less(held: Arrays) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (labels_rotated, r"client 0: its training samples or labels are others; client 1: .*; and 1 more\. Give"),
+        (
+            labels_rotated,
+            r"client 0 \(writer-0\): its training samples or labels are others; .*; and 1 more\. Give",
+        ),
         (
             one_pixel,
-            r"client 2: its test samples or labels are others\. Give the same data, or accept others with ",
+            r"client 2 \(writer-2\): its test samples or labels are others\. Give .*, or accept others with ",
         ),
-        (one_sample_less, r"client 1: it had 30 training samples, and has 29\. Give"),
+        (one_sample_less, r"client 1 \(writer-1\): it had 30 training samples, and has 29\. Give"),
     ],
 )
 def test_changed_data_are_refused_by_client_and_split(how: Callable[[Arrays], object], said: str, place: Path) -> None:
@@ -112,7 +115,10 @@ def test_changed_data_can_be_accepted(place: Path) -> None:
     seen = Heard()
     config = Config.load("half/config.toml")
     assert library.run(config, "half", resume=True, listener=seen, accept_changed_data=True).ok
-    assert "the data have changed since the run began, as you accept: client 2: its test samples" in seen.notes[0]
+    assert (
+        "the data have changed since the run began, as you accept: client 2 (writer-2): its test samples"
+        in seen.notes[0]
+    )
     assert library.load("half").network(2) is not None  # from now on, these are its data
     assert library.load("done", accept_changed_data=True).network(2) is not None
 
@@ -127,6 +133,12 @@ def test_the_command_line_refuses_and_accepts(torso: Torso, place: Path) -> None
     assert said.status == 2
     assert "or accept others with torso run --out half --resume --accept-changed-data (accept_changed_data" in said.err
     assert torso("export", "done", "--client", "3", "--out", "models", "--accept-changed-data").status == 0
+    np.savez("mine.npz", images=arrays()["test_images"], labels=arrays()["test_labels"])
+    for command in ("predict", "personalize"):
+        asked = (command, "done", "--data", "mine.npz")
+        assert torso(*asked).status == 2
+        said = torso(*asked, "--accept-changed-data")
+        assert said.status == 0, said.err
 
 
 def test_a_run_of_an_older_version_goes_on_unchecked(place: Path) -> None:

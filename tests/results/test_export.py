@@ -286,6 +286,7 @@ def test_requests_that_are_wrong_write_nothing(torso: Torso, folder: Path) -> No
     assert "--epochs 2 is of a new client" in refused("--epochs", "2").err
     np.savez("wrong.npz", pictures=np.zeros((1, 8, 8), np.uint8))
     assert "wrong.npz has no images, labels (it has pictures)" in refused("--new", "wrong.npz").err
+    assert "'.' is a folder. torso personalize RUN --data . takes" in refused("--new", ".").err
     assert "run.device = 'tpu' cannot be used here" in refused("--device", "tpu").err
     assert "--format 'onx' is unknown. Accepted: safetensors, onnx, torch-export" in refused("--format=onx").err
     assert "--preprocessing 'out' is unknown. Accepted: inside, beside" in refused("--preprocessing=out").err

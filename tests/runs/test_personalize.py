@@ -15,7 +15,7 @@ import torso as library
 from torso import RequestError, Result
 from torso.nets import Network
 from torso.nets.class_means import best_scale, with_class_means
-from torso.runs.ways import stratified
+from torso.runs.ways import split_by_class
 
 from .named import NAMES, digits, trained, write_images
 
@@ -86,12 +86,12 @@ def test_probabilities_of_class_means_are_as_sure_as_the_samples_allow() -> None
 
 def test_the_part_held_out_is_stratified_and_keyed_by_the_seed() -> None:
     labels = np.repeat([0, 1, 3, 4], [10, 4, 1, 2])
-    train, out = stratified(labels, 0.2, 0)
+    train, out = split_by_class(labels, 0.2, 0)
     assert np.bincount(labels[out], minlength=5).tolist() == [2, 1, 0, 0, 1]  # never the only one of a class
     assert sorted([*train, *out]) == list(range(17))
-    assert stratified(labels, 0.2, 0)[1].tolist() == out.tolist()
-    assert any(stratified(labels, 0.2, seed)[1].tolist() != out.tolist() for seed in range(1, 5))
-    assert not len(stratified(labels, 0.0, 0)[1])
+    assert split_by_class(labels, 0.2, 0)[1].tolist() == out.tolist()
+    assert any(split_by_class(labels, 0.2, seed)[1].tolist() != out.tolist() for seed in range(1, 5))
+    assert not len(split_by_class(labels, 0.0, 0)[1])
 
 
 # the ways
@@ -100,7 +100,7 @@ def test_the_part_held_out_is_stratified_and_keyed_by_the_seed() -> None:
 def test_a_made_head_is_that_of_a_newcomer(result: Result, model: Path, images: Path) -> None:
     found = library.personalize(model, images, how="hyper")
     pixels, labels = _read(images)
-    train, _ = stratified(labels, 0.2, 0)
+    train, _ = split_by_class(labels, 0.2, 0)
     assert same_answers(found.network, result.newcomer(pixels[train], labels[train], epochs=0))
     assert found.network.card is not None
     assert (found.network.card.kind, found.network.card.class_names) == ("newcomer", NAMES[:KNOWN])
@@ -116,7 +116,7 @@ def _read(images: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_tuning_is_the_rule_of_new_clients(result: Result, images: Path) -> None:
     found = library.personalize(result, images, how="tune", epochs=3, keep=True)
     pixels, labels = _read(images)
-    train, test = stratified(labels, 0.2, 0)
+    train, test = split_by_class(labels, 0.2, 0)
     expected = result.newcomer(pixels[train], labels[train], epochs=3)
     assert same_answers(found.network, expected)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_worse_is_said_and_the_model_before_is_written(torso: Torso, run: Path, 
     """In the part to learn from the two classes are swapped; the samples held out are right."""
     images, labels = digits()
     rows = np.concatenate([np.flatnonzero(labels == c)[-10:] for c in (2, 4)])
-    train, _ = stratified(labels[rows], 0.2, 0)
+    train, _ = split_by_class(labels[rows], 0.2, 0)
     swapped = images[rows].copy()
     swapped[train] = swapped[train[::-1]]
     np.savez(tmp_path / "odd.npz", images=swapped, labels=labels[rows])

@@ -91,9 +91,28 @@ def test_a_folder_of_images(torso: Torso, model: Path, tmp_path: Path) -> None:
         "1 of 7 images was resized to 8×8 (from 40×30; the proportions changed)",
         "1 of 7 images was converted from colour to grey",
         "1 image was skipped: seven/broken.png. ",
+        "broken.png cannot be read (not an image). Expected: an image",
         "1 file was skipped: no image",
     ):
         assert said.err.count(remark) == 1, said.err
+
+
+def test_folders_of_several_clients(torso: Torso, model: Path, tmp_path: Path) -> None:
+    for clinic in ("north clinic", "Юг"):
+        write_images(tmp_path / "data" / clinic, ("three", "seven"), each=2)
+    said = torso("predict", str(model), "--data", "data")
+    assert said.status == 0, said.err
+    assert "of 8 answers are the class that the data name" in said.out
+    assert "the folders around them are none of the model: north clinic, Юг" in said.err
+
+
+def test_classes_that_the_model_has_not_are_said(torso: Torso, model: Path, tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "data", ("three", "seven"), each=1)
+    (folder / "three").rename(folder / "unheard of")
+    said = torso("predict", str(model), "--data", "data")
+    assert said.status == 0, said.err
+    assert "right answers are not counted: the data name classes that the model has not (unheard of)" in said.err
+    assert "the data name" not in said.out
 
 
 def test_json_and_csv(torso: Torso, model: Path, tmp_path: Path) -> None:
@@ -252,3 +271,7 @@ def test_a_folder_with_one_model_is_that_model(torso: Torso, net: Network, tmp_p
     assert torso("personalize", "out", "--data", image, "--how", "class-means").status == 0
     library.save_model(net, tmp_path / "out" / "other.safetensors")
     refused(torso("predict", "out", "--data", image), "2 models", "generic.safetensors, other.safetensors")
+
+
+def test_a_model_that_is_not_there(torso: Torso, tmp_path: Path) -> None:
+    refused(torso("predict", "nowhere", "--data", "x.png"), "'nowhere' does not exist", "folder of a finished run")

@@ -122,12 +122,12 @@ def head_of(content: Content) -> Head | str:
     try:
         with open_image(content) as image:
             if image.mode[0] in "IF":
-                return _too_deep(image.mode)
+                return too_deep(image.mode)
             turn = image.getexif().get(_ORIENTATION, 1)
             width, height = image.size[::-1] if turn in _SIDEWAYS else image.size
             return Head(height, width, image.mode in _GREY, turn not in (0, 1))
     except Exception as error:  # a damaged file makes Pillow raise a dozen unrelated exceptions
-        return _reason(error)
+        return reason_of(error)
 
 
 def pixels_of(content: Content, grey: bool, side: int) -> NDArray[np.uint8] | str:
@@ -139,20 +139,21 @@ def pixels_of(content: Content, grey: bool, side: int) -> NDArray[np.uint8] | st
     try:
         with open_image(content) as image:
             if image.mode[0] in "IF":
-                return _too_deep(image.mode)
+                return too_deep(image.mode)
             found = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
             if side:
                 found = found.resize((side, side), Image.Resampling.BILINEAR)
             return np.asarray(found).reshape(found.height, found.width, -1)
     except Exception as error:
-        return _reason(error)
+        return reason_of(error)
 
 
-def _too_deep(mode: str) -> str:
+def too_deep(mode: str) -> str:
     return f"{_DEEP} (mode {mode})"
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What is wrong with a file, in a few words."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):  # its text is the path, or the address of a buffer

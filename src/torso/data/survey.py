@@ -118,7 +118,9 @@ def findings(found: Survey) -> list[str]:
     """Sentences on what a person should know, the gravest first."""
     said = [*_on_files(found), *_on_duplicates(found), *_on_classes(found), *_on_clients(found)]
     if not found.parted:
-        said.append("There is no test part. A part of each client is held out to test on.")
+        some = bool(np.max(np.add(found.train, found.test), initial=0) > 1)
+        held = "A part of each client is held out to test on." if some else "No class has a sample to spare: add some."
+        said.append(f"There is no test part. {held}")
     return said
 
 

@@ -61,4 +61,6 @@ def listen(handler: type[LocalHandler], port: int) -> ThreadingHTTPServer:
     try:
         return ThreadingHTTPServer((HERE, port), handler)
     except (OSError, OverflowError) as error:
-        raise RequestError(f"--port {port} cannot be used: {error}. Give another, or 0 for any free one.") from None
+        raise RequestError(
+            f"--port {port} cannot be used: {str(error).rstrip('.')}. Give another, or 0 for any free one."
+        ) from None

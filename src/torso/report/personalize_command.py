@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torso.plugins import Plugins, load_plugins
-from torso.report.predict_command import DataRoot, Label, model_at, note
+from torso.report.predict_command import ChangedData, DataRoot, Label, model_at, note
 
 if TYPE_CHECKING:
     from torso.runs.personalize import Personalized
@@ -41,6 +41,7 @@ def add_to(app: typer.Typer) -> None:
         keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
         label: Label = "label",
         data_root: DataRoot = None,
+        accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
     ) -> None:
@@ -66,6 +67,7 @@ def add_to(app: typer.Typer) -> None:
             keep=keep,
             label=label,
             data_root=data_root,
+            accept_changed_data=accept_changed_data,
         )
         written = write(found, out, form) if out is not None else []
         if as_json:

@@ -24,6 +24,9 @@ Client = Annotated[
 DataRoot = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run.")
 ]
+ChangedData = Annotated[
+    bool, typer.Option("--accept-changed-data", help="Use the run though its data are not those that it trained on.")
+]
 Label = Annotated[str, typer.Option(metavar="COLUMN", help="The column of a .csv file that names the class.")]
 
 
@@ -41,6 +44,7 @@ def add_to(app: typer.Typer) -> None:
         out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to a table.")] = None,
         label: Label = "label",
         data_root: DataRoot = None,
+        accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
     ) -> None:
@@ -49,7 +53,7 @@ def add_to(app: typer.Typer) -> None:
         from torso.runs.offered import offered
         from torso.runs.predict import answers, card_of
 
-        net = model_at(model, client, data_root)
+        net = model_at(model, client, data_root, accept_changed_data)
         card = card_of(net)
         found = answers(net, offered(data, card, label))
         if out is not None:
@@ -67,7 +71,9 @@ def add_to(app: typer.Typer) -> None:
             print(f"{found.right} of {len(found)} answers are the class that the data name ({share:.1f} %)")
 
 
-def model_at(path: Path, client: str | None = None, data_root: Path | None = None) -> Network:
+def model_at(
+    path: Path, client: str | None = None, data_root: Path | None = None, accept_changed_data: bool = False
+) -> Network:
     """The network of a file, of a run, or of a federation: a client's folder there, or a run on its server."""
     from torso.errors import RequestError
     from torso.federation.models import generic_of_run, is_home, is_served, models_of
@@ -84,7 +90,7 @@ def model_at(path: Path, client: str | None = None, data_root: Path | None = Non
             raise RequestError(f"{str(path)!r} holds no model: no run has ended here yet.")
         twin = calibrated_path(own[-1].path)
         path = twin if twin.is_file() else own[-1].path
-    return network_of(path, client, data_root)
+    return network_of(path, client, data_root, accept_changed_data=accept_changed_data)
 
 
 def described(card: Card) -> str:

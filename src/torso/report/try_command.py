@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torso.plugins import Plugins, load_plugins
-from torso.report.predict_command import Client, DataRoot, Model, model_at
+from torso.report.predict_command import ChangedData, Client, DataRoot, Model, model_at
 
 if TYPE_CHECKING:
     from torso.report.try_page import Asked
@@ -27,13 +27,14 @@ def add_to(app: typer.Typer) -> None:
         client: Client = None,
         port: Annotated[int, typer.Option(help="0: any free one.")] = 0,
         data_root: DataRoot = None,
+        accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
     ) -> None:
         """Ask a model about images on a local page: drop one, see its answer; ends with Ctrl-C."""
         load_plugins(plugin)
         from torso.report.try_page import serve
 
-        with serve(chosen(model, generic, client, data_root), port) as server:
+        with serve(chosen(model, generic, client, data_root, accept_changed_data), port) as server:
             print(f"drop images on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
             try:
                 server.serve_forever()
@@ -41,14 +42,16 @@ def add_to(app: typer.Typer) -> None:
                 raise typer.Exit from None
 
 
-def chosen(model: Path, generic: Path | None, client: str | None, data_root: Path | None) -> list[Asked]:
+def chosen(
+    model: Path, generic: Path | None, client: str | None, data_root: Path | None, accept_changed_data: bool = False
+) -> list[Asked]:
     """The models of the page: the generic one, where there is one beside, comes first."""
     from torso.report.try_page import Asked
     from torso.runs.predict import card_of
 
     if generic is None and client is not None and model.is_dir():
         generic = model
-    mine = model_at(model, client, data_root)
+    mine = model_at(model, client, data_root, accept_changed_data)
     title = "Generic" if card_of(mine).kind == "generic" else "Personal"
-    beside = [] if generic is None else [Asked("Generic", model_at(generic, None, data_root))]
+    beside = [] if generic is None else [Asked("Generic", model_at(generic, None, data_root, accept_changed_data))]
     return [*beside, Asked(title if title == "Personal" or not beside else "Second", mine)]

@@ -174,6 +174,10 @@ def file_name(client: int, names: Sequence[str]) -> str:
 
 def read_samples(path: Path) -> tuple[Any, Any]:
     """The samples and labels of somebody new; a Result checks whether they fit."""
+    if path.is_dir():
+        raise RequestError(
+            f"--new {str(path)!r} is a folder. torso personalize RUN --data {path} takes folders of images"
+        )
     arrays = read_npz(path, _NEW, parts=())
     what = "samples" if "samples" in arrays else "images"
     missing = [name for name in (what, "labels") if name not in arrays]

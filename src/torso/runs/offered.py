@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from torso.config import CsvConfig
-from torso.data.image_files import SUFFIXES
+from torso.data.image_files import SUFFIXES, list_images
 from torso.data.inputs import Array, Floats, Pixels, Tokens, is_missing
 from torso.data.sources.arrays import read_npz
 from torso.data.sources.base import reading
@@ -21,6 +21,7 @@ from torso.runs.pictures import Fitted, fitted, read_pictures, told
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
 LABEL = "label"
+SPLITS = frozenset({"train", "test", "val"})  # folders that name no classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ def _read(path: Path, card: Card, label: str) -> Offered:
     if path.suffix.lower() == ".npz":
         return _from_arrays(path, card)
     if isinstance(card.input, Pixels):
-        return _from_folder(path, card.input) if path.is_dir() else _from_image(path, card.input)
+        return _from_folder(path, card.input, card.names) if path.is_dir() else _from_image(path, card.input)
     if path.is_dir():
         raise RequestError(f"--data {str(path)!r} is a folder. Expected: {_wanted(card)}")
     if isinstance(card.input, Floats) and path.suffix.lower() in (".csv", ".tsv"):
@@ -83,29 +84,37 @@ def _from_image(path: Path, kind: Pixels) -> Offered:
     return _of_fitted([(path.name, read_pictures([path], kind)[0])], kind)
 
 
-def _from_folder(path: Path, kind: Pixels) -> Offered:
-    """All images below a folder. The folders directly below it name classes, where every image is in one."""
-    files = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
-    images = [p for p in files if p.suffix.lower() in SUFFIXES]
+def _from_folder(path: Path, kind: Pixels, known: Sequence[str]) -> Offered:
+    """All images below a folder; folders name their classes, where every image is in one."""
+    listing = list_images(path)
+    images = [file.path for file in listing.files]
     found = list(zip(images, read_pictures(images, kind), strict=True))
     good = [(p.relative_to(path), picture) for p, picture in found if not isinstance(picture, RequestError)]
     broken = [(p.relative_to(path), reason) for p, reason in found if isinstance(reason, RequestError)]
     if not good:
-        what = f"{len(broken)} unreadable images" if broken else f"{len(files)} files, none of them an image"
+        what = f"{len(broken)} unreadable images" if broken else f"{listing.others} files, none of them an image"
         why = f" ({broken[0][1]})" if broken else f". Expected: images ({', '.join(sorted(SUFFIXES))})"
         raise RequestError(f"--data {str(path)!r} holds {what}{why}")
     made = _of_fitted([(p.as_posix(), picture) for p, picture in good], kind)
     skipped = (
         [f"{_count(len(broken), 'image')} skipped: {_some([p for p, _ in broken])}. {broken[0][1]}"] if broken else []
     )
-    others = len(files) - len(images)
-    skipped += [f"{_count(others, 'file')} skipped: no image"] if others else []
-    labels = tuple(p.parts[0] for p, _ in good) if all(len(p.parts) > 1 for p, _ in good) else ()
-    return Offered(made.names, made.samples, labels, (*made.remarks, *skipped))
+    skipped += [f"{_count(listing.others, 'file')} skipped: no image"] if listing.others else []
+    labels, said = _folder_labels([p.parts[:-1] for p, _ in good], known)
+    return Offered(made.names, made.samples, labels, (*made.remarks, *skipped, *said))
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _folder_labels(folders: Sequence[tuple[str, ...]], known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The classes of images by the folders around them, and a remark. The outermost folder is the class; where none of
+    these is a class of the model and an innermost one is, the innermost: the outer ones are clients."""
+    if not all(folders):
+        return (), ()
+    outer, inner = (tuple(way[place] for way in folders) for place in (0, -1))
+    if set(outer) & {*known, *SPLITS} or not set(inner) & set(known):
+        return outer, ()
+    names = sorted(set(outer))
+    some = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    return inner, (f"the innermost folders are the classes; the folders around them are none of the model: {some}",)
 
 
 def _some(paths: Sequence[Path]) -> str:

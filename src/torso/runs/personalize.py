@@ -14,14 +14,13 @@ from torso.nets.card import Card
 from torso.results.export import PLAIN, Form, write_models
 from torso.results.result import Result
 from torso.runs.load import load
-from torso.runs.offered import LABEL, Offered, offered
+from torso.runs.offered import LABEL, SPLITS, Offered, offered
 from torso.runs.predict import card_of, logits_of, model_file, network_of
-from torso.runs.ways import Client, made, stratified, ways
+from torso.runs.ways import Client, made, split_by_class, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]
 HOWS: tuple[str, ...] = get_args(How)
 HELD_OUT = 0.2
-_SPLITS = {"train", "test", "val"}  # folders that name no classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +68,7 @@ def personalize(
     keep: bool = False,
     label: str = LABEL,
     data_root: str | Path | None = None,
+    accept_changed_data: bool = False,
 ) -> Personalized:
     """A personal model for a client that the run has never heard of, from its labelled samples.
 
@@ -79,14 +79,14 @@ def personalize(
     what does best on a part of the training samples.
 
     A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
-    before, that one is the result, unless `keep`."""
+    before, that one is the result, unless `keep`. `data_root` and `accept_changed_data` are as in `torso.load`."""
     _check(how, held_out, epochs)
-    result = _result_of(model, data_root)
+    result = _result_of(model, data_root, accept_changed_data)
     generic = network_of(model if result is None else result)
     card = card_of(generic)
     found = offered(data, card, label)
     client = _client_of(found, card.names, label)
-    train, test = (client.take(rows) for rows in stratified(client.labels, held_out, seed))
+    train, test = (client.take(rows) for rows in split_by_class(client.labels, held_out, seed))
     chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))
     personal, remarks = made(chosen, generic, result, train, epochs)
     before, after = (_accuracy(net, test) for net in (generic, personal))
@@ -132,12 +132,12 @@ def _check(how: str, held_out: float, epochs: int | None) -> None:
         raise RequestError(f"epochs = {epochs} is of how = tune, and how is {how}. Leave it out.")
 
 
-def _result_of(model: Any, data_root: str | Path | None) -> Result | None:
+def _result_of(model: Any, data_root: str | Path | None, accept_changed_data: bool) -> Result | None:
     """The run, where one is given."""
     if isinstance(model, Result):
         return model
     is_folder = isinstance(model, str | Path) and model_file(Path(model)).is_dir()
-    return load(model, data_root=data_root) if is_folder else None
+    return load(model, data_root=data_root, accept_changed_data=accept_changed_data) if is_folder else None
 
 
 def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
@@ -147,7 +147,7 @@ def _client_of(found: Offered, known: tuple[str, ...], label: str) -> Client:
             "the data do not say the class of each sample. Expected: a folder for each class with its images, an .npz "
             f"file with labels, or a .csv file with a column {label!r} (--label)"
         )
-    splits = sorted(set(found.labels) & _SPLITS - set(known))
+    splits = sorted(set(found.labels) & SPLITS - set(known))
     if splits:
         raise RequestError(f"the data have a folder {splits[0]!r} where classes should be. Give that folder itself.")
     empty = next((name for name, of in zip(found.names, found.labels, strict=True) if not of.strip()), None)
@@ -167,7 +167,7 @@ def _chosen(how: str, generic: Network, result: Result | None, train: Client, pl
         if reasons[how]:
             raise RequestError(f"--how {how}: {reasons[how]}. Accepted here: auto, {', '.join(allowed)}")
         return how, []
-    inner, judge = (train.take(rows) for rows in stratified(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
+    inner, judge = (train.take(rows) for rows in split_by_class(train.labels, plan.held_out or HELD_OUT, plan.seed + 1))
     if not len(judge) or len(allowed) == 1:
         return "hyper" if "hyper" in allowed else "class-means", []
     scores = {way: _accuracy(made(way, generic, result, inner, plan.epochs)[0], judge) for way in allowed}

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from torso.data.image_files import in_threads, open_image
+from torso.data.image_files import in_threads, open_image, reason_of, too_deep
 from torso.data.inputs import Pixels
-from torso.data.sources.base import reading
 from torso.errors import RequestError
 
 MOST_PIXELS = 64_000_000  # a small file may unpack to very many
@@ -38,9 +37,9 @@ def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestE
 
     def read(path: Path) -> Fitted | RequestError:
         try:
-            with reading(path, _EXPECTED):
-                raw = path.read_bytes()
-            return decoded(str(path), raw, kind)
+            return decoded(str(path), path.read_bytes(), kind)
+        except OSError as error:
+            return RequestError(f"{path} cannot be read: {error.strerror or error}. Expected: {_EXPECTED}")
         except RequestError as error:
             return error
 
@@ -50,12 +49,17 @@ def read_pictures(paths: Sequence[Path], kind: Pixels) -> list[Fitted | RequestE
 
 def decoded(where: str, raw: bytes, kind: Pixels) -> Fitted:
     """The image in the bytes of a file. Its number of pixels is checked before they are unpacked."""
-    with reading(where, _EXPECTED), open_image(raw) as image:
-        if image.width * image.height > MOST_PIXELS:
-            raise RequestError(
-                f"{where} has {image.width}×{image.height} pixels. Expected: at most {MOST_PIXELS // 10**6} million"
-            )
-        return fitted(where, image, kind)
+    try:
+        with open_image(raw) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise RequestError(
+                    f"{where} has {image.width}×{image.height} pixels. Expected: at most {MOST_PIXELS // 10**6} million"
+                )
+            return fitted(where, image, kind)
+    except RequestError:
+        raise
+    except Exception as error:  # a damaged file makes Pillow raise a dozen unrelated exceptions
+        raise RequestError(f"{where} cannot be read ({reason_of(error)}). Expected: {_EXPECTED}") from None
 
 
 def fitted(where: str, image: Any, kind: Pixels) -> Fitted:
@@ -65,10 +69,8 @@ def fitted(where: str, image: Any, kind: Pixels) -> Fitted:
     mode = _MODES[_channels(kind)]
     image = image if isinstance(image, Image.Image) else _from_array(where, image)
     if image.mode[0] in "IF":
-        raise RequestError(
-            f"{where} has more than 8 bits per pixel (mode {image.mode}). Expected: 8-bit grey or colour"
-        )
-    turned = image.getexif().get(0x0112, 1) != 1
+        raise RequestError(f"{where} has {too_deep(image.mode)}. Expected: 8-bit grey or colour")
+    turned = image.getexif().get(0x0112, 1) not in (0, 1)
     upright = ImageOps.exif_transpose(image) if turned else image
     found = upright.convert(mode)
     wanted = (kind.width, kind.height)

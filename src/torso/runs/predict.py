@@ -24,6 +24,7 @@ from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
 
+_MODEL = "an exported .safetensors file, or the folder of a finished run"
 _AT_ONCE = 256  # samples in a batch
 
 
@@ -103,16 +104,23 @@ def predict(
 
 
 def network_of(
-    model: Network | Result | str | Path, client: int | str | None = None, data_root: str | Path | None = None
+    model: Network | Result | str | Path,
+    client: int | str | None = None,
+    data_root: str | Path | None = None,
+    *,
+    accept_changed_data: bool = False,
 ) -> Network:
-    """The network that is meant: by itself, in a file, or of a client of a run."""
+    """The network that is meant: by itself, in a file, or of a client of a run (`data_root` and `accept_changed_data`
+    as in `torso.load`)."""
     if isinstance(model, str | Path):
         path = model_file(Path(model))
+        if not path.exists():
+            raise RequestError(f"{str(path)!r} does not exist. Expected: {_MODEL}")
         if not path.is_dir():
             if client is not None:
                 raise RequestError(f"{str(path)!r} holds one model: leave out client = {client!r}.")
             return load_model(path)
-        model = load(path, data_root=data_root)
+        model = load(path, data_root=data_root, accept_changed_data=accept_changed_data)
     if isinstance(model, Result):
         return _of_run(model, _number(client, model.names))
     if client is not None:
@@ -157,10 +165,18 @@ def answers(net: Network, data: Offered) -> Predictions:
     """What a network says of samples that fit it."""
     card = card_of(net)
     probabilities = torch.softmax(logits_of(net, data.samples), dim=1).numpy()
-    known = data.labels and set(data.labels) <= set(card.names)
-    return Predictions(
-        data.names, card.names, probabilities, data.labels if known else (), (*data.remarks, *_caution(card, len(data)))
-    )
+    strange = sorted(set(data.labels) - set(card.names))
+    said = (*data.remarks, *_told_of_labels(data.labels, strange), *_caution(card, len(data)))
+    return Predictions(data.names, card.names, probabilities, () if strange else data.labels, said)
+
+
+def _told_of_labels(labels: tuple[str, ...], strange: list[str]) -> tuple[str, ...]:
+    """A word where answers are not counted because the data name other classes too; folders may be no classes at all,
+    and then there is nothing to say."""
+    if not strange or set(labels) == set(strange):
+        return ()
+    some = ", ".join(strange[:5]) + (" …" if len(strange) > 5 else "")
+    return (f"right answers are not counted: the data name classes that the model has not ({some})",)
 
 
 def logits_of(net: Network, samples: Array) -> Tensor:

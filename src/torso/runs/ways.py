@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data.images import Ints
 from torso.data.inputs import Array
+from torso.data.parted import stratified
 from torso.nets import Network
 from torso.nets.calibrate import calibrated, goes_by_batch
 from torso.nets.class_means import HEAD, with_class_means
@@ -47,16 +48,9 @@ class Client:
         return len(self.labels)
 
 
-def stratified(labels: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
-    """Rows to learn from and rows held out, both sorted: of every class a share, at least one of two or more samples,
-    and never all of them."""
-    key = numpy_generator(seed, "personalize", "held out").random(len(labels))
-    order = np.lexsort((key, labels))
-    sizes = np.bincount(labels)
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its class
-    wanted = np.clip(np.rint(share * sizes), np.minimum(sizes - 1, 1), sizes - 1) if share else np.zeros(len(sizes))
-    out = place < wanted[labels[order]]
-    return np.sort(order[~out]), np.sort(order[out])
+def split_by_class(labels: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
+    """Rows to learn from and rows held out: of every class a share."""
+    return stratified(labels, share, numpy_generator(seed, "personalize", "held out").random(len(labels)))
 
 
 def ways(net: Network, result: Result | None, new: bool) -> dict[str, str]:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 _SPLITS = ("train", "test")
 _KEYS = "an .npz file with train_images, train_labels, test_images and test_labels"
-_NPZ = f"{_KEYS} (and train_writers, test_writers where known); train_samples, test_samples where they are no images"
+_NPZ = (
+    f"{_KEYS} (and train_writers, test_writers where known; without test_… arrays a part is held out); train_samples, "
+    "test_samples where they are no images"
+)
 _FEMNIST = f"{_KEYS}, train_writers and test_writers, or a folder with one such femnist*.npz{hint('femnist')}"
 
 

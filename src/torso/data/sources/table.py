@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torso.data.image_files import SUFFIXES
 from torso.data.images import Dataset, Ints, Samples
 from torso.data.inputs import Array, Floats, is_missing
+from torso.data.parted import stratified
 from torso.data.sources.base import reading, root_of, sources
 from torso.errors import RequestError, did_you_mean
 from torso.randomness import numpy_generator
@@ -40,7 +42,8 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
     clients = in_order({value for table in tables for value in table.column(how.client)}) if how.client else []
     if len(tables) == 1:
         group = tables[0].numbered(*((how.client, clients, "client") if clients else (how.label, classes, "class")))
-        tables = [tables[0].take(rows) for rows in _parted(group, how.test_share)]
+        key = numpy_generator(0, "csv", "test").random(len(group))  # the same for every seed
+        tables = [tables[0].take(rows) for rows in stratified(group, how.test_share, key)]
     columns = [_column(tables[0], name, name in how.categorical) for name in names]
     train, test = (
         Samples(
@@ -192,6 +195,11 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
     if len(numbers) == len(there) and not categorical:
         return Numbers(name, math.fsum(numbers) / len(numbers))
     values = tuple(sorted(set(_plain(cells))))
+    if all(Path(cell).suffix.lower() in SUFFIXES for cell in there):
+        raise RequestError(
+            f"{train.path}: column {name!r} names image files, such as {there[0]!r}, and a table is read without them. "
+            "Expected: the images in folders (CLIENT/CLASS/*.jpg); or its name in data.csv.drop"
+        )
     if len(values) > _MOST:
         raise RequestError(
             f"{train.path}: column {name!r} has {len(values)} different values, such as {there[0]!r}. "
@@ -207,6 +215,12 @@ def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
     named += [("drop", name) for name in how.drop] + [("categorical", name) for name in how.categorical]
     for key, name in named:
         if name not in train.names:
+            other = next((mark for mark in ";\t|" if len(train.names) == 1 and mark in train.names[0]), "")
+            if other:
+                raise RequestError(
+                    f"{train.path} has {other!r} between its fields, and data.csv.delimiter = {how.delimiter!r}. "
+                    f'Expected: --set "data.csv.delimiter={other!r}"'
+                )
             hint = did_you_mean(name, train.names)
             raise RequestError(
                 f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}"
@@ -238,19 +252,6 @@ def in_order(values: Iterable[str]) -> list[str]:
     every = list(values)
     by_number = {value: found for value in every if (found := number(value)) is not None}
     return sorted(every, key=lambda value: (by_number[value], value)) if len(by_number) == len(every) else sorted(every)
-
-
-def _parted(group: Ints, share: float) -> tuple[Ints, Ints]:
-    """Rows to train on and rows held out, both sorted: a share of every group, the same for every seed.
-
-    A group of two or more has at least one row in each."""
-    key = numpy_generator(0, "csv", "test").random(len(group))
-    order = np.lexsort((key, group))
-    sizes = np.bincount(group)
-    place = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its group
-    held = np.clip(np.rint(share * sizes), np.minimum(sizes - 1, 1), np.maximum(sizes - 1, 0))
-    out = place < held[group[order]]
-    return np.sort(order[~out]), np.sort(order[out])
 
 
 def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
