@@ -98,7 +98,9 @@ def test_what_is_left_out_as_fine_tuned_otherwise_is_there_with_a_rate_of_the_gr
 def test_the_caveats_say_whose_own_model_is_not_tuned_and_at_which_rate_newcomers_train() -> None:
     board = load()
     plan = BoardPlan(board)
-    own, new = (next(text for text in board.caveats if said in text) for said in ("own model (personal", "new clients"))
+    own, new = (
+        next(text for text in board.caveats if said in text) for said in ("own model (columns personal", "new clients")
+    )
     words = set(re.split(r"[ ,.:]+", own))
     for entry in presets(board):
         tuned = "personalize.lr" in plan.points("cifar10-s2", entry)[0]
