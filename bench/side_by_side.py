@@ -1,13 +1,13 @@
 """The same rounds in Torso, pfl-research and Flower's simulation on this machine's CPU: `python bench/side_by_side.py`.
 
-FedAvg: 100 clients with 50 images of 32×32×3 each, 10 clients a round, batches of 10, one local epoch, SGD at 0.1; a CNN
-of two 3×3 convolutions (32 and 64 channels), a pool, a hidden layer of 128, as in pfl-research's own CIFAR-10 benchmark
+FedAvg: 100 clients with 50 images of 32×32×3 each, 10 clients a round, batches of 10, one local epoch, SGD at 0.1; a
+CNN of two 3×3 convolutions (32 and 64 channels), a pool, a hidden layer of 128, as in pfl-research's own CIFAR-10 benchmark
 without its dropout. All three get the same module and the same images. A round is timed from one to the next inside a
 process, after two rounds of warm-up; nothing is evaluated. Each framework uses both cores in the way that it offers:
 Torso its threads, Flower two client processes (Ray), pfl-research torch's threads.
 
 pfl-research is not a dependency of Torso. Install it elsewhere and say where:
-    pip install --no-deps --target OTHERS pfl==0.6.0 "dp-accounting<0.6" prv-accountant multiprocess dill attrs absl-py dm-tree
+    pip install --no-deps --target OTHERS pfl==0.6.0 "dp-accounting<0.6" prv-accountant multiprocess dill
     python bench/side_by_side.py --others OTHERS
 """
 
@@ -77,10 +77,10 @@ def with_pfl(rounds: int) -> list[float]:
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.sampling import get_user_sampler
     from pfl.hyperparam.base import NNTrainHyperParams
+    from pfl.internal.ops import pytorch_ops
     from pfl.internal.ops.framework_types import MLFramework
     from pfl.internal.ops.selector import set_framework_module
     from pfl.model.pytorch import PyTorchModel
-    from pfl.internal.ops import pytorch_ops
 
     class Learner(torch.nn.Module):
         def __init__(self) -> None:
@@ -179,7 +179,9 @@ def child(name: str, rounds: int, others: str) -> dict[str, Any]:
     words = [sys.executable, __file__, "--child", name, "--rounds", str(rounds)]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), others if name == "pfl" else ""]))
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(words, env={**os.environ, **quiet, "PYTHONPATH": path}, capture_output=True, text=True)
+    done = subprocess.run(
+        words, env={**os.environ, **quiet, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
