@@ -2,9 +2,9 @@
 
 FedAvg: 100 clients with 50 images of 32×32×3 each, 10 clients a round, batches of 10, one local epoch, SGD at 0.1; a
 CNN of two 3×3 convolutions (32 and 64 channels), a pool, a hidden layer of 128, as in pfl-research's own benchmark on
-CIFAR-10 without its dropout. All three get the same module and the same images. A round is timed from one to the next inside a
-process, after two rounds of warm-up; nothing is evaluated. Each framework uses both cores in the way that it offers:
-Torso its threads, Flower two client processes (Ray), pfl-research torch's threads.
+CIFAR-10 without its dropout. All three get the same module and the same images. A round is timed from one to the next
+inside a process, after two rounds of warm-up; nothing is evaluated. Each framework uses both cores in the way that it
+offers: Torso its threads, Flower two client processes (Ray), pfl-research torch's threads.
 
 pfl-research is not a dependency of Torso. Install it elsewhere and say where:
     pip install --no-deps --target OTHERS pfl==0.6.0 "dp-accounting<0.6" prv-accountant multiprocess dill
