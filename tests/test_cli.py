@@ -337,7 +337,7 @@ def test_image_files_of_two_sizes(tiny: Torso) -> None:
             folder.mkdir(parents=True)
             Image.new("L", (side, side)).save(folder / "0.png")
     said = tiny("run", "--out", "here", sets=("data.source=folder", "data.root=images"))
-    assert_refused(said, "images/train/b/0.png is 9×9 but images/train/a/0.png is 8×8")
+    assert_refused(said, "images/test/b/0.png is 9×9 but images/test/a/0.png is 8×8")
     assert not Path("here").exists()
 
 
