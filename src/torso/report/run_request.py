@@ -31,6 +31,11 @@ def _method(name: str, sets: Sequence[str]) -> str:
     from torso.methods import methods
 
     if name not in methods and Path(name).is_dir():
+        if not (Path(name) / "config.toml").exists():
+            raise RequestError(
+                f"{name!r} is a folder and holds no run (no config.toml). If it holds data, this writes a config for "
+                f"them: torso data look {name} --out look"
+            )
         raise RequestError(
             f"{name!r} is a folder. Run its config again: torso run {Path(name) / 'config.toml'}. Continue its run: "
             f"torso run --out {name} --resume"
