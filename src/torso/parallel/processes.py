@@ -173,10 +173,17 @@ def _unspeakable(error: Exception) -> RequestError:
     )
 
 
+def _pass_over(number: int, frame: object) -> None:
+    """SIGTERM does nothing. Were it ignored or blocked, the processes that a source starts here would inherit that,
+    and a pool of theirs, which ends with SIGTERM, would never end."""
+
+
 def serve(pipe: Connection, stopping: Any, count: int) -> None:
     """What such a process, one of so many, does until it is dismissed or whoever asks it has gone."""
-    for number in _HEARD_BY_US:
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and SIGTERM are heard where the runs are dealt
+    signal.signal(signal.SIGTERM, _pass_over)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # as we began; see `_pass_over`
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # a source may use processes, too
     Batched.company = count
     made = partial(data_of, shelf=Shelf())
