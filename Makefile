@@ -24,9 +24,8 @@ $(ZOO): $(READY)
 demo: $(READY)
 	@$(BIN)/torso compare fedavg fedper fedbabu examples/demo.toml
 
-# three workers: the groups of tests that wait (a federation, a cluster, a browser) leave half of two cores idle
 test: $(ZOO)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # what catches most mistakes, within a minute: numbers by hand, every method once, config, commands, run folders, rooms
 QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/test_randomness.py tests/test_precision.py \

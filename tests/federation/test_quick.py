@@ -13,6 +13,8 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 from flwr.app import Message
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run, RunNotRunningException
@@ -20,6 +22,7 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from torso.federation.flower import quick
+from torso.federation.flower.client import Patient
 from torso.federation.flower.payload import KIND, pack
 
 PATIENCE = 120.0
@@ -123,3 +126,22 @@ def test_a_message_of_a_run_that_ends_is_given_up(ends: str, monkeypatch: pytest
         assert not answers
         assert len(store) == 0
         assert task.status.status == "finished"
+
+
+@pytest.mark.parametrize("late", [0, 3, None])
+def test_a_message_that_is_stored_a_moment_after_its_task_is_waited_for(late: int | None) -> None:
+    """`None`: it never comes, and Flower says so."""
+    asked: list[str] = []
+
+    class Api:
+        other = "as before"
+
+        def PullMessages(self, request: str) -> PullAppMessagesResponse:
+            asked.append(request)
+            there = late is not None and len(asked) > late
+            return PullAppMessagesResponse(messages_list=[ProtoMessage()] if there else [])
+
+    found = Patient(Api(), seconds=0.2 if late is None else PATIENCE).PullMessages("the request")
+    assert len(found.messages_list) == (late is not None)
+    assert asked == ["the request"] * (len(asked) if late is None else late + 1)
+    assert Patient(Api()).other == "as before"

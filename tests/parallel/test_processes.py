@@ -343,7 +343,7 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(torso: Torso, tmp_path: P
     """Sent to the whole group, as a terminal does, once both have begun."""
     Path("data").mkdir()
     tiny_cifar10(Path("data"))
-    sets = [word for key in (*QUICK, "train.rounds=100000") for word in ("--set", key)]
+    sets = [word for key in (*QUICK, "train.rounds=100000", "train.lr=1e-5") for word in ("--set", key)]
     words = [word for word in TABLE if word != "--quiet"]
     command = [sys.executable, "-m", "torso", *words, "out", *PART, "--processes", "2", *sets]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:

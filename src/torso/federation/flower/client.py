@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from flwr.app import Error, Message
@@ -24,7 +24,7 @@ from torso.federation.flower.calls import TaskToken, runtime
 from torso.federation.flower.gate import Standing
 from torso.federation.flower.hello import Greeter, NoAnswer
 from torso.federation.flower.payload import NotOurs, pack, unpack
-from torso.federation.flower.quick import HEARTBEAT, nap, quicken
+from torso.federation.flower.quick import HEARTBEAT, SHORTEST, nap, quicken
 from torso.federation.flower.tasks import beating, claim, finish
 from torso.federation.folder import ClientPlace, write_private
 from torso.federation.keys import check_name, own_key
@@ -36,6 +36,7 @@ _START = 120.0  # seconds that the SuperNode may take to start and connect
 _GONE = 2.0 * HEARTBEAT + 5  # seconds after which the server has noticed that a process with this key is gone
 _LOOK = 5.0  # seconds between two looks whether the server is there, while nothing comes
 _ATTEMPTS = 3  # to start the SuperNode: somebody else may take the port that was free
+_MOMENT = 3.0  # seconds in which the SuperNode stores the message of a task that it has offered
 _AGAIN = 2.0  # seconds between two attempts to connect
 
 
@@ -99,7 +100,7 @@ class FlowerClientLink:
         """One message. Whatever happens to it, the SuperNode gets an answer: it waits for one for ever."""
         with beating(self._client):
             try:
-                message, context, _, _ = pull_task_input(self._client)
+                message, context, _, _ = pull_task_input(Patient(self._client))  # type: ignore[arg-type]
             except Exception as error:
                 finish(self._client, "the message could not be read")
                 raise _Broken from error
@@ -242,6 +243,25 @@ class FlowerClientLink:
             children.stop(self._child)
             self._client.close()
         self._child = None
+
+
+class Patient:
+    """A SuperNode's API for a task that was just claimed. The SuperNode offers a task a moment before it stores the
+    message: one that is not there yet is asked for again."""
+
+    def __init__(self, client: Any, seconds: float = _MOMENT) -> None:
+        self._client, self._seconds = client, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def PullMessages(self, request: Any) -> Any:  # Flower's name
+        until = time.monotonic() + self._seconds
+        while True:
+            found = self._client.PullMessages(request)
+            if found.messages_list or time.monotonic() > until:
+                return found
+            time.sleep(SHORTEST)
 
 
 class _Broken(Exception):
