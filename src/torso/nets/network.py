@@ -187,9 +187,7 @@ class Network(nn.Module):
         [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded.
 
         For networks that came out of a run, which know how they were trained."""
-        if self.card is None:
-            raise RequestError("this network has no card, so nobody knows its mean and std. Take one from a Result.")
-        return self.card.prepare(samples, next(self.parameters()).device)
+        return card_of(self).prepare(samples, next(self.parameters()).device)
 
     @property
     def made_head(self) -> str:
@@ -380,3 +378,12 @@ def hollow(net: Network) -> tuple[Network, Tensors]:
             if not buffer.is_meta:  # outside the state_dict
                 module._buffers[name] = buffer.cpu()
     return bare, {name: torch.zeros(1, *t.shape, dtype=t.dtype) for name, t in bare.state_dict().items()}
+
+
+def card_of(net: Network) -> Card:
+    if net.card is None:
+        raise RequestError(
+            f"{type(net).__name__} has no card that says how it was trained and what it takes. Take a network from a "
+            "Result (result.network()) or from a model file."
+        )
+    return net.card

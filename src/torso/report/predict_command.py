@@ -50,8 +50,9 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Ask a trained model about new samples: names of classes and probabilities."""
         load_plugins(plugin)
+        from torso.nets.network import card_of
         from torso.runs.offered import offered
-        from torso.runs.predict import answers, card_of
+        from torso.runs.predict import answers
 
         net = model_at(model, client, data_root, accept_changed_data)
         card = card_of(net)

@@ -46,8 +46,8 @@ def chosen(
     model: Path, generic: Path | None, client: str | None, data_root: Path | None, accept_changed_data: bool = False
 ) -> list[Asked]:
     """The models of the page: the generic one, where there is one beside, comes first."""
+    from torso.nets.network import card_of
     from torso.report.try_page import Asked
-    from torso.runs.predict import card_of
 
     if generic is None and client is not None and model.is_dir():
         generic = model

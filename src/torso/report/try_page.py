@@ -18,12 +18,13 @@ from PIL import Image
 from torso.data.inputs import Pixels
 from torso.errors import RequestError
 from torso.nets import Network
+from torso.nets.network import card_of
 from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
 from torso.report.predict_command import described
 from torso.runs.offered import Offered
 from torso.runs.pictures import decoded, told
-from torso.runs.predict import answers, card_of
+from torso.runs.predict import answers
 
 MOST_BYTES = 20 * 2**20  # of an uploaded file
 _SHOWN = 5  # classes

@@ -9,8 +9,9 @@ from torso.nets import Network
 from torso.nets.bodies import bodies
 from torso.nets.card import Card
 from torso.nets.heads import heads
+from torso.nets.network import card_of
 from torso.results.model_file import FORMATS
-from torso.results.portable import OUTPUT, Preprocessing, about, card_of
+from torso.results.portable import OUTPUT, Preprocessing, about
 
 _USES = {
     "onnx": """## Without Torso: ONNX

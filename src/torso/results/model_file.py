@@ -22,10 +22,11 @@ from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
 from torso.nets.given import forget_model, register_model
+from torso.nets.network import card_of
 from torso.reading import parse_json
 from torso.results import onnx_file, program_file
 from torso.results.checkpoint import check_fits, replace_file, writing
-from torso.results.portable import Preprocessing, card_of
+from torso.results.portable import Preprocessing
 
 _SIDE = 4096  # pixels: a small network may look at large images
 _FORM = "2"  # of the metadata for samples that are no images; those of images have no form, as all had before it

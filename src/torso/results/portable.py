@@ -24,6 +24,7 @@ from torso.errors import RequestError
 from torso.fast import plain_path
 from torso.nets import Network
 from torso.nets.card import Card
+from torso.nets.network import card_of
 
 Preprocessing = Literal["inside", "beside"]
 PREPROCESSINGS: tuple[Preprocessing, ...] = ("inside", "beside")
@@ -59,14 +60,6 @@ class Portable(nn.Module):
             samples = (samples - self.mean) / self.std
         logits: Tensor = self.net(samples)
         return logits
-
-
-def card_of(net: Network) -> Card:
-    if net.card is None:
-        raise RequestError(
-            f"{type(net).__name__} has no card that says how it was trained. Save what result.network() gives."
-        )
-    return net.card
 
 
 def example(input: Known, samples: int, preprocessing: Preprocessing) -> Tensor:

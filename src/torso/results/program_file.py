@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from torso.nets import Network
+from torso.nets.network import card_of
 from torso.results.checkpoint import replace_file
-from torso.results.portable import Preprocessing, about, card_of, check_answers, quiet, traced
+from torso.results.portable import Preprocessing, about, check_answers, quiet, traced
 
 SUFFIX = ".pt2"
 

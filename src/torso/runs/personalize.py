@@ -11,11 +11,12 @@ import numpy as np
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.card import Card
+from torso.nets.network import card_of
 from torso.results.export import PLAIN, Form, write_models
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, SPLITS, Offered, offered
-from torso.runs.predict import card_of, logits_of, model_file, network_of
+from torso.runs.predict import logits_of, model_file, network_of
 from torso.runs.ways import Client, made, split_by_class, ways
 
 How = Literal["auto", "hyper", "class-means", "calibrate", "tune"]

@@ -17,6 +17,7 @@ from torso.data.inputs import Array
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.card import Card
+from torso.nets.network import card_of
 from torso.results.calibration import calibrate_client
 from torso.results.checkpoint import replace_file
 from torso.results.model_file import SUFFIX, load_model
@@ -153,12 +154,6 @@ def _number(client: int | str | None, names: tuple[str, ...]) -> int | str | Non
     if isinstance(client, str) and client not in names and client.isascii() and client.isdecimal():
         return int(client)
     return client
-
-
-def card_of(net: Network) -> Card:
-    if net.card is None:
-        raise RequestError("this network has no card, so nobody knows what it takes. Take one from a Result or a file.")
-    return net.card
 
 
 def answers(net: Network, data: Offered) -> Predictions:

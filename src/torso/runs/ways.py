@@ -17,9 +17,10 @@ from torso.nets.calibrate import calibrated, goes_by_batch
 from torso.nets.class_means import HEAD, with_class_means
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import track
+from torso.nets.network import card_of
 from torso.randomness import numpy_generator
 from torso.results.result import Result
-from torso.runs.predict import card_of, in_batches
+from torso.runs.predict import in_batches
 
 
 @dataclass(frozen=True, eq=False)
