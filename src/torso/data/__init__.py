@@ -8,6 +8,7 @@ from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.partitions import partitions
 from torso.data.roster import Roster
 from torso.data.sources import load, sources
+from torso.data.wants import Wants
 
 __all__ = [
     "Dataset",
@@ -21,6 +22,7 @@ __all__ = [
     "Shelf",
     "Split",
     "Tokens",
+    "Wants",
     "augmentations",
     "build",
     "dirichlet",

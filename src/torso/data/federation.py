@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import augmentations
+from torso.data.fit import fitted
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.inputs import Array, Input, Pixels
 from torso.data.keys import noting, unread
@@ -24,6 +25,7 @@ from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
 from torso.data.sources import is_seedless, load
+from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
 
@@ -151,14 +153,15 @@ class Shelf:
         self._read: dict[object, tuple[Dataset, frozenset[str]]] = {}
         self._there: dict[object, Tensor] = {}
 
-    def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None) -> Dataset:
-        """With its long tail cut, whoever it is dealt to; `read` is given the keys that it comes from."""
-        wanted = options.model_dump_json(include=_READ)
-        key = wanted, seed if seeded(options) else None
+    def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None, wants: Wants = ANYTHING) -> Dataset:
+        """With its long tail cut, and as a body wants it, whoever it is dealt to; `read` is given the keys that it
+        comes from."""
+        key = options.model_dump_json(include=_READ), seed if seeded(options) else None, wants
         if key not in self._read:
             keys: set[str] = set()
             noted = noting(options, keys)
-            self._read[key] = tailed(load(noted, seed), noted, seed), frozenset(keys)
+            found = fitted(tailed(load(noted, seed), noted, seed), noted, wants)
+            self._read[key] = found, frozenset(keys)
         found, came_from = self._read[key]
         if read is not None:
             read |= came_from
@@ -172,15 +175,17 @@ class Shelf:
         return self._there[key]
 
 
-def build(options: DataConfig, seed: int, device: torch.device, shelf: Shelf | None = None) -> Federation:
-    """Load, cut the long tail, deal to clients, and put it all on the device once."""
+def build(
+    options: DataConfig, seed: int, device: torch.device, shelf: Shelf | None = None, wants: Wants = ANYTHING
+) -> Federation:
+    """Load, cut the long tail, deal to clients, and put it all on the device once; `wants`: what the body expects."""
     if options.validation and options.test_shards:
         raise RequestError(
             f"data.validation = {options.validation} measures on training samples that were held out, and "
             f"data.test_shards = {options.test_shards} deals test data. Set one of them to 0"
         )
     shelf, given, read = shelf or Shelf(), options, set[str]()
-    dataset = shelf.dataset(given, seed, read)
+    dataset = shelf.dataset(given, seed, read, wants)
     options = noting(given, read)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)

@@ -1,6 +1,6 @@
 """Networks: a body that is shared and a head that is personal (spec 11 and 12)."""
 
-from torso.nets.bodies import bodies
+from torso.nets.bodies import bodies, wants_of
 from torso.nets.build import build
 from torso.nets.heads import Head, LinearHead, head_inits, heads
 from torso.nets.network import (
@@ -39,4 +39,5 @@ __all__ = [
     "skeleton",
     "smallest_map",
     "split",
+    "wants_of",
 ]

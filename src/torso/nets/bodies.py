@@ -8,9 +8,10 @@ from itertools import pairwise
 from math import prod
 from typing import Literal, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from torso.data.inputs import Floats, Input, Pixels, Tokens
+from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, he_normal
 from torso.nets.network import Body, FlatBody
@@ -20,7 +21,21 @@ from torso.registry import Registry
 BodyMaker = Callable[..., Body]
 """A function of (channels, height, width), for images; or of an Input, under `takes`."""
 Maker = TypeVar("Maker", bound=BodyMaker)
-bodies: Registry[BodyMaker] = Registry("model.body")
+
+
+class Bodies(Registry[BodyMaker]):
+    """Bodies by name; `torchvision/resnet18` is made by what `families` holds under `torchvision`."""
+
+    def look_up(self, name: str, key: str) -> BodyMaker:
+        family, slash, _ = name.partition("/")
+        if slash and name not in self and family in families:
+            return families[family](name)
+        return super().look_up(name, key)
+
+
+bodies = Bodies("model.body")
+families: dict[str, Callable[[str], BodyMaker]] = {}
+"""Makers of bodies from other libraries, by the word before the slash: they are asked with the whole name."""
 GIVEN = "given:"  # so begin the names of modules that a program hands over: known as long as it does (given.py)
 
 
@@ -42,6 +57,23 @@ def kinds_of(make: BodyMaker) -> tuple[type[Input], ...]:
 def is_of_input(make: BodyMaker) -> bool:
     """Whether it is a function of an Input; otherwise of (channels, height, width)."""
     return hasattr(make, "takes")
+
+
+def wants_of(name: str, weights: str = "") -> Wants:
+    """What a body expects of samples under `model.weights`: what its maker's `wants(weights)` says, if it has one."""
+    if name.startswith(GIVEN) and name not in bodies:
+        return ANYTHING  # refused where the network is built
+    ask = getattr(bodies[name], "wants", None)
+    found: Wants = ANYTHING if ask is None else ask(weights)
+    return found
+
+
+def named_weights(name: str, word: str) -> dict[str, Tensor] | None:
+    """A body's tensors, by their names in the body, under a word that its maker's `weights(word)` knows, such as
+    `imagenet`; None: it knows no such word."""
+    give = getattr(bodies[name], "weights", None)
+    found: dict[str, Tensor] | None = None if give is None else give(word)
+    return found
 
 
 def body(name: str, least: int = 1) -> Callable[[BodyMaker], BodyMaker]:

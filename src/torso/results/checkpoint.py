@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from torso.errors import CannotWrite, RequestError
 from torso.nets import Tensors
+from torso.nets.bodies import named_weights
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.reading import parse_json
@@ -261,19 +262,12 @@ def _checked(path: Path, sha256: str) -> Tensors:
     return load_file(path)
 
 
-def load_body(path: Path, model: Tensors, body: str) -> Tensors:
-    """The tensors of a body trained elsewhere, from a run folder or a safetensors file; every one must fit `body`."""
-    where, instead = f"model.weights = {str(path)!r}", f"Give weights of model.body = {body!r}, or change model.body."
-    try:
-        if path.is_dir():
-            newest = _newest_first(path / "checkpoints")
-            if not newest:
-                raise RequestError(f"{where} holds no checkpoint. Give the folder of a finished run.")
-            held = {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
-        else:
-            held = load_file(path)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise RequestError(f"{where} cannot be read: {error}") from None
+def load_body(weights: str, model: Tensors, body: str) -> Tensors:
+    """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a safetensors file. Every
+    one must fit `body`."""
+    where, instead = f"model.weights = {weights!r}", f"Give weights of model.body = {body!r}, or change model.body."
+    named = named_weights(body, weights)
+    held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}
     found = {name: tensor for name, tensor in held.items() if name.startswith("body.")}
     for name, tensor in found.items():
         check_fits(name, tensor, model, where, instead)
@@ -285,6 +279,19 @@ def load_body(path: Path, model: Tensors, body: str) -> Tensors:
     if missing:
         raise RequestError(f"{where} lacks {', '.join(missing[:5])}, which this network's body has. {instead}")
     return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}
+
+
+def _body_at(path: Path, where: str) -> Tensors:
+    """The tensors of a run folder's newest model, or of a file."""
+    try:
+        if not path.is_dir():
+            return load_file(path)
+        newest = _newest_first(path / "checkpoints")
+        if not newest:
+            raise RequestError(f"{where} holds no checkpoint. Give the folder of a finished run.")
+        return {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise RequestError(f"{where} cannot be read: {error}") from None
 
 
 def _flatten(server: ServerState) -> Tensors:

@@ -79,7 +79,8 @@ class Simulation(Job):
 
 def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:
     """The clients of a run, on its device; `shelf` keeps what was read for the next."""
-    return data.build(config.data, config.run.seed, device_of(config.run), shelf)
+    wants = nets.wants_of(config.model.body, config.model.weights)
+    return data.build(config.data, config.run.seed, device_of(config.run), shelf, wants)
 
 
 def simulate(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Simulation:
@@ -123,7 +124,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
     if begins and config.model.weights:
-        model |= load_body(Path(config.model.weights), model, config.model.body)
+        model |= load_body(config.model.weights, model, config.model.body)
     if begins:
         model = _started(plan[0].method.start, model)
     return Job(config, roster, net, plan, model)

@@ -1,0 +1,16 @@
+"""Data as a body wants them, made once, when they are read: whatever was changed is said in the data's remarks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torso.data.images import Dataset
+from torso.data.wants import Wants
+
+if TYPE_CHECKING:
+    from torso.config import DataConfig
+
+
+def fitted(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
+    """The data set as a body wants it."""
+    return dataset

@@ -1,0 +1,50 @@
+"""What a body that was trained elsewhere expects of the samples that it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """Turns texts into token ids. It is frozen and hashable: the same text gives the same ids, always."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids are 0 to vocabulary − 1."""
+        ...
+
+    @property
+    def pad(self) -> int:
+        """The id of padding, which no token has."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """The most tokens of a text that the body takes, special ones included."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """A checksum of whatever decides which ids come out."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, special ones included, neither cut nor padded."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wants:
+    """Sizes, constants and the tokenizer of a body's weights. Zero, empty or None: whatever the data are will do."""
+
+    by: str = ""  # whose wishes they are, for messages: "model.body = 'torchvision/resnet18'"
+    size: int = 0  # height and width in pixels
+    channels: int = 0
+    mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale
+    std: tuple[float, ...] = ()
+    tokenizer: Tokenizer | None = None
+
+
+ANYTHING = Wants()
