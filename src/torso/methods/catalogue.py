@@ -207,7 +207,6 @@ fedncm_ft = ft.but(start=ClassMeans(rounds=1.0), about="FT from FedNCM's head (s
 fedit = method(
     train="lora+head",
     share="lora+head",
-    personal=FineTune("lora+head"),
     about="Adapters on a frozen body: both matrices and the head learn and travel (spec 7.7).",
     paper="FedIT (Zhang 2023)",
     pretrained=True,

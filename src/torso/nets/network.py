@@ -24,7 +24,17 @@ from torso.nets.draws import Keyed, Watching
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
-from torso.nets.parts import Predicate, check_named, chosen, frozen_names, is_norm, parameter_names, pieces, without
+from torso.nets.parts import (
+    Predicate,
+    check_named,
+    chosen,
+    frozen_names,
+    is_norm,
+    names_adapters,
+    parameter_names,
+    pieces,
+    without,
+)
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -262,11 +272,10 @@ def _piece_names(net: Network, part: str) -> tuple[str, ...]:
         first = list(net.body.blocks)[: int(number)]
         return tuple(f"{where[block]}.{name}" for block in first for name in block.state_dict())
     known = ", ".join(name for name, held in net.parts.items() if held or name == "none")
-    if part.partition(".")[0] == "lora":
-        known = f"{known} (adapters have to be asked for: model.lora.rank = 8, say)"
     raise RequestError(
         f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
         "as many blocks as this body has; a+b for both, a-b for the one without the other"
+        f"{'; lora, lora.a, lora.b with adapters (model.lora.rank = 8)' if names_adapters(part) else ''}"
     )
 
 
