@@ -11,17 +11,20 @@ from typing import Any
 
 import pytest
 import torch
+from tests.near import assert_states_near
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from torso import Config, RequestError, Result, load_model, run, save_model
 from torso.engine import Batched
+from torso.learn import lockstep
 from torso.learn.drift import Dynamic, Proximal
 from torso.methods import Method, methods
 from torso.methods.method import method
 from torso.nets import Tensors, bodies, body_of, build
 from torso.nets.heads import head_inits
 from torso.nets.lora import Lora, is_adapter
+from torso.parallel.together import run_together
 from torso.personal.state import State
 from torso.runs.inert import unread_keys
 from torso.runs.job import Simulation, simulate
@@ -30,28 +33,26 @@ from torso.runs.stages import stages
 
 from .tiny import eye, federation, play
 
-W, A, B, H = "body.module.0.weight", "body.module.0.lora_a.weight", "body.module.0.lora_b.weight", "head.weight"
+W, A, B = (f"body.module.layer.{name}weight" for name in ("", "lora_a.", "lora_b."))
+H = "head.weight"
 START = {A: torch.tensor([[0.5, 1.0]]), B: torch.tensor([[1.0], [-0.5]])}  # b = 0 would hide what a learns
 X = (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
 
 
 @pytest.fixture(autouse=True)
 def _bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_layer(channels: int, height: int, width: int) -> Any:
-        layer = nn.Linear(2, 2, bias=False)
-        nn.init.eye_(layer.weight)
-        return body_of(nn.Sequential(layer, nn.Flatten()), features=2)
-
-    monkeypatch.setitem(bodies, "one-layer", lambda c, h, w: body_of(Flat(one_layer(c, h, w).module), features=2))
+    monkeypatch.setitem(bodies, "one-layer", lambda channels, height, width: body_of(OneLayer(), features=2))
     monkeypatch.setitem(head_inits, "eye", eye)
 
 
-class Flat(nn.Sequential):
-    def __init__(self, inside: nn.Sequential) -> None:
-        super().__init__(inside[0])
+class OneLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(self.layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(1))  # type: ignore[no-any-return]
+        return self.layer(x.flatten(1))  # type: ignore[no-any-return]
 
 
 def job(chosen: Method, epochs: int = 1) -> Simulation:
@@ -222,3 +223,22 @@ def test_a_body_with_adapters_begins_another_run(trained: tuple[Path, Result, Re
     assert all(torch.equal(job.model[n], t) for n, t in result.state.model.items() if is_adapter(n))
     with pytest.raises(RequestError, match=r"lora_a\.weight, which this network does not have"):
         simulate(tiny_run("fedavg", f"model.weights={folder / 'lora'}"))
+
+
+def test_runs_side_by_side_share_a_stack_only_where_they_share_the_body(
+    trained: tuple[Path, Result, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seeds draw two bodies, of which a stack would hold one; two seeds on a trained body have the same."""
+    stacks: list[int] = []
+    learn = lockstep._learn_together
+    monkeypatch.setattr(lockstep, "_learn_together", lambda group: stacks.append(len(group)) or learn(group))
+    for place, (weights, together) in enumerate((("", 1), (str(trained[0] / "base"), 2))):
+        stacks.clear()
+        common = ("data.source=digits", "data.clients=20", "run.engine=batched", f"model.weights={weights}")
+        seeds = [tiny_run("fedit", *common, f"run.seed={seed}", "train.fraction=0.1") for seed in (1, 2)]
+        found = dict(run_together(seeds, [tmp_path / f"{place} {seed}" for seed in (1, 2)], clients=1000))
+        assert set(stacks) == {together}
+        for number, config in enumerate(seeds):
+            beside = found[number]
+            assert isinstance(beside, Result)
+            assert_states_near(run(config), beside, model=1e-4, kept=1e-3)
