@@ -223,14 +223,18 @@ def measure(body: str, input: Input, clients: int, batch: int, options: argparse
         "one by one": lambda: side.one_by_one,
         "stacked": lambda: side.stacked,
     }
+    found: dict[str, Any] = {"body": body, "clients": clients, "batch": batch, "rank": 8}
+    found |= memory(network(body, input, options.tiny), input, clients, batch, device)
     if device.type == "cuda":
         steps["recorded"] = side.recorded
-    found: dict[str, Any] = {"body": body, "clients": clients, "batch": batch, "rank": 8}
     for name, made in steps.items():
-        took, n = timed(made(), device, options.seconds, warm=2 if name == "one by one" else 3)
+        try:
+            took, n = timed(made(), device, options.seconds, warm=2 if name == "one by one" else 3)
+        except RuntimeError as error:  # a module that asks the device something cannot be recorded
+            found[f"no {name}"] = str(error).splitlines()[0]
+            continue
         found[name] = {"per_second": clients * batch * unit / took, "seconds": took, "n": n}
-    del side, steps
-    return {**found, **memory(network(body, input, options.tiny), input, clients, batch, device)}
+    return found
 
 
 def told(found: dict[str, Any]) -> str:
@@ -239,7 +243,10 @@ def told(found: dict[str, Any]) -> str:
     shown = "  ".join(f"{name} {rate:>10,.0f}" for name, rate in rates.items())
     ratios = f"{best / rates['one by one']:.1f}× one by one, {best / rates['centralised']:.2f}× centralised"
     sizes = "  ".join(f"{key} {found[key]:.2f} MB" for key in ("held", "memory") if key in found)
-    return f"{found['body']:7} {found['clients']:4} × {found['batch']:3}  {shown}  {ratios}  {sizes}"
+    missing = "  ".join(f"{key}: {value}" for key, value in found.items() if key.startswith("no "))
+    return (
+        f"{found['body']:7} {found['clients']:4} × {found['batch']:3}  {shown}  {ratios}  {sizes}  {missing}".rstrip()
+    )
 
 
 def main() -> None:

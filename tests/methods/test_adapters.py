@@ -206,7 +206,9 @@ def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: tuple[Path, R
     assert kept == {name for name in result.state.model if name.endswith("lora_b.weight") or name.startswith("head.")}
 
 
-def test_a_clients_network_with_adapters_goes_through_a_file(trained: tuple[Path, Result, Result], tmp_path: Path) -> None:
+def test_a_clients_network_with_adapters_goes_through_a_file(
+    trained: tuple[Path, Result, Result], tmp_path: Path
+) -> None:
     *_, result = trained
     net = result.network(0)
     assert net.card is not None

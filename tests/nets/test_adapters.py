@@ -149,7 +149,9 @@ def test_in_line_is_one_by_one(body: str, monkeypatch: pytest.MonkeyPatch) -> No
         heard = apply(bare, mine, own.inputs)
         assert_close(said.logits[place, : own.labels.shape[1]], heard.logits[0], rtol=1e-5, atol=1e-5)
         for name in learning:
-            assert_close(grads[name][place], alone[name][0], rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n} {text}")
+            assert_close(
+                grads[name][place], alone[name][0], rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n} {text}"
+            )
 
 
 def watched(net: Network, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -32,7 +32,21 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
             f"model.body = {config.model.body!r} has BatchNorm layers that are not Torso's own: clients train one at a "
             "time, each with the statistics of its own samples"
         )
+    if net.body.lora is not None:
+        found.append(_about_adapters(net))
     return tuple(found)
+
+
+def _about_adapters(net: Network) -> str:
+    """How much learns, and how clients are computed."""
+    sizes = {name: tensor.numel() for name, tensor in net.body.state_dict().items()}
+    adapters = [name.removeprefix("body.") for name in net.parts["lora"]]
+    learns, whole = sum(sizes[name] for name in adapters), sum(sizes.values())
+    how = "clients share one forward pass" if net.body.in_line else "clients are computed one after the other"
+    return (
+        f"model.lora: adapters of rank {net.body.lora.rank if net.body.lora else 0} on {len(adapters) // 2} layers, "
+        f"{learns:,} of the body's {whole:,} numbers; {how}"
+    )
 
 
 def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Input) -> None:
