@@ -267,9 +267,8 @@ def main() -> None:
         for body, input, clients, batch in plan:
             if body not in options.only.split(","):
                 continue
-            if options.tiny:
-                clients, batch = max(clients // 25, 2), 2
-            rows.append(measure(body, input, clients, batch, options))
+            few = (max(clients // 25, 2), 2) if options.tiny else (clients, batch)
+            rows.append(measure(body, input, *few, options))
             print(told(rows[-1]), flush=True)
             if options.device.type == "cuda":
                 torch.cuda.empty_cache()

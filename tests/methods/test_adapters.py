@@ -35,6 +35,7 @@ from .tiny import eye, federation, play
 
 W, A, B = (f"body.module.layer.{name}weight" for name in ("", "lora_a.", "lora_b."))
 H = "head.weight"
+Trained = tuple[Path, Result, Result]
 START = {A: torch.tensor([[0.5, 1.0]]), B: torch.tensor([[1.0], [-0.5]])}  # b = 0 would hide what a learns
 X = (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
 
@@ -188,14 +189,14 @@ def test_a_key_of_adapters_that_nothing_reads_is_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result, Result]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A body that a run has trained, and a run of adapters on it."""
     folder = tmp_path_factory.mktemp("trained")
     base = run(tiny_run("fedavg"), folder / "base")
     return folder, base, run(tiny_run("fedsa-lora", f"model.weights={folder / 'base'}", "run.seed=1"), folder / "lora")
 
 
-def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: tuple[Path, Result, Result]) -> None:
+def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: Trained) -> None:
     _, base, result = trained
     assert result.ok
     assert base.state is not None
@@ -206,9 +207,7 @@ def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: tuple[Path, R
     assert kept == {name for name in result.state.model if name.endswith("lora_b.weight") or name.startswith("head.")}
 
 
-def test_a_clients_network_with_adapters_goes_through_a_file(
-    trained: tuple[Path, Result, Result], tmp_path: Path
-) -> None:
+def test_a_clients_network_with_adapters_goes_through_a_file(trained: Trained, tmp_path: Path) -> None:
     *_, result = trained
     net = result.network(0)
     assert net.card is not None
@@ -218,7 +217,7 @@ def test_a_clients_network_with_adapters_goes_through_a_file(
     assert_close(again(x), net(x))
 
 
-def test_a_body_with_adapters_begins_another_run(trained: tuple[Path, Result, Result]) -> None:
+def test_a_body_with_adapters_begins_another_run(trained: Trained) -> None:
     folder, _, result = trained
     job = simulate(tiny_run("ffa-lora", f"model.weights={folder / 'lora'}", "run.seed=2"))
     assert result.state is not None
@@ -228,7 +227,7 @@ def test_a_body_with_adapters_begins_another_run(trained: tuple[Path, Result, Re
 
 
 def test_runs_side_by_side_share_a_stack_only_where_they_share_the_body(
-    trained: tuple[Path, Result, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two seeds draw two bodies, of which a stack would hold one; two seeds on a trained body have the same."""
     stacks: list[int] = []
