@@ -20,7 +20,8 @@ from torso.nets.split import is_linear
 
 Layer = nn.Linear | nn.Conv2d
 ATTENTION = frozenset(
-    "query value q_proj v_proj q_lin v_lin to_q to_v wq wv q v qkv in_proj Wqkv query_key_value mixes".split()
+    {"query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "wq", "wv", "q", "v"}
+    | {"qkv", "in_proj", "Wqkv", "query_key_value", "mixes"}
 )
 """What libraries call the layers that make queries and values; several make both, and keys, by one layer."""
 # modules that read the weights of layers inside them, so that an adapter there would never be asked
