@@ -260,7 +260,7 @@ class Pointwise(nn.Conv2d):
 def test_a_convolution_of_its_own_kind_gets_one_only_where_it_computes_the_usual(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = nn.Sequential(SamePadding(3, 4, 2), Pointwise(4, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    module = nn.Sequential(SamePadding(3, 4, 3, stride=2), Pointwise(4, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     monkeypatch.setitem(bodies, "own", lambda channels, height, width: body_of(module, features=4))
     net = net_of("own")
     assert [name for name, module in net.body.named_modules() if isinstance(module, Adapted)] == ["module.1"]
