@@ -51,6 +51,7 @@ def _attack(value: Any) -> str | dict[str, Any]:
     return table if len(table) > 1 else str(table["name"])
 
 
+Chance = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
 
@@ -241,6 +242,23 @@ class RayConfig(_Section):
     wait: Positive = Field(60.0, description="seconds that a worker has to start, at first and in another's place")
 
 
+class FaultsConfig(_Section):
+    """Clients of a simulation that fail: the chance of each fault, per participant and round."""
+
+    drop: Chance = Field(0.0, description="the client is not there")
+    crash: Chance = Field(0.0, description="it trains, and breaks down before it uploads")
+    late: Chance = Field(0.0, description="its upload comes after the deadline, and does not count")
+    corrupt: Chance = Field(0.0, description="its upload arrives damaged, and is not taken in")
+
+    @model_validator(mode="after")
+    def _one_at_most(self) -> FaultsConfig:
+        """A client has one fault in a round, or none."""
+        total = self.drop + self.crash + self.late + self.corrupt
+        if total > 1 + 1e-9:
+            raise ValueError(f"the chances add up to {total:g}; a client has one fault at most, so expected: 1 or less")
+        return self
+
+
 class FlowerConfig(_Section):
     """How patient the server of a real federation is (`torso federation run`)."""
 
@@ -273,6 +291,7 @@ class RunConfig(_Section):
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
+    faults: FaultsConfig = FaultsConfig()
     ray: RayConfig = RayConfig()
     flower: FlowerConfig = FlowerConfig()
 

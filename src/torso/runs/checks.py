@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torso.config import Config
+from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
@@ -49,6 +49,15 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
             names = [name for phase in phases for name in part_names(net, phase.part) if name in unused]
             if names:
                 raise not_reached(names, key)
+
+
+def check_faults(config: Config) -> None:
+    """Refuse to play faults where clients are real."""
+    if config.run.engine == "flower" and config.run.faults != FaultsConfig():
+        raise RequestError(
+            "run.faults is for simulations, and run.engine = 'flower' is a real federation, whose clients fail by "
+            "themselves. Leave run.faults out"
+        )
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:

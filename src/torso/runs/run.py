@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
+from torso.runs.faults import FAULTS, faults_of
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
@@ -247,9 +249,11 @@ class _Run:
 
     def _play(self, engine: Engine, stage: Stage) -> tuple[State, Round]:
         """A round that too few clients have answered has not happened: it is played again, a few times."""
-        for _ in range(_ATTEMPTS):
+        run, number = self.config.run, self.state.round + 1
+        for attempt in range(_ATTEMPTS):
+            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
             try:
-                return play_round(stage, self.state, self.job.roster, engine, self.config.run.seed)
+                return play_round(stage, self.state, self.job.roster, engine, run.seed, faults)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
@@ -276,8 +280,11 @@ class _Run:
             return
         line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
         del line["cost"]
+        del line["why"]
         if not played.missing:
             del line["missing"]
+        if played.why:
+            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in FAULTS}
         if replaced:
             line["replaced"] = replaced
         if accuracy:
