@@ -80,6 +80,7 @@ class Federation:
     meta_rows: Tensor  # int64, as many of every class: what the server gives to everybody, if a method asks (spec 5.7)
     superclasses: tuple[int, ...] = ()  # of each class, where the data have them (CIFAR-100)
     malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
+    marked: Split | None = None  # test samples that attackers have marked; their label is what attackers want
     names: tuple[str, ...] = ()  # of the clients, where the data have them
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
     class_names: tuple[str, ...] = ()  # by their number, where the data know them
@@ -93,7 +94,8 @@ class Federation:
         nobody = self.meta_rows[:0]
         train = self.train.alone(client, self.meta_rows)
         given = torch.arange(len(train.labels) - len(self.meta_rows), len(train.labels), device=nobody.device)
-        return replace(self, train=train, test=self.test.alone(client, nobody), server_rows=nobody, meta_rows=given)
+        test = self.test.alone(client, nobody)
+        return replace(self, train=train, test=test, server_rows=nobody, meta_rows=given, marked=None)
 
     @cached_property
     def roster(self) -> Roster:

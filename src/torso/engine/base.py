@@ -100,6 +100,14 @@ class Desk:
         split = self.federation.test
         return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
 
+    def marked_deck(self, clients: Sequence[int]) -> Deck:
+        """The clients' test samples with the attackers' mark, labelled as attackers want them to be taken."""
+        split = self.federation.marked
+        if split is None:
+            empty = self.federation.test
+            return Deck.of(empty.samples, empty.labels, [empty.order[:0]] * len(clients), clients)
+        return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
+
     def whole_test(self, start: int, stop: int) -> Deck:
         """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
         split = self.federation.test

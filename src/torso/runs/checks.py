@@ -98,6 +98,11 @@ def check_measures(config: Config, roster: Roster) -> None:
                 f"measure.{key} = {name!r} is of clients that never train, and data.new_clients is 0. "
                 "Example: --set data.new_clients=10"
             )
+        if measures[name].marked and not config.attack.chosen.changes_samples():
+            raise RequestError(
+                f"measure.{key} = {name!r} is of images that attackers mark, and attack.kind = {config.attack.kind!r} "
+                "marks none. Example: --set attack.kind=backdoor"
+            )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases
     for name in config.measure.analyses:
