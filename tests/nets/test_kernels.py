@@ -263,6 +263,23 @@ def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
     assert errors(step(net, torch.float32, DEVICE)).amax() < max(1e-4, 3 * float(usual))
 
 
+@needs_kernels
+@pytest.mark.parametrize("body", ["conv3", "efficientnet-lite0", "resnet8"])
+@torch.no_grad()
+def test_evaluation_by_running_statistics_is_the_same_on_both_paths(body: str) -> None:
+    """A convolution's bias, the pool, ReLU and ReLU6 are all in one pass with BatchNorm. Nothing moves."""
+    size = 40 if body == "efficientnet-lite0" else 16
+    net = build(body, 3, (3, size, size), LinearHead(), norm="running", seed=1)
+    tensors, x = spread(net, G), random(G, B, size, size, 3).movedim(-1, 2)
+    real = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]], device=DEVICE).float()
+    here = {n: t.to(DEVICE, copy=True) for n, t in tensors.items()}
+    found = apply(skeleton(net).eval(), here, x, real).logits
+    wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
+    wanted = apply(skeleton(net.double()).eval(), wide, x.double().cpu()).logits
+    assert (found.cpu().double() - wanted).norm() / wanted.norm() < 1e-4
+    assert all(torch.equal(t.cpu(), tensors[n]) for n, t in here.items())
+
+
 def test_a_plain_path_can_be_forced_and_cpu_is_always_plain() -> None:
     if not INTERPRETED:
         assert not is_fast(torch.zeros(1))

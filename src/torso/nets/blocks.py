@@ -54,7 +54,7 @@ class Unit(nn.Module):
         self.relu = (nn.ReLU6 if six else nn.ReLU)(inplace=True) if relu else None
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        if self.norm is not None and self.norm.by_batch and is_fast(x):
+        if self.norm is not None and is_fast(x) and (self.norm.by_batch or not torch.is_grad_enabled()):
             return self._fused(x, self.norm, real)
         x = self.conv(x)
         if self.norm is not None:
@@ -64,10 +64,10 @@ class Unit(nn.Module):
         return x if self.relu is None else self.relu(x)
 
     def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
-        """The same with fewer passes over the map; the convolution's bias would be taken away again by BatchNorm."""
+        """The same with fewer passes over the map; BatchNorm takes the convolution's bias into its mean."""
         pool = self.pool
         halves = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
-        x, sums = self.conv.before_norm(x, real)
+        x, sums = self.conv.before_norm(x, real, counted=norm.by_batch)
         if pool is None or halves:
             cap = 6.0 if isinstance(self.relu, nn.ReLU6) else 0.0
             return norm.fused(x, real, self.conv.bias, sums, self.relu is not None, 2 if halves else 1, cap)

@@ -51,9 +51,9 @@ class Conv2d(nn.Conv2d):
         out, _ = self._compute(x, bias)
         return out
 
-    def before_norm(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Without the bias, which BatchNorm will take away again; where a kernel can, with the statistics for it."""
-        return self._compute(x, None, counted=True, real=real)
+    def before_norm(self, x: Tensor, real: Tensor | None, counted: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Without the bias, which BatchNorm knows of; where a kernel can and `counted`, with the statistics for it."""
+        return self._compute(x, None, counted=counted, real=real)
 
     @property
     def _stacked(self) -> Tensor:
@@ -194,17 +194,26 @@ class BatchNorm2d(nn.BatchNorm2d):
         cap: float = 0.0,
     ) -> Tensor:
         """By the batch's statistics, then a pool and ReLU (up to `cap`, if any), in one pass. `before`: a bias that x
-        was to have; `sums`: its statistics, where they are known."""
+        was to have; `sums`: its statistics, where they are known. By running statistics, it has no gradient."""
         from torso.nets.kernels.norm import normalise
 
         clients = self._clients
         weight, bias = self.weight.view(clients, -1), self.bias.view(clients, -1)
+        if not self.by_batch:
+            sums = self._running_sums(clients, before)
+            return normalise(x, weight, bias, None, None, sums, self.eps, relu, pool, cap)[0]
         out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool, cap)
         if self.tracks:
             mean = mean if before is None else mean + before.detach().view(clients, -1)
             samples = mean.new_full((clients,), x.shape[0] / clients) if real is None else real.sum(1)
             self._move(mean, var, samples * (x.shape[2] * x.shape[3]))
         return out
+
+    def _running_sums(self, clients: int, before: Tensor | None) -> Tensor:
+        """Running statistics [G, 1, 3, C] as the kernels keep sums: the mean, the variance, and one value."""
+        mean, var = (b.view(clients, -1).float() for b in (self.running_mean, self.running_var) if b is not None)
+        mean = mean if before is None else mean - before.view(clients, -1)
+        return torch.stack((mean, var, torch.ones_like(mean)), dim=1).unsqueeze(1)
 
     def _native(self, x: Tensor, training: bool) -> Tensor:
         clients = self._clients
