@@ -89,13 +89,17 @@ class Seeded:
     def __enter__(self) -> None:
         _default.acquire()
         self._before = self._generator.get_state()
-        self._generator.manual_seed(self.key)
+        self.restart()
         Seeded._inside.yes = True
 
     def __exit__(self, *exc: object) -> None:
         Seeded._inside.yes = False
         self._generator.set_state(self._before)
         _default.release()
+
+    def restart(self) -> None:
+        """Draw the same again from here on."""
+        self._generator.manual_seed(self.key)
 
     @staticmethod
     def here() -> bool:

@@ -39,12 +39,13 @@ class Seat:
         """The network with one client's tensors [1, *] in place, in the modes of `net`, and the named ones [*] as
         leaves of a graph; None where a tensor belongs to no layer, or a layer does more in `train()` than to note it.
         """
+        names = tuple(names)
         if tensors.keys() != self._given.keys():
             self._arrange(net, tensors)
         if self._net is None:
             return None
         if names != self._names:  # other leaves
-            self._given, self._names = dict.fromkeys(tensors, _NOTHING), tuple(names)
+            self._given, self._names = dict.fromkeys(tensors, _NOTHING), names
         for name, tensor in tensors.items():
             layer, leaf = self._places[name]
             if self._given[name] is not tensor or layer[leaf] is not self._held[name]:
