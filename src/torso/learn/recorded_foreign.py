@@ -39,7 +39,7 @@ class ForeignRecorder(Recorder):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.refused = ""  # why nothing is recorded any more
-        self._met: Counter[object] = Counter()
+        self._narrow: dict[object, Counter[int]] = {}  # by the way a network is used: how often a width was met
         self._seeded: Seeded | None = None  # in the midst of a step that draws
         self._wanted = torch.zeros(0)  # the loss of the step that is being recorded
 
@@ -83,11 +83,9 @@ class ForeignRecorder(Recorder):
         if pads(net, batch.inputs):
             quarter = -(-full // _WIDTHS)
             return min(-(-width // quarter) * quarter, full)
-        use = id(net), self._modes(net), full
-        self._met[use, width] += 1
-        if self._met[use, width] == 2:
-            self._met[use] += 1
-        return width if self._met[use, width] > 1 and self._met[use] <= _NARROW else 0
+        met = self._narrow.setdefault((id(net), self._modes(net), full), Counter())
+        met[width] += met[width] < 2 and (not met[width] or sum(n > 1 for n in met.values()) < _NARROW)
+        return width if met[width] > 1 else 0
 
     @contextmanager
     def _drawing(self, net: Network, batch: Batch) -> Iterator[None]:

@@ -313,10 +313,10 @@ def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
     go without content may do anything, so it counts as one that does."""
     if net.body.draws is None:
-        bare = skeleton(net).to("meta").train()
+        bare, dtype = skeleton(net).to("meta").train(), torch.float32 if x.dtype == torch.bfloat16 else x.dtype
         try:
             with Watching() as seen, torch.no_grad():
-                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=x.dtype, device="meta"))
+                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=dtype, device="meta"))
             net.body.draws, net.body.draws_there = seen.drew, seen.places <= {"meta"}
         except Exception:  # somebody's own forward: nobody knows what it may raise
             net.body.draws = True
