@@ -13,6 +13,7 @@ from torso.learn.course import Classroom
 from torso.learn.gradients import gradients
 from torso.learn.lockstep import Lockstep
 from torso.learn.recorded import Recorder
+from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
@@ -55,9 +56,7 @@ class Desk:
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
-            recorder=Recorder(gradients, frozen=net.frozen)
-            if recorded and device.type == "cuda" and net.body.native
-            else None,
+            recorder=_recorder(net) if recorded and device.type == "cuda" else None,
             lockstep=lockstep,
         )
         return cls(room, federation)
@@ -112,6 +111,11 @@ class Desk:
         """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
         split = self.federation.test
         return Deck.of(split.samples, split.labels, [self.federation.test_order[start:stop]], [SERVER])
+
+
+def _recorder(net: Network) -> Recorder:
+    kind = Recorder if net.body.native else ForeignRecorder
+    return kind(gradients, frozen=net.frozen)
 
 
 class Work(Protocol[T_co]):
