@@ -29,6 +29,8 @@ from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, See
 from torso.learn.attacks import Attack, NoAttack, attacks
 from torso.methods import Method, method_from_config, method_to_config
 from torso.methods.parse import axis_from_config, axis_to_config
+from torso.nets.lora import Lora
+from torso.nets.parts import names_adapters
 from torso.reading import is_text, parse_toml
 from torso.registry import Registry
 
@@ -155,6 +157,29 @@ class DataConfig(_Section):
     folder: FolderConfig = FolderConfig()
 
 
+class LoraConfig(_Section):
+    """Adapters (LoRA): the body is frozen, and layers W of it become W + (alpha / rank) · b·a."""
+
+    rank: CountOrZero = Field(
+        0, description="rank of the adapters; 0: none, or 8 where the method names lora, lora.a or lora.b as a part"
+    )
+    alpha: Positive = Field(16.0, description="the change of a layer is alpha / rank · b·a")
+    targets: Names = Field(
+        ("auto",),
+        strict=False,
+        description="layers that get an adapter: auto (those of attention that make queries and values; in a body "
+        "without them, all), all (linear layers, convolutions without groups), or ends of names or regular expressions",
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="on what adapters get of a layer's input; above 0, clients are computed one after the other"
+    )
+    base: Literal["eval", "train"] = Field(
+        "eval",
+        description="mode of the frozen body while adapters learn; eval: without its dropout, and clients share one "
+        "forward pass; train: with its dropout, one client after the other",
+    )
+
+
 class ModelConfig(_Section):
     """Which network (spec 11) and how its head starts (spec 12.1)."""
 
@@ -168,6 +193,7 @@ class ModelConfig(_Section):
         "default",
         description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",
     )
+    lora: LoraConfig = LoraConfig()
 
 
 class TrainConfig(_Section):
@@ -351,6 +377,14 @@ class Config(_Section):
                 continue  # a module of a program: looked for where the network is built
             registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters of the body: as model.lora says, of rank 8 where only a part asks for them; None: none."""
+        asked = self.model.lora
+        named = self.method.uses_adapters or names_adapters(self.personalize.part)
+        rank = asked.rank or (8 if named else 0)
+        return Lora(rank, asked.alpha, asked.targets, asked.dropout, asked.base) if rank else None
 
     @classmethod
     def load(cls, path: str | Path | None = None, sets: Sequence[str] = ()) -> Config:

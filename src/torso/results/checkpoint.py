@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torso.errors import CannotWrite, RequestError
 from torso.nets import Tensors
 from torso.nets.bodies import named_weights
+from torso.nets.lora import is_adapter
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.reading import parse_json
@@ -264,7 +265,7 @@ def _checked(path: Path, sha256: str) -> Tensors:
 
 def load_body(weights: str, model: Tensors, body: str) -> Tensors:
     """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a safetensors file. Every
-    one must fit `body`."""
+    one must fit `body`; adapters may be missing, and then stay as drawn."""
     where, instead = f"model.weights = {weights!r}", f"Give weights of model.body = {body!r}, or change model.body."
     named = named_weights(body, weights)
     held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}
@@ -275,7 +276,7 @@ def load_body(weights: str, model: Tensors, body: str) -> Tensors:
             raise RequestError(
                 f"{where}: {name} holds NaN or infinite values. Give a body whose training did not diverge."
             )
-    missing = [name for name in model if name.startswith("body.") and name not in found]
+    missing = [name for name in model if name.startswith("body.") and name not in found and not is_adapter(name)]
     if missing:
         raise RequestError(f"{where} lacks {', '.join(missing[:5])}, which this network's body has. {instead}")
     return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}

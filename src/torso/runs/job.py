@@ -107,6 +107,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         norm=config.model.norm,
         seed=config.run.seed,
         source=config.data.source,
+        lora=config.lora,
     )
     plan = stages(config, net)
     check_server_data(plan, roster)
