@@ -70,10 +70,7 @@ class KeptFeatures:
         rows = torch.linspace(0, len(samples) - 1, min(_PROBED, len(samples))).long().tolist()
         probed = probe(engine, body, name, rows)
         if not probed.fixed:
-            self.note(
-                "features are computed every time: the body draws random numbers in evaluation, or its features depend "
-                "on the other samples of a batch"
-            )
+            self.note("features are computed every time: a feature depends on the other samples of its batch")
             return False
         if known is not None and known[0] == key and same(known[1][rows].cpu(), probed.features):
             found = known[1]

@@ -44,7 +44,9 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
     while True:
         try:
             with computing("fp32"):
-                parts = [_some(body, stacked, samples, lens, start, size) for start in range(0, len(samples), size or 1)]
+                parts = [
+                    _some(body, stacked, samples, lens, start, size) for start in range(0, len(samples), size or 1)
+                ]
             return torch.cat([samples.new_empty(0, net.body.features, dtype=torch.float32), *parts])
         except torch.OutOfMemoryError:
             if size == 1:
