@@ -314,6 +314,11 @@ class RunConfig(_Section):
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="of training on an accelerator; auto: tf32. Evaluation, and everything on CPU, is fp32"
     )
+    features: Literal["auto", "off", "device", "disk"] = Field(
+        "auto",
+        description="where the features of a body that does not move are kept, each computed once; device: in memory; "
+        "disk: in a file that later runs find; auto: in memory if they fit, else in a file; off: computed every time",
+    )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )

@@ -87,7 +87,7 @@ class Federation:
 
     @property
     def device(self) -> torch.device:
-        return self.train.samples.device
+        return self.train.labels.device
 
     def at_site(self, client: int) -> Federation:
         """What one client holds where it is by itself: its samples, and those that everybody got from the server."""

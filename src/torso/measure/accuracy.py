@@ -118,7 +118,7 @@ def _of_honest(desk: Desk, clients: Sequence[int], found: Tensor) -> Tensor:
     return found.masked_fill(hostile, torch.nan)
 
 
-@measure("local_only", of="clients")
+@measure("local_only", of="clients", trains_body=True)
 def local_only(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The client on its own test data had it trained alone, for as many epochs as the run has (rounds times local
     epochs): what taking part is worth to it. As expensive as a run in which everybody comes in every round."""
@@ -126,7 +126,7 @@ def local_only(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalua
     return {"local_only": percent_correct(desk.room, desk.test_deck(clients), alone, how.batch_size)}
 
 
-@measure("local_only_best_on_test", of="clients")
+@measure("local_only_best_on_test", of="clients", trains_body=True)
 def local_only_best_on_test(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Not a fair measure: as local_only, with for each client the epoch that is best on the very test data that it is
     measured on, as FedBABU's code does (spec 5.1). It shows what that choice adds; compare nothing else by it."""

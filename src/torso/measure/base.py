@@ -82,6 +82,7 @@ class Measurement:
     be summed over batches. `mixes`: the same with right answers by class [G, C], which are then weighed by the mix of
     classes of each client. `swept`: taken after each number of epochs of personalize.sweep as well. `whole_test`: taken
     on the server's own test set, which a real federation may not have. `marked`: taken on images that attackers mark.
+    `trains_body`: it trains whole networks on the way, whatever the method trains.
     """
 
     take: Measure
@@ -90,13 +91,19 @@ class Measurement:
     swept: bool = False
     whole_test: bool = False
     marked: bool = False
+    trains_body: bool = False
 
 
 measures: Registry[Measurement] = Registry("measure.names")
 
 
 def measure(
-    *names: str, of: Taken, swept: bool = False, whole_test: bool = False, marked: bool = False
+    *names: str,
+    of: Taken,
+    swept: bool = False,
+    whole_test: bool = False,
+    marked: bool = False,
+    trains_body: bool = False,
 ) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use.
 
@@ -105,7 +112,7 @@ def measure(
     def keep(take: Measure) -> Measure:
         for name in names:
             about, whole = " ".join((take.__doc__ or "").split()), whole_test or of in ("server", "mixes")
-            measures.register(name)(Measurement(take, of, about, swept, whole, marked))
+            measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body))
         return take
 
     return keep

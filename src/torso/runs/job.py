@@ -12,6 +12,7 @@ import torch
 from torso import data, nets
 from torso.config import Config, RunConfig
 from torso.data import Federation, Roster
+from torso.engine.feature_files import check_cache
 from torso.errors import RequestError
 from torso.learn.attacks import attacked
 from torso.methods import Start
@@ -119,6 +120,8 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     for stage in plan:
         stage.method.start.check(net)
     check_measures(config, roster)
+    if config.run.features == "disk":
+        check_cache()
     if config.train.batch_size == 1 and nets.smallest_map(net, roster.input) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "

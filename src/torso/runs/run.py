@@ -30,6 +30,7 @@ from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
 from torso.runs.faults import FAULTS, faults_of
+from torso.runs.features import FeaturePlan, remark
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
@@ -166,6 +167,7 @@ class _Run:
         self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
+        self.features = FeaturePlan(job, self.listener.note)
 
     def go(self, engine: Engine, resume: bool, notes: Sequence[str] = ()) -> Result:
         note = self._resume() if resume else ""
@@ -181,8 +183,8 @@ class _Run:
                 note,
             )
         )
-        for remark in (*notes, *remarks(config, job.roster, job.net), *unread_keys(config, job.plan)):
-            self.listener.note(remark)
+        for said in (*notes, *remarks(config, job.roster, job.net), *remark(job), *unread_keys(config, job.plan)):
+            self.listener.note(said)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
             if not self.opened:
@@ -226,7 +228,8 @@ class _Run:
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
         config, state = self.config, self.state
-        begun = opened(stage, state.server, self.job.roster, engine, config.measure.batch_size, config.run.seed)
+        asked = self.features.opening(engine, stage, state.server.model)
+        begun = opened(stage, state.server, self.job.roster, asked, config.measure.batch_size, config.run.seed)
         self.state = State(begun, state.clients)
 
     def _round(self, engine: Engine) -> None:
@@ -253,7 +256,8 @@ class _Run:
         for attempt in range(_ATTEMPTS):
             faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
             try:
-                return play_round(stage, self.state, self.job.roster, engine, run.seed, faults)
+                place = self.features.rounds(engine, stage, self.state.server.model)
+                return play_round(stage, self.state, self.job.roster, place, run.seed, faults)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
@@ -327,8 +331,10 @@ class _Run:
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
         job, state = self.job, self.state
-        how = evaluation_of(job, job.stage(state.round), state)
-        found = evaluate(engine, job.roster, names, state.reported, how, job.measured_clients)
+        stage = job.stage(state.round)
+        how, reported, found = evaluation_of(job, stage, state), state.reported, dict[str, Accuracy]()
+        for place, some in self.features.measuring(engine, stage, reported.model, names, how):
+            found |= evaluate(place, job.roster, some, reported, how, job.measured_clients)
         self._took(began)
         return found
 
