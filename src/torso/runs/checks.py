@@ -37,7 +37,7 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
 
 def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Input) -> None:
     """Refuse to train parameters that no loss can depend on; asked of networks that others have made."""
-    if not is_foreign(bodies[config.model.body]):
+    if net.body.native and not is_foreign(bodies[config.model.body]):
         return
     unused = frozenset(unreached(net, input, learnable(net, net.state_dict())))
     for stage in plan if unused else ():
