@@ -146,7 +146,7 @@ class DataConfig(_Section):
         description="source: the constants that papers use with it; statistics: computed from the training samples",
     )
     size: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="side in pixels to which images of different sizes are resized on reading; 0: as they are"
+        0, description="side in pixels to which images are resized, once; 0: as model.body wants them, or as they are"
     )
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
@@ -157,11 +157,13 @@ class DataConfig(_Section):
 class ModelConfig(_Section):
     """Which network (spec 11) and how its head starts (spec 12.1)."""
 
-    body: str = Field("mlp", description="see Networks")
+    body: str = Field("mlp", description="see Networks; or torchvision/NAME, timm/NAME, hf/FOLDER-OR-ID")
     head_init: str = Field("default", description="see Head initialisations")
     head_bias: bool = Field(True, description="whether the head has a bias")
     weights: str = Field(
-        "", description="a body trained elsewhere: a run folder, or a safetensors file of this network"
+        "",
+        description="a body trained elsewhere: a run folder, a file (.safetensors, .pth), or the library's own word, "
+        "such as IMAGENET1K_V1 or pretrained",
     )
     norm: Literal["default", "batch", "running"] = Field(
         "default",

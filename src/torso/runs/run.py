@@ -179,7 +179,7 @@ class _Run:
                 note,
             )
         )
-        for remark in (*notes, *remarks(config, job.roster, job.net), *unread_keys(config, job.plan)):
+        for remark in (*notes, *job.notes, *remarks(config, job.roster, job.net), *unread_keys(config, job.plan)):
             self.listener.note(remark)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:

@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,10 +73,13 @@ class Outside(ABC):
     def words(self) -> tuple[str, ...]:
         """What `model.weights` may say for weights that the library knows."""
 
-    @property
     @abstractmethod
-    def old_head(self) -> tuple[str, ...]:
+    def find_old_head(self) -> tuple[str, ...]:
         """What the names of tensors begin with that belong to the classes of the pre-training."""
+
+    @cached_property
+    def old_head(self) -> tuple[str, ...]:
+        return self.find_old_head()
 
     @abstractmethod
     def bare(self) -> Wants:

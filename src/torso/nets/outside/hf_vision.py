@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class HfVision(Outside):
     def library(self) -> Any:
         return import_library("transformers", self.key, "text")
 
-    @property
+    @cached_property
     def _config(self) -> Any:
         return self.library.AutoConfig.from_pretrained(self.own_name)
 
@@ -45,8 +46,7 @@ class HfVision(Outside):
     def words(self) -> tuple[str, ...]:
         return (_WORD,)
 
-    @property
-    def old_head(self) -> tuple[str, ...]:
+    def find_old_head(self) -> tuple[str, ...]:
         with torch.device("meta"):
             name, _ = head_of(self._classifier())
         return (f"{name}.",)

@@ -59,8 +59,7 @@ class Timm(Outside):
     def words(self) -> tuple[str, ...]:
         return (_WORD,) if self._about and self._about.has_weights else ()
 
-    @property
-    def old_head(self) -> tuple[str, ...]:
+    def find_old_head(self) -> tuple[str, ...]:
         named = self._about.classifier if self._about else ()
         return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named or ()))
 

@@ -71,8 +71,7 @@ class Torchvision(Outside):
     def words(self) -> tuple[str, ...]:
         return tuple(self.models.get_model_weights(self.own_name).__members__)
 
-    @property
-    def old_head(self) -> tuple[str, ...]:
+    def find_old_head(self) -> tuple[str, ...]:
         if self.own_name.startswith("squeezenet"):
             return ("classifier.",)
         with torch.device("meta"):
