@@ -305,6 +305,19 @@ class Config(_Section):
         except ValidationError as error:
             raise RequestError(explain(error)) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_weights(cls, tree: Any) -> Any:
+        """Pre-trained weights bring a learning rate of their own, where nobody has set one."""
+        from torso.nets import wants_of
+
+        model, train = tree.get("model"), tree.get("train", {})
+        if not isinstance(model, Mapping) or not isinstance(train, Mapping) or "lr" in train:
+            return tree
+        body, weights = model.get("body"), model.get("weights")
+        lr = wants_of(body, weights).lr if weights and isinstance(body, str) and isinstance(weights, str) else 0.0
+        return {**tree, "train": {**train, "lr": lr}} if lr else tree
+
     @model_validator(mode="after")
     def _names_exist(self) -> Config:
         """Look every name up now, so that a wrong one is refused before data are read or a folder is made."""

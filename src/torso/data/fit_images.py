@@ -81,7 +81,7 @@ def fitted_images(dataset: Dataset, options: DataConfig, wants: Wants) -> Datase
 def fitted_kind(kind: Pixels, options: DataConfig, wants: Wants) -> Pixels:
     """What images of a kind become: resized to `data.size` or what the body wants, with its channels and constants."""
     channels = wants.channels or kind.channels
-    if channels != kind.channels and (kind.channels, channels) not in ((_GREY, _COLOUR), (_WITH_ALPHA, _COLOUR)):
+    if not channels_can_become(kind.channels, channels):
         raise RequestError(
             f"{wants.by} takes images with {channels} channel{'' if channels == 1 else 's'}, and the data are "
             f"{kind.words}. Expected: {'1, 3 or 4' if channels == _COLOUR else channels}"
@@ -92,6 +92,11 @@ def fitted_kind(kind: Pixels, options: DataConfig, wants: Wants) -> Pixels:
     if brings_constants(options, wants):
         mean, std = wants.mean, wants.std
     return Pixels(channels, height, width, mean, std)
+
+
+def channels_can_become(before: int, after: int) -> bool:
+    """Grey may become colour, and alpha may be dropped."""
+    return before == after or (before, after) in ((_GREY, _COLOUR), (_WITH_ALPHA, _COLOUR))
 
 
 def brings_constants(options: DataConfig, wants: Wants) -> bool:
