@@ -149,7 +149,7 @@ class DataConfig(_Section):
         description="source: the constants that papers use with it; statistics: computed from the training samples",
     )
     size: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="side in pixels to which images of different sizes are resized on reading; 0: as they are"
+        0, description="side in pixels to which images are resized, once; 0: as model.body wants them, or as they are"
     )
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
@@ -183,11 +183,13 @@ class LoraConfig(_Section):
 class ModelConfig(_Section):
     """Which network (spec 11) and how its head starts (spec 12.1)."""
 
-    body: str = Field("mlp", description="see Networks")
+    body: str = Field("mlp", description="see Networks; or torchvision/NAME, timm/NAME, hf/FOLDER-OR-ID")
     head_init: str = Field("default", description="see Head initialisations")
     head_bias: bool = Field(True, description="whether the head has a bias")
     weights: str = Field(
-        "", description="a body trained elsewhere: a run folder, or a safetensors file of this network"
+        "",
+        description="a body trained elsewhere: a run folder, a file (.safetensors, .pth), or the library's own word, "
+        "such as IMAGENET1K_V1 or pretrained",
     )
     norm: Literal["default", "batch", "running"] = Field(
         "default",
@@ -352,6 +354,19 @@ class Config(_Section):
             super().__init__(**sections)
         except ValidationError as error:
             raise RequestError(explain(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_weights(cls, tree: Any) -> Any:
+        """Pre-trained weights bring a learning rate of their own, where nobody has set one."""
+        from torso.nets import wants_of
+
+        model, train = tree.get("model"), tree.get("train", {})
+        if not isinstance(model, Mapping) or not isinstance(train, Mapping) or "lr" in train:
+            return tree
+        body, weights = model.get("body"), model.get("weights")
+        lr = wants_of(body, weights).lr if weights and isinstance(body, str) and isinstance(weights, str) else 0.0
+        return {**tree, "train": {**train, "lr": lr}} if lr else tree
 
     @model_validator(mode="after")
     def _names_exist(self) -> Config:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torso.data.augment import augmentations
 from torso.data.fit import fitted
+from torso.data.fit_images import sized
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.inputs import Array, Input, Pixels
 from torso.data.keys import noting, unread
@@ -162,7 +163,8 @@ class Shelf:
         if key not in self._read:
             keys: set[str] = set()
             noted = noting(options, keys)
-            found = fitted(tailed(load(noted, seed), noted, seed), noted, wants)
+            found = load(noting(sized(options, wants), keys), seed)
+            found = fitted(tailed(found, noted, seed), noted, wants)
             self._read[key] = found, frozenset(keys)
         found, came_from = self._read[key]
         if read is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Job:
     net: Network
     plan: tuple[Stage, ...]
     model: Tensors  # initial, on the run's device
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # what a person should know of the weights
 
     @property
     def rounds(self) -> int:
@@ -128,11 +129,12 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
             f"{roster.input.words}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
+    notes: list[str] = []
     if begins and config.model.weights:
-        model |= load_body(config.model.weights, model, config.model.body)
+        model |= load_body(config.model.weights, model, config.model.body, notes)
     if begins:
         model = _started(plan[0].method.start, model)
-    return Job(config, roster, net, plan, model)
+    return Job(config, roster, net, plan, model, notes=tuple(notes))
 
 
 def _started(start: Start, drawn: Tensors) -> Tensors:

@@ -183,8 +183,9 @@ class _Run:
                 note,
             )
         )
-        for said in (*notes, *remarks(config, job.roster, job.net), *remark(job), *unread_keys(config, job.plan)):
-            self.listener.note(said)
+        said = remarks(config, job.roster, job.net)
+        for line in (*notes, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
+            self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
             if not self.opened:
