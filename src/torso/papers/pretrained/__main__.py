@@ -89,8 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", help="model.weights, likewise")
     parser.add_argument("--size", type=int, help="data.size, likewise")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every run, above all else")
-    parser.add_argument("--estimate", type=float, default=0.0, metavar="RATE", help="print the time of each block at "
-                        "this many trained images a second, and run nothing")
+    parser.add_argument(
+        "--estimate",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="print the time of each block at this many trained images a second, and run nothing",
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The runs of a cell (a method in a setting): rates are chosen on validation data at seed 0, then seeds on test data."""
+"""The runs of a cell (a method in a setting): rates are chosen on validation data, then seeds meet test data."""
 
 from __future__ import annotations
 

@@ -117,9 +117,7 @@ class Runs:
         """False where time was up."""
         configs, places = [trial.config for trial in trials], [self.plan.work / trial.name for trial in trials]
         self.say(f"{self.stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
-        ends = run_together(
-            configs, places, listener=self.listener, stop=self.stop, after=note_machine, crew=workers
-        )
+        ends = run_together(configs, places, listener=self.listener, stop=self.stop, after=note_machine, crew=workers)
         try:
             with closing(ends):
                 for number, result in ends:
