@@ -19,6 +19,7 @@ from torso.papers.pretrained.estimate import print_estimate
 from torso.papers.pretrained.running import Deadline, Runs
 
 FOLDER = Path("docs") / "pretrained"
+NEWS = "ag_news_test.csv"
 
 
 def main(words: Sequence[str]) -> int:
@@ -33,8 +34,7 @@ def main(words: Sequence[str]) -> int:
 def _go(said: argparse.Namespace) -> int:
     evidence = load(Path(said.plan))
     defaults = [f"{key}={value}" for key, value in _network(said).items() if value is not None]
-    roots = {**known_roots(data_root(said.data_root)), "csv": str(data_root(said.data_root) / "ag_news_test.csv")}
-    plan = Plan(evidence, said.work, tuple(defaults), tuple(said.set), roots, said.rounds)
+    plan = Plan(evidence, said.work, tuple(defaults), tuple(said.set), _roots(said.data_root), said.rounds)
     blocks = [block for block in evidence.blocks if not said.only or block.name in said.only.split(",")]
     if said.seeds:
         blocks = [block.model_copy(update={"seeds": said.seeds}) for block in blocks]
@@ -42,6 +42,14 @@ def _go(said: argparse.Namespace) -> int:
         print_estimate(plan, blocks, said.estimate)
         return 0
     return _run(plan, blocks, said)
+
+
+def _roots(given: Sequence[Path]) -> dict[str, str]:
+    """Source → data.root, for the data sets that are there."""
+    found: dict[str, str] = {}
+    for root in given or [data_root(None)]:
+        found = {**known_roots(root), **({"csv": str(root / NEWS)} if (root / NEWS).is_file() else {}), **found}
+    return found
 
 
 def _run(plan: Plan, blocks: Sequence[Block], said: argparse.Namespace) -> int:
@@ -77,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m torso.papers.pretrained", description=__doc__)
     parser.add_argument("--plan", type=Path, default=FILE, help="another file like pretrained.toml")
     parser.add_argument("--seconds", type=float, default=500.0, help="runs end, with a checkpoint, after this time")
-    parser.add_argument("--data-root", type=Path, default=None, help="folder of cifar10_jpeg.npz and the others")
+    parser.add_argument(
+        "--data-root", type=Path, action="append", default=[], help="folder with data sets; several may be given"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the json files")
     parser.add_argument("--work", type=Path, default=Path("runs") / "pretrained", help="of the run folders")
     parser.add_argument("--pack", type=Path, default=None, help="an archive of all json files, written at the end")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.errors import RequestError
+from torso.papers.experiments.datasets import DATASETS
 from torso.papers.experiments.provenance import note_machine
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
@@ -76,7 +77,7 @@ class Runs:
         try:
             for cell in self.plan.cells(block):
                 self.plan.tuning(cell)
-                self.plan.final(cell, self.plan.points(cell)[0], 0)
+                _check_data(self.plan.final(cell, self.plan.points(cell)[0], 0))
             self.plan.bodies(block)
         except RequestError as error:
             self._lost(f"block {block.name}", error)
@@ -145,3 +146,10 @@ class Runs:
     def _lost(self, name: str, why: object) -> None:
         self.broken[name] = str(why)
         self.say(f"{self.stop.passed:5.0f} s: {name}: {type(why).__name__ if isinstance(why, Exception) else ''} {why}")
+
+
+def _check_data(trial: Trial) -> None:
+    """Raise RequestError where the files of the data are not there."""
+    data = trial.config.data
+    if not data.root and (data.source in DATASETS or data.source == "csv"):
+        raise RequestError(f"{trial.cell.setting}: the data of data.source = {data.source!r} are in no --data-root")
