@@ -128,7 +128,7 @@ def test_the_page_has_ours_beside_the_papers_and_draws_the_courses(done: Path, e
     page = pretrained.Page(cells, evidence)
     text = page.text()
     mean = sum(run["accuracy"]["generic"] for run in cells["digits-a0.1-ft"]["runs"].values()) / 2
-    assert re.search(rf"\| FT \| {mean:.1f} ± [\d.]+ \(85\.4\) \|", text)
+    assert re.search(rf"\| FT \| {mean:.1f} ± [\d.]+ \(85\.4 / 77\.9\) \|", text)
     assert "| half of the digits | FedBABU |" in text
     assert list(page.pictures) == ["digits-a0.1"]
     assert page.pictures["digits-a0.1"].count(">accuracy in %<") == 3

@@ -17,6 +17,7 @@ from torso.report.docs import table as markdown
 from torso.report.summary import counted
 
 FOLDER, PAGE = "pretrained", "pretrained.md"
+THEIRS = ("SqueezeNet", "ResNet18")  # the paper's bodies
 Cells = Mapping[str, Record]
 
 _HEAD = """# Bodies trained elsewhere
@@ -75,9 +76,9 @@ class Page:
             return
         yield "## What came out"
         yield ""
-        yield f"Body: {self._networks(settings)}. The paper's is SqueezeNet 1.1 (weights: ImageNet, 224×224 pixels)."
-        yield "Accuracy of the one model of all clients on the whole test set, in %: mean ± standard deviation over"
-        yield "seeds. In brackets: the paper's number."
+        yield f"Body: {self._networks(settings)}. Accuracy of the one model of all clients on the whole test set, in %:"
+        yield "mean ± standard deviation over seeds. In brackets: the paper's numbers with its bodies, SqueezeNet 1.1 /"
+        yield "ResNet18 (weights: ImageNet, 224×224 pixels)."
         yield ""
         yield markdown(
             [
@@ -99,9 +100,9 @@ class Page:
 
     def _cell(self, setting: str, method: str, measure: str = "generic") -> str:
         cell = self.cells.get((setting, method))
-        number = published(self.known.settings[setting], self.known.methods[method]) if measure == "generic" else None
-        theirs = f" ({number.mean:.1f})" if number is not None and number.mean is not None else ""
-        return (spread(accuracies(cell, measure), len(cell["runs"])) if cell else "–") + theirs
+        numbers = published(self.known.settings[setting], self.known.methods[method]) if measure == "generic" else {}
+        theirs = " / ".join(f"{numbers[name]:.1f}" if name in numbers else "–" for name in THEIRS) if numbers else ""
+        return (spread(accuracies(cell, measure), len(cell["runs"])) if cell else "–") + f" ({theirs})" * bool(theirs)
 
     def _differences(self, settings: Mapping[str, Setting]) -> Iterator[str]:
         """One sentence for each setting: what the class means add to fine-tuning."""

@@ -13,7 +13,7 @@ from torso.papers.tables.answers import Answer, over_seeds
 from torso.papers.tables.published import PublishedNumber, recipe
 
 EARLY = 1 / 6  # of the rounds
-_TABLES = ("fedncm/2", "fedncm/3", "fedncm/6")
+_TABLES = ("fedncm/2", "fedncm/3", "fedncm/6", "fedncm/8")
 
 
 def own_answers(records: Mapping[str, Record], evidence: Evidence | None = None) -> list[Answer]:
@@ -84,12 +84,12 @@ def _numbers() -> Sequence[PublishedNumber]:
     return [number for name in _TABLES for number in recipe(name).numbers if number.metric == "accuracy_%"]
 
 
-def published(setting: Setting, method: PlannedMethod) -> PublishedNumber | None:
-    """The paper's number of this method in this setting (with its own body), where it has one."""
-    if not setting.published:
-        return None
-    for number in _numbers():
+def published(setting: Setting, method: PlannedMethod) -> dict[str, float]:
+    """The paper's numbers of this method in this setting: its network → accuracy."""
+    found: dict[str, float] = {}
+    for number in _numbers() if setting.published else ():
         usual = number.setting.get("fl_optimizer", "FedAvg")
-        if (number.dataset, number.algorithm, usual) == (setting.published, method.label, method.optimizer):
-            return number
-    return None
+        same = (number.dataset, number.algorithm, usual) == (setting.published, method.label, method.optimizer)
+        if same and number.mean is not None:
+            found.setdefault(number.model.partition(" ")[0], number.mean)
+    return found
