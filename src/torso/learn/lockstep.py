@@ -73,7 +73,7 @@ class Lockstep:
         self._member = threading.local()
         self._asks: list[Ask] = []
         self._over = False
-        self._first: Classroom | None = None
+        self._first: dict[bool, Classroom] = {}  # on samples, on features
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Each run's result, or what it raised."""
@@ -146,10 +146,11 @@ class Lockstep:
 
     def _common(self, room: Classroom) -> Classroom:
         """A run's room with the network and the recorder of all: what was recorded for one serves the others."""
-        if self._first is None:
+        first = self._first.get(room.on_features)
+        if first is None:
             recorder = None if room.recorder is None else room.recorder.another()
-            self._first = replace(room, recorder=recorder)
-        return replace(room, net=self._first.net, recorder=self._first.recorder, lockstep=None)
+            first = self._first[room.on_features] = replace(room, recorder=recorder)
+        return replace(room, net=first.net, recorder=first.recorder, lockstep=None)
 
 
 def _answer(group: Sequence[Ask]) -> None:

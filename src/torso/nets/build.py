@@ -51,7 +51,7 @@ def build(
         top = head.build(made.features, classes, head_bias)
         with torch.no_grad():
             head.start(top, init, randomness.torch_generator(seed, "weights", "head", head_init))
-        if is_foreign(bodies[body]):
+        if is_foreign(bodies[body]) or not made.native:
             try_out(made, f"model.body = {body!r}", input)
     for module in made.modules():
         if norm != "default" and isinstance(module, _BatchNorm):

@@ -20,7 +20,7 @@ from torso.data.inputs import Input, as_input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
-from torso.nets.draws import Keyed, Watching
+from torso.nets.draws import Keyed, Seeded, Watching
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
@@ -35,6 +35,7 @@ from torso.nets.parts import (
     pieces,
     without,
 )
+from torso.nets.seat import Seat, has_plain_modes
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -62,6 +63,7 @@ class Body(nn.Module):
 
     native = True
     draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
+    draws_there = False  # … all of them on the device of its input
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     lora: Lora | None = None  # its adapters, where it has any (adapters.py)
     once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
@@ -150,6 +152,7 @@ class Network(nn.Module):
         self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
+        self.seat = Seat()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of samples [B, *] or [G, B, *]; `stacked`: the whole output for any [G, B, …]."""
@@ -293,7 +296,7 @@ def apply(
     The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread. `keys`: one for
     each client, from which a body that is not Torso's draws random numbers in training (`Batch.keys`).
     """
-    drawing = net.body.training and _draws(net, x)
+    drawing = draws(net, x) and not Seeded.here()
     if not drawing and (given := _in_line(net, tensors)) is not None:
         said: Output = functional_call(net, given, (x, real), {"stacked": True}, tie_weights=False)
         return said
@@ -310,8 +313,10 @@ def apply(
                 "the body draws random numbers in training (dropout), and there is no key to draw them from. "
                 "Pass the batch's on: torso.nets.apply(…, keys=batch.keys)"
             )
-        return _one_by_one(one, tensors, x, real, keys)
+        return _one_by_one(net, one, tensors, x, real, keys)
     if x.shape[0] == 1:
+        if not any(tensor.requires_grad for tensor in tensors.values()) and (seated := net.seat.take(net, tensors)):
+            return seated[0](x, stacked=True)  # type: ignore[no-any-return]
         return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
     if net.body.vmaps:
         once = {name: None if name in net.frozen and _is_one(t) else 0 for name, t in tensors.items()}
@@ -322,7 +327,7 @@ def apply(
             if "vmap" not in str(error):
                 raise
             net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
-    return _one_by_one(one, tensors, x, real, None)
+    return _one_by_one(net, one, tensors, x, real, None)
 
 
 def _in_line(net: Network, tensors: Tensors) -> Tensors | None:
@@ -341,6 +346,7 @@ def _is_one(tensor: Tensor) -> bool:
 
 
 def _one_by_one(
+    net: Network,
     one: Callable[[Tensors, Tensor], tuple[Tensor, ...]],
     tensors: Tensors,
     x: Tensor,
@@ -353,10 +359,20 @@ def _one_by_one(
     sizes = [width] * len(x) if real is None else [int(size) or width for size in real.sum(dim=1).tolist()]
     said = []
     for place, size in enumerate(sizes):
-        with nullcontext() if keys is None else Keyed(keys[place]):
+        with nullcontext() if keys is None else drawing(net, x.device, keys[place]):
             mine = one({name: t[place] for name, t in tensors.items()}, x[place, :size])
         said.append([F.pad(field, (0, 0, 0, width - size)) for field in mine])
     return Output(*(torch.stack(field) for field in zip(*said, strict=True)))
+
+
+def drawing(net: Network, device: torch.device, key: int) -> Keyed | Seeded:
+    """Inside, a body that draws does so from the key."""
+    return Seeded(device, key) if device.type == "cuda" and net.body.draws_there else Keyed(key)
+
+
+def draws(net: Network, x: Tensor) -> bool:
+    """Whether the body draws random numbers in its present mode."""
+    return net.body.training and _draws(net, x)
 
 
 def _draws(net: Network, x: Tensor) -> bool:
@@ -365,19 +381,31 @@ def _draws(net: Network, x: Tensor) -> bool:
     if net.body.native:
         return net.body.draws is True  # of adapters with dropout
     if net.body.draws is None:
-        bare = skeleton(net).to("meta").train()
+        bare, dtype = skeleton(net).to("meta").train(), torch.float32 if x.dtype == torch.bfloat16 else x.dtype
         try:
             with Watching() as seen, torch.no_grad():
-                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=x.dtype, device="meta"))
-            net.body.draws = seen.drew
+                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=dtype, device="meta"))
+            net.body.draws, net.body.draws_there = seen.drew, seen.places <= {"meta"}
         except Exception:  # somebody's own forward: nobody knows what it may raise
             net.body.draws = True
     return net.body.draws
 
 
+def pads(net: Network, x: Tensor) -> bool:
+    """Whether a sample's answer and gradient are the same beside padded samples, in the network's present modes."""
+    if net.body.native:
+        return True
+    return not draws(net, x) and not any(_counts_all(module) for module in net.modules())
+
+
+def _counts_all(module: nn.Module) -> bool:
+    """Whether it is a BatchNorm that goes by the statistics of the batch."""
+    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+
+
 def _refuse_padding(net: Network) -> None:
     for name, module in net.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        if _counts_all(module):
             raise RequestError(
                 f"{name} ({type(module).__name__}) of a network that is not Torso's own would count padded samples in "
                 "its statistics. Choose batches without padding (one client at a time), or a body of torso.nets.bodies"
@@ -406,6 +434,12 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
 
     A layer with running statistics goes by its own tensors; anything else by its half of the network.
     """
+    learning = frozenset(learning)
+    if learning in net.seat.modes:  # to ask every layer for its tensors takes milliseconds
+        for module, training in net.seat.modes[learning]:
+            if module.training is not training:
+                module.training = training
+        return
     names = {f"{half}.{n}": half for half in ("body", "head") for n, _ in net.get_submodule(half).named_parameters()}
     halves = {half for name, half in names.items() if name in learning}
     net.train(bool(halves))
@@ -414,6 +448,8 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
     for name, module in net.named_modules():
         if isinstance(module, _NormBase) and (own := module.state_dict()):
             module.train(any(f"{name}.{tensor}" in learning for tensor in own))
+    if has_plain_modes(net):
+        net.seat.modes[learning] = [(module, module.training) for module in net.modules()]
 
 
 def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
