@@ -35,7 +35,7 @@ from torso.data.batches import Batch
 from torso.data.inputs import Input, Pixels, Tokens
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
-from torso.learn.recorded import Recorder
+from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, bodies, body_of, build, learnable, set_modes, skeleton
 from torso.nets.bodies import takes
 from torso.nets.heads import LinearHead
@@ -136,7 +136,8 @@ class Side:
         self.descend(self.tensors, grads)
 
     def recorded(self) -> Callable[[], None]:
-        recorder = Recorder(gradients, frozen=self.net.frozen)
+        """As the engine does it; a module that cannot be recorded goes on kernel by kernel, with a warning."""
+        recorder = ForeignRecorder(gradients, frozen=self.net.frozen)
         home = recorder.home(self.tensors, self.batch.labels.shape[1])
 
         def step() -> None:
@@ -230,7 +231,7 @@ def measure(body: str, input: Input, clients: int, batch: int, options: argparse
     for name, made in steps.items():
         try:
             took, n = timed(made(), device, options.seconds, warm=2 if name == "one by one" else 3)
-        except RuntimeError as error:  # a module that asks the device something cannot be recorded
+        except RuntimeError as error:  # out of memory, say: the others still count
             found[f"no {name}"] = str(error).splitlines()[0]
             continue
         found[name] = {"per_second": clients * batch * unit / took, "seconds": took, "n": n}

@@ -141,6 +141,19 @@ def test_stacked_clients_learn_what_they_learn_by_hand() -> None:
             assert_close(found[name][client], tensor)
 
 
+def test_dropout_of_adapters_has_its_keys_in_a_run() -> None:
+    """The body is Torso's own, which otherwise draws nothing; the same run draws the same."""
+    one, again, without = (
+        run(tiny_run("fedit", f"model.lora.dropout={share}", "run.engine=batched")).state for share in (0.5, 0.5, 0.0)
+    )
+    assert one is not None
+    assert again is not None
+    assert without is not None
+    moved = {name for name, tensor in one.model.items() if not torch.equal(tensor, without.model[name])}
+    assert moved == {name for name in one.model if is_adapter(name) or name.startswith("head.")}
+    assert all(torch.equal(tensor, again.model[name]) for name, tensor in one.model.items())
+
+
 @pytest.mark.parametrize("drift", [Proximal(0.5), Dynamic(0.5)])
 def test_drift_corrections_act_on_what_travels(drift: Any) -> None:
     """On a, though b and the head learn as well: in the second of two steps a is held near where it began."""
@@ -222,7 +235,7 @@ def test_a_body_with_adapters_begins_another_run(trained: Trained) -> None:
     job = simulate(tiny_run("ffa-lora", f"model.weights={folder / 'lora'}", "run.seed=2"))
     assert result.state is not None
     assert all(torch.equal(job.model[n], t) for n, t in result.state.model.items() if is_adapter(n))
-    with pytest.raises(RequestError, match=r"lora_a\.weight, which this network does not have"):
+    with pytest.raises(RequestError, match=r"lora_a\.weight .* which the body has not"):
         simulate(tiny_run("fedavg", f"model.weights={folder / 'lora'}"))
 
 

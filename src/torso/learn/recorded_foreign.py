@@ -34,7 +34,7 @@ class CannotRecord(Exception):
 
 
 class ForeignRecorder(Recorder):
-    """Gradients of one client; those of several are computed kernel by kernel."""
+    """Gradients of one client, or of several that share a forward pass; others are computed kernel by kernel."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -53,7 +53,8 @@ class ForeignRecorder(Recorder):
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
         given = net, tensors, names, batch, objective, counts
-        width = 0 if self.refused or len(batch.labels) > 1 else self._width_for(net, batch)
+        apart = len(batch.labels) > 1 and not net.body.in_line
+        width = 0 if self.refused or apart else self._width_for(net, batch)
         if not width:
             return leading_gradients(*given)
         try:

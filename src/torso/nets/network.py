@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -96,22 +96,16 @@ class Body(nn.Module):
         return "blocks, then the mean over height and width" if self.pool else "blocks, then flatten"
 
     @property
+    def keyed(self) -> bool:
+        """Whether it may draw random numbers in training, from keys that come with a batch."""
+        return not self.native or self.draws is True
+
+    @property
     def in_line(self) -> bool:
         """Whether G clients of any sizes learn in one forward pass that draws no random number."""
         if self.lora is None:
             return self.native
         return (self.native or self.once) and self.draws is False
-
-    def train(self, mode: bool = True) -> Self:
-        """Under adapters the frozen body stays in eval mode, or its norms alone where `model.lora.base` is train."""
-        super().train(mode)
-        if mode and self.lora is not None:
-            adapters = [module for module in self.modules() if isinstance(module, Adapted)]
-            for module in list(self.modules())[1:]:
-                module.training = self.lora.base == "train" and not isinstance(module, _NormBase)
-            for adapter in adapters:
-                adapter.train()
-        return self
 
     def own_parts(self) -> dict[str, tuple[str, ...]]:
         """The body's tensors by part; parts that hold nothing are left out."""
@@ -444,12 +438,23 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
     halves = {half for name, half in names.items() if name in learning}
     net.train(bool(halves))
     net.body.train("body" in halves)
+    if net.body.training and net.body.lora is not None and net.body.lora.base == "eval":
+        _keep_base_still(net.body)
     net.head.train("head" in halves)
     for name, module in net.named_modules():
         if isinstance(module, _NormBase) and (own := module.state_dict()):
             module.train(any(f"{name}.{tensor}" in learning for tensor in own))
     if has_plain_modes(net):
         net.seat.modes[learning] = [(module, module.training) for module in net.modules()]
+
+
+def _keep_base_still(body: Body) -> None:
+    """The layers of a body in eval mode, but for its adapters: what is frozen computes without dropout."""
+    adapters = [module for module in body.modules() if isinstance(module, Adapted)]
+    for module in list(body.modules())[1:]:
+        module.training = False
+    for adapter in adapters:
+        adapter.train()
 
 
 def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
