@@ -11,6 +11,7 @@ over the same clients. Images are random: this measures speed alone. On CPU ever
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import time
@@ -41,6 +42,7 @@ from torso.nets import Tensors, learnable, skeleton, split
 from torso.precision import Precision, computing
 
 BATCH, CLASSES = 50, 10
+foreign = importlib.import_module("torso.nets.split")  # torso.nets.split is the function
 Work = Callable[[], int]  # → how many images
 
 
@@ -153,6 +155,48 @@ def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> di
     }
 
 
+def searching(work: Work) -> Work:
+    """With cuDNN's search for the fastest kernel."""
+
+    def searched() -> int:
+        torch.backends.cudnn.benchmark = True
+        try:
+            return work()
+        finally:
+            torch.backends.cudnn.benchmark = False
+
+    return searched
+
+
+def channels_last(work: Work) -> Work:
+    """With images in Torso's layout, as its own layers take them."""
+
+    def laid_out() -> int:
+        before, foreign._laid_out = foreign._laid_out, lambda x: x
+        try:
+            return work()
+        finally:
+            foreign._laid_out = before
+
+    return laid_out
+
+
+def new_widths(module: nn.Module, size: int, device: torch.device) -> dict[str, float]:
+    """Milliseconds of a forward pass at widths that come for the first time, and of the same again."""
+    module = module.to(device).eval()
+    spent: dict[str, list[float]] = {"first": [], "again": []}
+    with torch.no_grad(), computing("fp32"):
+        for width in (BATCH, 49, 47, 43, 41, 37):
+            x = torch.randn(width, 3, size, size, device=device)
+            for kind in ("first", "again"):
+                wait(device)
+                began = time.perf_counter()
+                module(x)
+                wait(device)
+                spent[kind].append(1e3 * (time.perf_counter() - began))
+    return {kind: round(median(each[1:]), 2) for kind, each in spent.items()}
+
+
 def whole_run(name: str, size: int, precision: Precision, device: torch.device, images: int) -> dict[str, float]:
     """Rounds of 10 clients, Torso against the loop with a model of its own for each client; images per second."""
     make, clients = NETS[name][0], 10
@@ -246,12 +290,17 @@ def measure(name: str, options: argparse.Namespace, precision: Precision, device
     }
     if device.type == "cuda":
         works["torso, recorded"] = local.training(True)
+        works["… cudnn.benchmark"] = searching(local.training(True))
+        works["… channels-last"] = channels_last(local.training(True))
+        works["torso, eager, c.-last"] = channels_last(local.training(False))
     found: dict[str, Any] = {"training": in_turns(works, device, options.seconds)}
     show(found["training"], "loop")
     if options.profile and precision == options.precision[0]:
         for kind in [kind for kind in works if kind.startswith("torso")] + ["loop"]:
             print(f"    profile of a visit, {kind}\n{profile(works[kind], device)}", flush=True)
     if precision == options.precision[0]:
+        found["a new width, ms"] = new_widths(make(size), size, device)
+        print("   a pass at a width that is new, ms:", json.dumps(found["a new width, ms"]), flush=True)
         for batch in (BATCH, images):
             both = {"loop": plain_evaluation(make(size), size, device, batch, images), "torso": local.evaluation(batch)}
             found[f"evaluation {batch}"] = in_turns(both, device, options.seconds)

@@ -34,7 +34,7 @@ class CannotRecord(Exception):
 
 
 class ForeignRecorder(Recorder):
-    """Gradients of one client; those of several are computed kernel by kernel."""
+    """Gradients of one client, or of several that one pass computes (`Body.in_line`); others are not recorded."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -53,7 +53,8 @@ class ForeignRecorder(Recorder):
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
         given = net, tensors, names, batch, objective, counts
-        width = 0 if self.refused or len(batch.labels) > 1 else self._width_for(net, batch)
+        together = len(batch.labels) == 1 or getattr(net.body, "in_line", False)
+        width = self._width_for(net, batch) if together and not self.refused else 0
         if not width:
             return leading_gradients(*given)
         try:
@@ -78,8 +79,10 @@ class ForeignRecorder(Recorder):
         width, full = batch.labels.shape[1], max(self._width, batch.labels.shape[1])
         if draws(net, batch.inputs) and not (net.body.draws_there and batch.keys):
             return 0
-        if width == full:
+        if pads(net, batch.inputs) and len(batch.labels) > 1:
             return full
+        if width == full:
+            return full if batch.real is None else 0
         if pads(net, batch.inputs):
             quarter = -(-full // _WIDTHS)
             return min(-(-width // quarter) * quarter, full)

@@ -76,8 +76,8 @@ class Seat:
 
 
 def has_plain_modes(net: nn.Module) -> bool:
-    """Whether `train()` only notes the mode in all layers."""
-    return all(type(module).train is nn.Module.train for module in net.modules())
+    """Whether `train()` only notes modes, in PyTorch's way or in Torso's."""
+    return all(type(module).train.__module__.partition(".")[0] in ("torch", "torso") for module in net.modules())
 
 
 _NOTHING = Tensor()
