@@ -99,8 +99,10 @@ class Local:
         names = learnable(whole, whole.state_dict())
         self.lesson = Lesson(1, dict.fromkeys(names, 1e-4), frozenset(whole.state_dict()))
 
-    def training(self, recorded: bool) -> Work:
-        room = replace(self.room, recorder=ForeignRecorder(gradients) if recorded else None)
+    def training(self, recorded: bool, substitutes: bool = False) -> Work:
+        recorder = ForeignRecorder(gradients)
+        recorder.substitutes = substitutes
+        room = replace(self.room, recorder=recorder if recorded else None)
         course = Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
 
         def work() -> int:
@@ -290,13 +292,17 @@ def measure(name: str, options: argparse.Namespace, precision: Precision, device
     }
     if device.type == "cuda":
         works["torso, recorded"] = local.training(True)
+        works["… Torso's kernels"] = local.training(True, substitutes=True)
         works["… cudnn.benchmark"] = searching(local.training(True))
         works["… channels-last"] = channels_last(local.training(True))
-        works["torso, eager, c.-last"] = channels_last(local.training(False))
+        if precision == options.precision[0]:
+            works["torso, eager, c.-last"] = channels_last(local.training(False))
     found: dict[str, Any] = {"training": in_turns(works, device, options.seconds)}
     show(found["training"], "loop")
     if options.profile and precision == options.precision[0]:
-        for kind in [kind for kind in works if kind.startswith("torso")] + ["loop"]:
+        for kind in ("torso, recorded", "… Torso's kernels", "torso, eager", "loop"):
+            if kind not in found["training"]:
+                continue
             print(f"    profile of a visit, {kind}\n{profile(works[kind], device)}", flush=True)
     if precision == options.precision[0]:
         found["a new width, ms"] = new_widths(make(size), size, device)
@@ -326,7 +332,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--only", default=",".join(NETS))
     parser.add_argument("--precision", default="", help="tf32,bf16,fp32; the first also has evaluation and a profile")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each of three measurements")
+    parser.add_argument("--seconds", type=float, default=0.35, help="of each of three measurements")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
     parser.add_argument("--tiny", action="store_true", help="small images, to try the script")
     options = parser.parse_args()

@@ -139,6 +139,28 @@ def test_recorded_steps_are_the_steps(module: type[nn.Module]) -> None:
 
 
 @needs_cuda
+@pytest.mark.parametrize("module", [Normed, Dropping, HalfFrozen])
+def test_steps_with_the_kernels_of_torso_are_the_steps(module: type[nn.Module]) -> None:
+    """One batch in float32, full and not: gradients, and how running statistics move."""
+    torch.manual_seed(0)
+    net, start, deck = begun(module(), "cuda", size=8)
+    start = {n: t.float() if t.is_floating_point() else t for n, t in start.items()}
+    names, counts = learnable(net, start), deck.class_counts(4)
+    recorder = ForeignRecorder(gradients, frozen=net.frozen)
+    recorder.substitutes = True
+    for epoch in range(2):
+        for dealt in batches(deck, epoch):
+            batch, home = replace(dealt, inputs=dealt.inputs.float()), recorder.home(start, 5)
+            plain = {n: t.clone() for n, t in start.items()}
+            wanted, loss = leading_gradients(net, plain, names, batch, CrossEntropy(), counts)
+            found, total = recorder.gradients(net, home, names, batch, CrossEntropy(), counts)
+            torch.testing.assert_close(total, loss, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(home, plain, rtol=1e-4, atol=1e-6)
+    assert not recorder.refused
+
+
+@needs_cuda
 @pytest.mark.parametrize("module", [Waits, Stops])
 def test_what_cannot_be_recorded_goes_on(module: type[nn.Module]) -> None:
     """With the results that it has without, random numbers too, and one word about it."""
