@@ -308,6 +308,11 @@ def draws(net: Network, x: Tensor) -> bool:
     return not net.body.native and net.body.training and _draws(net, x)
 
 
+def goes_alone(net: Network, input: Input) -> bool:
+    """Whether a group of clients gains nothing in training: the body draws, so each is computed by itself."""
+    return not net.body.native and _draws(net, input.example(1)[None])
+
+
 def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
     go without content may do anything, so it counts as one that does."""
