@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,18 @@ from torso.nets.card import Card
 from torso.nets.draws import Keyed, Seeded, Watching
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
-from torso.nets.parts import Predicate, check_named, chosen, frozen_names, is_norm, parameter_names, pieces, without
+from torso.nets.lora import Adapted, Lora, adapter_parts
+from torso.nets.parts import (
+    Predicate,
+    check_named,
+    chosen,
+    frozen_names,
+    is_norm,
+    names_adapters,
+    parameter_names,
+    pieces,
+    without,
+)
 from torso.nets.seat import Seat, has_plain_modes, skeleton
 
 Tensors = dict[str, Tensor]
@@ -53,6 +64,8 @@ class Body(nn.Module):
     draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
     draws_there = False  # … all of them on the device of its input
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
+    lora: Lora | None = None  # its adapters, where it has any (adapters.py)
+    once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
     features: int
     blocks: Chain | tuple[nn.Module, ...]
     predicates: Mapping[str, Predicate] = MappingProxyType({"norm": is_norm})
@@ -81,6 +94,24 @@ class Body(nn.Module):
             return ""
         return "blocks, then the mean over height and width" if self.pool else "blocks, then flatten"
 
+    @property
+    def in_line(self) -> bool:
+        """Whether G clients of any sizes learn in one forward pass that draws no random number."""
+        if self.lora is None:
+            return self.native
+        return (self.native or self.once) and self.draws is False
+
+    def train(self, mode: bool = True) -> Self:
+        """Under adapters the frozen body stays in eval mode, or its norms alone where `model.lora.base` is train."""
+        super().train(mode)
+        if mode and self.lora is not None:
+            adapters = [module for module in self.modules() if isinstance(module, Adapted)]
+            for module in list(self.modules())[1:]:
+                module.training = self.lora.base == "train" and not isinstance(module, _NormBase)
+            for adapter in adapters:
+                adapter.train()
+        return self
+
     def own_parts(self) -> dict[str, tuple[str, ...]]:
         """The body's tensors by part; parts that hold nothing are left out."""
         return {name: held for name, holds in self.predicates.items() if (held := chosen(self, holds))}
@@ -91,7 +122,7 @@ class Body(nn.Module):
             x = block(x, real)
         if self.pool:
             x = x.mean((2, 3), keepdim=True)
-        x = x if x.ndim == 3 else flat(x, clients)
+        x = flat(x, clients) if x.ndim == 4 else x.reshape(clients, -1, x.shape[-1])
         return x.float() if x.dtype == torch.bfloat16 else x  # heads and losses compute in float32
 
 
@@ -144,7 +175,17 @@ class Network(nn.Module):
     @cached_property
     def stacks(self) -> bool:
         """Whether clients of different sizes can be stacked: not where a foreign BatchNorm would count padding."""
-        return self.body.native or not any(isinstance(module, _BatchNorm) for module in self.modules())
+        return self.body.native or not self.counting
+
+    @cached_property
+    def counting(self) -> tuple[str, ...]:
+        """The BatchNorm layers that go by the samples of a batch; frozen running statistics do not."""
+        norms = {name: module for name, module in self.named_modules() if isinstance(module, _BatchNorm)}
+        return tuple(
+            name
+            for name, norm in norms.items()
+            if norm.running_mean is None or any(f"{name}.{tensor}" not in self.frozen for tensor in norm.state_dict())
+        )
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, ...]]:
@@ -156,12 +197,20 @@ class Network(nn.Module):
         head = tuple(name for name in both if name not in personal)
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
+        named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property
     def frozen(self) -> frozenset[str]:
-        """What its owner froze (`requires_grad=False`): never trained, never sent, and held once for all clients."""
-        return frozen_names(self)
+        """What its owner froze (`requires_grad=False`): never trained, never sent, and held once for all clients.
+        Where the body has adapters, that is everything else in it."""
+        return frozen_names(self) | self.base
+
+    @cached_property
+    def base(self) -> frozenset[str]:
+        """The body without its adapters, where it has any."""
+        adapters = self.parts.get("lora", ())
+        return frozenset(self.parts["body"]).difference(adapters) if adapters else frozenset()
 
     @cached_property
     def told(self) -> Mapping[str, tuple[int, ...]]:
@@ -228,6 +277,7 @@ def _piece_names(net: Network, part: str) -> tuple[str, ...]:
     raise RequestError(
         f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
         "as many blocks as this body has; a+b for both, a-b for the one without the other"
+        f"{'; lora, lora.a, lora.b with adapters (model.lora.rank = 8)' if names_adapters(part) else ''}"
     )
 
 
@@ -245,8 +295,9 @@ def apply(
     The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread. `keys`: one for
     each client, from which a body that is not Torso's draws random numbers in training (`Batch.keys`).
     """
-    if net.body.native:
-        said: Output = functional_call(net, tensors, (x, real), {"stacked": True}, tie_weights=False)
+    drawing = draws(net, x) and not Seeded.here()
+    if not drawing and (given := _in_line(net, tensors)) is not None:
+        said: Output = functional_call(net, given, (x, real), {"stacked": True}, tie_weights=False)
         return said
     if real is not None:
         _refuse_padding(net)
@@ -255,7 +306,7 @@ def apply(
         said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
         return tuple(field[0] for field in said if field is not None)
 
-    if draws(net, x) and not Seeded.here():
+    if drawing:
         if keys is None:
             raise RequestError(
                 "the body draws random numbers in training (dropout), and there is no key to draw them from. "
@@ -267,7 +318,7 @@ def apply(
             return seated[0](x, stacked=True)  # type: ignore[no-any-return]
         return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
     if net.body.vmaps:
-        once = {name: None if name in net.frozen else 0 for name in tensors}
+        once = {name: None if name in net.frozen and _is_one(t) else 0 for name, t in tensors.items()}
         given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
         try:
             return Output(*vmap(one, (once, 0), randomness="error")(given, x))
@@ -276,6 +327,21 @@ def apply(
                 raise
             net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
     return _one_by_one(net, one, tensors, x, real, None)
+
+
+def _in_line(net: Network, tensors: Tensors) -> Tensors | None:
+    """The tensors with which one call computes for all clients, what is frozen under adapters among them once; None
+    where the body cannot do that."""
+    if not net.body.once:
+        return tensors if net.body.native else None
+    given = {name: t[0] if name in net.base and _is_one(t) else t for name, t in tensors.items()}
+    several = any(t.ndim != 0 and t is tensors[name] for name, t in given.items() if name in net.base)
+    return None if several and not net.body.native else given
+
+
+def _is_one(tensor: Tensor) -> bool:
+    """Whether one tensor stands for all clients of a stack [G, *]."""
+    return len(tensor) == 1 or tensor.stride(0) == 0
 
 
 def _one_by_one(
@@ -305,7 +371,7 @@ def drawing(net: Network, device: torch.device, key: int) -> Keyed | Seeded:
 
 def draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in its present mode."""
-    return not net.body.native and net.body.training and _draws(net, x)
+    return net.body.training and _draws(net, x)
 
 
 def goes_alone(net: Network, input: Input) -> bool:
@@ -316,6 +382,8 @@ def goes_alone(net: Network, input: Input) -> bool:
 def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
     go without content may do anything, so it counts as one that does."""
+    if net.body.native:
+        return net.body.draws is True  # of adapters with dropout
     if net.body.draws is None:
         bare, dtype = skeleton(net).to("meta").train(), torch.float32 if x.dtype == torch.bfloat16 else x.dtype
         try:
@@ -387,7 +455,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     the answer is `sys.maxsize`: any batch will do.
     """
     bare, zeros = hollow(net)
-    norms = [module for module in bare.modules() if isinstance(module, _BatchNorm)]
+    norms = [bare.get_submodule(name) for name in net.counting]
     sizes: list[int] = []
 
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
