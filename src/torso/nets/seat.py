@@ -36,8 +36,8 @@ class Seat(Generic[N]):
 
     def take(self, net: N, tensors: Tensors, names: Sequence[str] = ()) -> tuple[N, Tensors] | None:
         """The network with one client's tensors [1, *] in place, in the modes of `net`, and the named ones [*] as
-        leaves of a graph; None where a tensor belongs to no layer, or a layer does more in `train()` than to note it.
-        """
+        leaves of a graph; None where a tensor belongs to no layer, or a layer is not to be copied: it was
+        patched, or does more in `train()` than to note the mode."""
         names = tuple(names)
         if tensors.keys() != self._given.keys():
             self._arrange(net, tensors)
@@ -61,7 +61,8 @@ class Seat(Generic[N]):
         """Make the copy for tensors of these names."""
         made = skeleton(net)
         self._given, self._held = dict.fromkeys(tensors, _NOTHING), dict.fromkeys(tensors, _NOTHING)
-        self._net, self._names = made if has_plain_modes(net) else None, ()
+        patched = any("forward" in vars(module) for module in net.modules())  # a function that may know the original
+        self._net, self._names = made if has_plain_modes(net) and not patched else None, ()
         self._layers = list(zip(made.modules(), net.modules(), strict=True))
         for name in tensors:
             where, _, leaf = name.rpartition(".")
