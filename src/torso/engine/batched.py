@@ -17,6 +17,7 @@ from torso.engine.base import Desk, Work, engines
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
+from torso.nets.network import goes_alone
 from torso.personal.store import Store
 
 T = TypeVar("T")
@@ -40,7 +41,8 @@ class Batched:
         self.net = net
         self.federation = federation
         self.device = federation.device
-        self.at_once = at_once if net.stacks else 1
+        alone = not net.stacks or (not at_once and self.device.type == "cuda" and goes_alone(net, federation.input))
+        self.at_once = 1 if alone else at_once
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
         self.precision = precision

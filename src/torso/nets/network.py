@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -35,7 +34,7 @@ from torso.nets.parts import (
     pieces,
     without,
 )
-from torso.nets.seat import Seat, has_plain_modes
+from torso.nets.seat import Seat, has_plain_modes, skeleton
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -146,7 +145,7 @@ class Network(nn.Module):
         self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
-        self.seat = Seat()
+        self.seat: Seat[Network] = Seat()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of samples [B, *] or [G, B, *]; `stacked`: the whole output for any [G, B, …]."""
@@ -369,6 +368,11 @@ def draws(net: Network, x: Tensor) -> bool:
     return net.body.training and _draws(net, x)
 
 
+def goes_alone(net: Network, input: Input) -> bool:
+    """Whether a group of clients gains nothing in training: the body draws, so each is computed by itself."""
+    return not net.body.native and _draws(net, input.example(1)[None])
+
+
 def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
     go without content may do anything, so it counts as one that does."""
@@ -413,14 +417,6 @@ def check_stacking(net: Network, clients: int) -> None:
             f"run.clients_at_once = {clients}: BatchNorm of a network that is not Torso's own would count padded "
             "samples in its statistics. Accepted: 1, or 0 to leave it to the engine"
         )
-
-
-def skeleton(net: Network) -> Network:
-    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap."""
-    memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in net.parameters()}
-    kept = net.state_dict(keep_vars=True).values()  # buffers outside the state_dict keep their values
-    memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
-    return copy.deepcopy(net, memo)
 
 
 def set_modes(net: Network, learning: Collection[str]) -> None:
