@@ -121,7 +121,8 @@ class SameConv2d(Conv2d):
     """Padded as TensorFlow's `same`: a side becomes ceil(side / stride), and an odd zero goes below or to the right."""
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, zeros around to ceil(side / stride), an odd one below and on the right"
+        sizes = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{sizes}, zeros around to ceil(side / stride), an odd one below and on the right"
 
     def _zeros(self, x: Tensor) -> tuple[int, int, int, int]:
         """Left, right, above, below."""
