@@ -201,9 +201,9 @@ class BatchNorm2d(nn.BatchNorm2d):
         clients = self._clients
         weight, bias = self.weight.view(clients, -1), self.bias.view(clients, -1)
         if not self.by_batch and self.running_mean is not None and self.running_var is not None:
-            running = (b.view(clients, -1) for b in (self.running_mean, self.running_var))
+            mean, var = self.running_mean.view(clients, -1), self.running_var.view(clients, -1)
             known = None if before is None else before.view(clients, -1)
-            return by_known(x, *running, weight, bias, known, self.eps, relu, pool, cap)
+            return by_known(x, mean, var, weight, bias, known, self.eps, relu, pool, cap)
         out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool, cap)
         if self.tracks:
             mean = mean if before is None else mean + before.detach().view(clients, -1)
