@@ -44,11 +44,6 @@ class OnFeatures(Generic[T]):
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         return self.work.costs(roster, clients) if isinstance(self.work, Weighs) else [1.0] * len(clients)
 
-    @property
-    def known_as(self) -> str:
-        """What its memory is known by: another kind of work takes other memory, and so does this one on samples."""
-        return f"{type(self.work).__name__} on features"
-
 
 @dataclass(frozen=True)
 class LeavesOnFeatures(OnFeatures[T]):
