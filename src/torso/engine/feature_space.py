@@ -145,6 +145,6 @@ def compute(engine: Engine, body: Tensors, split: SplitName, into: Tensor) -> No
     block = _BLOCK.get(place, _BLOCK["cpu"])
     work = FeaturePass(body, split, block, away=into.device.type == "cpu")
     for part in engine.map(work, range(-(-len(into) // block))):
-        for block in part:
-            into[start : start + len(block)].copy_(block)
-            start += len(block)
+        for found in part:
+            into[start : start + len(found)].copy_(found)
+            start += len(found)

@@ -22,7 +22,7 @@ from torso.nets import Network, Tensors
 Where = Literal["auto", "device", "disk"]
 _SHARE = 0.5  # of the free memory that features may take
 _PROBED = 16  # samples that are computed again before features of an earlier pass are used
-_kept: WeakIdKeyDictionary = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_kept = WeakIdKeyDictionary()
 """The last features of a samples tensor, with the body's checksum: runs on the same data share them."""
 
 
@@ -67,7 +67,7 @@ class KeptFeatures:
             self._found[name] = digest, samples.new_empty(0, self.net.body.features, dtype=torch.float32)
             return True
         key = f"{digest} {self.net.body!r} {self.federation.input!r}"
-        known = _kept.pop(samples, None)
+        known = _kept.pop(samples, None)  # type: ignore[no-untyped-call]
         rows = torch.linspace(0, len(samples) - 1, min(_PROBED, len(samples))).long().tolist()
         probed = probe(engine, body, name, rows)
         if not probed.fixed:
