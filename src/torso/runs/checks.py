@@ -29,7 +29,7 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
         )
     lr = wants_of(config.model.body, config.model.weights).lr
     if lr and lr == config.train.lr:
-        found.append(f"train.lr = {lr}: with pre-trained weights, unless you set another")
+        found.append(f"train.lr = {lr} is the default with pre-trained weights")
     if not net.body.native:
         found.append(f"model.body = {config.model.body!r} {_how_it_runs(net)}")
     return tuple(found)

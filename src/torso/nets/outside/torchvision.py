@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections import OrderedDict
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -91,7 +93,8 @@ class Torchvision(Outside):
     def fetched(self, word: str) -> dict[str, Tensor]:
         chosen = self.models.get_model_weights(self.own_name)[word]
         try:
-            found: dict[str, Tensor] = dict(chosen.get_state_dict(progress=False, check_hash=True))
+            with redirect_stdout(sys.stderr):  # it prints what it downloads
+                found: dict[str, Tensor] = dict(chosen.get_state_dict(progress=False, check_hash=True))
         except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: the checksum is another
             place = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(chosen.url))
             raise self.no_download(word, error, f"Put {chosen.url} at {place}, or give the file itself") from None
