@@ -77,7 +77,7 @@ def test_the_folder_gives_the_same_models_again(done: tuple[Result, list[str]], 
     assert "resized to 16×16" in " ".join(said.remarks)
 
 
-def test_a_run_that_was_stopped_goes_on_without_the_file(
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(
     done: tuple[Result, list[str]], weights: Path, tmp_path: Path
 ) -> None:
     stopper = samples.StopAfter(1)

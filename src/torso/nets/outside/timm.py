@@ -19,7 +19,8 @@ _WORD = "pretrained"
 
 @cache
 def timm_body(name: str) -> Timm:
-    """The maker of `timm/NAME` or `timm/NAME.TAG`, or which name is near."""
+    """The networks of timm, `NAME` or `NAME.TAG`. `model.weights`: a file, or `pretrained`. Needs the
+    extra `vision`."""
     found = Timm(name)
     timm = found.library
     network, _, tag = found.own_name.partition(".")

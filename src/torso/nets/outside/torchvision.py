@@ -32,7 +32,8 @@ _SQUEEZED = 512  # features of SqueezeNet, whose head is a convolution
 
 @cache
 def torchvision_body(name: str) -> Torchvision:
-    """The maker of `torchvision/NAME`, or which name is near."""
+    """The classifiers of torchvision. `model.weights`: a file, or torchvision's word, such as `IMAGENET1K_V1`. Needs
+    the extra `vision`."""
     found = Torchvision(name)
     known = found.models.list_models(module=found.models)
     if found.own_name not in known:
