@@ -60,8 +60,8 @@ class Torchvision(Outside):
     def __call__(self, input: Pixels) -> Body:
         made = self._classifier(**self._sized(input))
         if self.own_name.startswith("squeezenet"):  # spec 7: features, the mean over the map, a linear head
-            parts = OrderedDict(features=made.features, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
-            return body_of(nn.Sequential(parts), features=_SQUEEZED)
+            parts: dict[str, nn.Module] = {"features": made.get_submodule("features"), "pool": nn.AdaptiveAvgPool2d(1)}
+            return body_of(nn.Sequential(OrderedDict(parts | {"flatten": nn.Flatten()})), features=_SQUEEZED)
         return body_of(made)
 
     def _sized(self, input: Pixels) -> dict[str, Any]:
