@@ -30,7 +30,7 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
         )
     lr = wants_of(config.model.body, config.model.weights).lr
     if lr and lr == config.train.lr:
-        found.append(f"train.lr = {lr}: with pre-trained weights, unless you set another")
+        found.append(f"train.lr = {lr} is the default with pre-trained weights")
     if net.body.lora is not None:
         found.append(_about_adapters(net, net.body.lora))
     elif not net.body.native:

@@ -21,7 +21,8 @@ kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision}
 
 @cache
 def hf_body(name: str) -> BodyMaker:
-    """The maker of `hf/FOLDER-OR-ID`."""
+    """An encoder of the transformers library, from its folder or the hub. `model.weights`: a file, or `pretrained`.
+    Needs the extra `text`."""
     config = config_of(name)
     kind = kind_of(config)
     if kind not in kinds:
@@ -32,10 +33,16 @@ def hf_body(name: str) -> BodyMaker:
     return kinds[kind](name)
 
 
+def place_of(name: str) -> str:
+    """The folder or id of `hf/…`; a word after a colon is about the encoder's pooling."""
+    where = name.partition("/")[2]
+    return where if Path(where).exists() else where.partition(":")[0]
+
+
 @cache
 def config_of(name: str) -> Any:
     """The config of a model of the transformers library, from its folder or the hub."""
-    where, key = name.partition("/")[2], f"model.body = {name!r}"
+    where, key = place_of(name), f"model.body = {name!r}"
     transformers = import_library("transformers", key, "text")
     is_folder = Path(where).is_dir()
     if is_folder and not (Path(where) / "config.json").is_file():
