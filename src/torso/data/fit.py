@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torso.data.fit_images import fitted_images
 from torso.data.images import Dataset
+from torso.data.inputs import Pixels
 from torso.data.wants import Wants
 
 if TYPE_CHECKING:
@@ -13,4 +15,6 @@ if TYPE_CHECKING:
 
 def fitted(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
     """The data set as a body wants it."""
+    if isinstance(dataset.kind, Pixels) and (wants.size or wants.channels or wants.mean):
+        return fitted_images(dataset, options, wants)
     return dataset

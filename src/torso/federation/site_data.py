@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torso.data.clients import ClientSamples, divided_in_two
+from torso.data.fit_images import of_size
 from torso.data.formats import SUFFIXES, source_for
 from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
@@ -130,6 +131,7 @@ def _read(path: Path, options: DataConfig, for_test: bool = False) -> tuple[Site
         raise RequestError(f"{path} has no training samples. Expected: at least one")
     tested = bool(len(dataset.test))
     whole = checked(dataset if tested else replace(dataset, test=dataset.train), f"data {str(path)!r}")
+    whole = of_size(whole, own.size) if own.size else whole
     found = SiteData(
         train=whole.train,
         test=whole.test if tested else whole.train.take(np.arange(0)),

@@ -1,8 +1,10 @@
 """Networks: a body that is shared and a head that is personal (spec 11 and 12)."""
 
+from torso.nets import outside  # registers the families of other libraries
 from torso.nets.bodies import bodies, wants_of
 from torso.nets.build import build
 from torso.nets.heads import Head, LinearHead, head_inits, heads
+from torso.nets.mobile import efficientnet_lite0
 from torso.nets.network import (
     Body,
     Network,
@@ -31,9 +33,11 @@ __all__ = [
     "body_of",
     "build",
     "check_stacking",
+    "efficientnet_lite0",
     "head_inits",
     "heads",
     "learnable",
+    "outside",
     "part_names",
     "set_modes",
     "skeleton",

@@ -15,6 +15,7 @@ from torso.data.inputs import Known, Pixels
 from torso.data.pictures import as_stored
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
+from torso.nets.lora import Lora
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Card:
     client: CountOrZero | str | None = None
     class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
     calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
+    lora: Lora | None = None  # of the body, where it has adapters
 
     def __post_init__(self) -> None:
         self.input.check_constants()
