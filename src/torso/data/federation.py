@@ -139,10 +139,13 @@ def mixed(rows: Rows, seed: int) -> Rows:
 
 def seeded(options: DataConfig) -> bool:
     """Whether another seed makes other samples, not only other clients."""
-    return not is_seedless(options.source) or options.imbalance != 1
+    return not is_seedless(options.source) or options.imbalance != 1 or options.per_class > 0
 
 
-_READ = {"source", "root", "normalize", "size", "imbalance", "imbalance_test", "synthetic", "csv", "npz", "folder"}
+_READ = {
+    *("source", "root", "normalize", "size", "imbalance", "imbalance_test", "per_class"),
+    *("synthetic", "csv", "text", "npz", "folder"),
+}
 """Keys of [data] that say what is read, whoever it is dealt to."""
 
 
@@ -160,7 +163,7 @@ class Shelf:
         if key not in self._read:
             keys: set[str] = set()
             noted = noting(options, keys)
-            found = fitted(tailed(load(noted, seed), noted, seed), noted, wants)
+            found = fitted(few(tailed(load(noted, seed), noted, seed), noted, seed), noted, wants)
             self._read[key] = found, frozenset(keys)
         found, came_from = self._read[key]
         if read is not None:
@@ -293,6 +296,21 @@ def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
     return replace(dataset, train=cut(dataset.train, "train"), test=test)
 
 
+def few(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
+    """The data set with as many training samples of each class as `data.per_class` says."""
+    if not options.per_class:
+        return dataset
+    counts = np.bincount(dataset.train.labels, minlength=dataset.classes)
+    least = int(counts.argmin())
+    if counts[least] < options.per_class:
+        name = repr(dataset.class_names[least]) if dataset.class_names else least
+        raise RequestError(
+            f"data.per_class = {options.per_class}: class {name} has {counts[least]} training samples. "
+            f"Accepted: 0 (all of them) to {counts[least]}"
+        )
+    return replace(dataset, train=dataset.train.take(_per_class(dataset.train.labels, options.per_class, seed, "few")))
+
+
 def draw_newcomers(clients: int, count: int, seed: int) -> Ints:
     """Which clients never train, sorted (spec 10.4, "50+50")."""
     if count >= clients:
@@ -309,7 +327,12 @@ def draw_server_rows(samples: int, fraction: float, seed: int) -> Ints:
 
 def draw_meta_rows(labels: Ints, per_class: int, seed: int) -> Ints:
     """As many training samples of every class, whoever owns them; all of a class that has fewer (spec 5.7)."""
-    order = numpy_generator(seed, "partition", "meta").permutation(len(labels))
+    return _per_class(labels, per_class, seed, "meta")
+
+
+def _per_class(labels: Ints, per_class: int, seed: int, purpose: str) -> Ints:
+    """Rows, sorted: so many of every class, or all of a class that has fewer."""
+    order = numpy_generator(seed, "partition", purpose).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
     place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its class

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torso.data.images import Dataset
+from torso.data.texts import Texts
+from torso.data.tokenise import tokenised
 from torso.data.wants import Wants
 
 if TYPE_CHECKING:
@@ -13,4 +15,6 @@ if TYPE_CHECKING:
 
 def fitted(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
     """The data set as a body wants it."""
+    if isinstance(dataset.kind, Texts):
+        return tokenised(dataset, options, wants)
     return dataset

@@ -25,6 +25,7 @@ class Tokens(Input):
     length: Count
     vocabulary: Count
     pad: CountOrZero = 0
+    tokenizer: str = ""  # the identity of what made the ids from texts (tokenizers.py); "": nobody has said
     kind: Literal["tokens"] = "tokens"
 
     many: ClassVar[str] = "token sequences"

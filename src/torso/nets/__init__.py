@@ -1,5 +1,6 @@
 """Networks: a body that is shared and a head that is personal (spec 11 and 12)."""
 
+from torso.nets import outside  # registers the families of other libraries
 from torso.nets.bodies import bodies, wants_of
 from torso.nets.build import build
 from torso.nets.heads import Head, LinearHead, head_inits, heads
@@ -34,6 +35,7 @@ __all__ = [
     "head_inits",
     "heads",
     "learnable",
+    "outside",
     "part_names",
     "set_modes",
     "skeleton",

@@ -51,6 +51,7 @@ class Body(nn.Module):
 
     native = True
     draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
+    trims = False  # whether tokens may be cut to the longest sequence of a batch: padding changes nothing
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     features: int
     blocks: Chain | tuple[nn.Module, ...]

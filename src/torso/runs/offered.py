@@ -14,7 +14,7 @@ from torso.data.image_files import SUFFIXES, list_images
 from torso.data.inputs import Array, Floats, Pixels, Tokens, is_missing
 from torso.data.sources.arrays import read_npz
 from torso.data.sources.base import reading
-from torso.data.sources.table import Table
+from torso.data.sources.cells import Table
 from torso.errors import RequestError
 from torso.nets.card import Card
 from torso.runs.pictures import Fitted, fitted, read_pictures, told

@@ -18,6 +18,7 @@ from torso.data.sources import (  # registers every source
     given,
     hub,
     idx,
+    jsonl,
     made,
     table,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "hub",
     "idx",
     "is_seedless",
+    "jsonl",
     "load",
     "made",
     "sources",
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 
-SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "npz", "parquet"})
+SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "jsonl", "npz", "parquet"})
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
 _RESIZE = frozenset({"folder", "parquet"})
 

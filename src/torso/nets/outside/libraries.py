@@ -1,0 +1,65 @@
+"""Libraries of others, imported only when a body of theirs is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from torso.errors import RequestError
+
+
+def library(name: str, whose: str, extra: str) -> Any:
+    """A library of an extra; one clear line where it is absent. `whose`: the key that asks for it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise RequestError(f"{whose} needs {name} ({error}). Install it: pip install 'torso[{extra}]'") from None
+
+
+@cache
+def transformers_for_text(whose: str) -> Any:
+    """transformers. It imports torchvision where that is installed, which fails if it was built for another torch; text
+    does not need it, so then transformers is told that it is absent."""
+    with _hidden("torchvision") if _is_broken("torchvision") else _as_it_is():
+        found = library("transformers", whose, "text")
+        found.utils.is_torchvision_available()  # remembers the answer
+    found.utils.logging.set_verbosity_error()
+    return found
+
+
+def _is_broken(name: str) -> bool:
+    """Whether a package is installed and cannot be imported."""
+    if importlib.util.find_spec(name) is None:
+        return False
+    try:
+        importlib.import_module(name)
+    except (RuntimeError, ImportError, OSError):
+        for part in [part for part in sys.modules if part.partition(".")[0] == name]:
+            del sys.modules[part]
+        return True
+    return False
+
+
+@contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Whoever asks inside whether a package is installed is told that it is not."""
+    usual = importlib.util.find_spec
+
+    def find(wanted: str, package: str | None = None) -> Any:
+        return None if wanted.partition(".")[0] == name else usual(wanted, package)
+
+    importlib.util.find_spec = find
+    try:
+        yield
+    finally:
+        importlib.util.find_spec = usual
+
+
+@contextmanager
+def _as_it_is() -> Iterator[None]:
+    yield

@@ -1,0 +1,106 @@
+"""The folder of a model that others have trained: on this disk, in an installed package, or of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.reading import parse_json
+
+CONFIG = "config.json"
+_FILES = ["*.json", "*.safetensors", "pytorch_model.bin"]  # of a model in the hub: nothing that is code
+_SHARDS = "model.safetensors.index.json"
+
+
+@cache
+def found_folder(name: str, key: str, marker: str, packages: bool = False) -> Path:
+    """The folder that a name stands for; `marker` is the file that such a folder has. `packages`: whether the name may
+    be that of an installed package which ships one."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / marker).is_file():
+            raise RequestError(f"{key}: {path} has no {marker}. Expected: the folder of a saved model")
+        return path.resolve()
+    if packages and (inside := _in_package(name, marker)) is not None:
+        return inside
+    return _of_hub(name, key, packages)
+
+
+def _in_package(name: str, marker: str) -> Path | None:
+    """The folder with the marker in an installed package, which is not imported for this."""
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    for place in spec.submodule_search_locations or () if spec is not None else ():
+        found = sorted(Path(place).rglob(marker), key=lambda file: len(file.parts))
+        if found:
+            return found[0].parent
+    return None
+
+
+def _of_hub(name: str, key: str, packages: bool) -> Path:
+    """From the hub's own cache, or downloaded into it."""
+    instead = f"a folder,{' an installed package,' if packages else ''} or the name of a model of huggingface.co"
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise RequestError(
+            f"{key}: there is no folder {name!r}, and a model of huggingface.co needs huggingface_hub. Install it: "
+            f"pip install 'torso[text]'. Expected: {instead}"
+        ) from None
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES))
+    except Exception as error:  # a bad name, no network, no such model: each is another exception
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RequestError(
+            f"{key}: there is no folder {name!r}, and it cannot be had from huggingface.co ({reason}). "
+            f"Expected: {instead}"
+        ) from None
+
+
+def read_json(folder: Path, name: str, key: str, *, optional: bool = False) -> dict[str, Any]:
+    """A file of the folder as an object; empty where it may be absent."""
+    found = read_any_json(folder, name, key, optional=optional)
+    if not isinstance(found, dict):
+        raise RequestError(f"{key}: {folder / name} holds {type(found).__name__}. Expected: an object")
+    return found
+
+
+def read_any_json(folder: Path, name: str, key: str, *, optional: bool = False) -> Any:
+    path = folder / name
+    if optional and not path.is_file():
+        return {}
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{key}: {path} cannot be read: {error}") from None
+
+
+def read_tensors(folder: Path, key: str) -> dict[str, Tensor]:
+    """The weights of a folder: safetensors, also in several files, or a .bin file of tensors alone."""
+    try:
+        if (folder / "model.safetensors").is_file():
+            return load_file(folder / "model.safetensors")
+        if (folder / _SHARDS).is_file():
+            shards = sorted(set(read_json(folder, _SHARDS, key).get("weight_map", {}).values()))
+            return {name: tensor for shard in shards for name, tensor in load_file(folder / Path(shard).name).items()}
+        if (folder / "pytorch_model.bin").is_file():
+            return _only_tensors(torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise RequestError(f"{key}: the weights in {folder} cannot be read: {error}") from None
+    except Exception as error:  # what weights_only refuses raises an error of its own
+        reason = str(error).splitlines()[0]
+        raise RequestError(f"{key}: {folder / 'pytorch_model.bin'} holds more than weights: {reason}") from None
+    raise RequestError(f"{key}: {folder} has no weights. Expected: model.safetensors")
+
+
+def _only_tensors(found: Any) -> dict[str, Tensor]:
+    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise ValueError("it holds something else than tensors by name")
+    return found
