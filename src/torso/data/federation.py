@@ -19,12 +19,13 @@ from torch import Tensor
 from torso.data.augment import augmentations
 from torso.data.fit import fitted
 from torso.data.images import Dataset, Ints, Labelled
-from torso.data.inputs import Array, Input, Pixels
+from torso.data.inputs import Array, Input, Pixels, Tokens
 from torso.data.keys import noting, unread
 from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
 from torso.data.sources import is_seedless, load
+from torso.data.token_lens import lengths_of
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
@@ -116,9 +117,14 @@ class Federation:
 
     @cached_property
     def test_order(self) -> Tensor:
-        """The whole test set in a fixed random order, the same for every run: files are often sorted by class."""
-        order = numpy_generator(0, "test order").permutation(len(self.test.labels))
-        return torch.from_numpy(order).to(self.test.labels.device)
+        """The whole test set in a fixed random order, the same for every run: files are often sorted by class. Token
+        sequences go by their length, the longest first, so that a batch has little padding."""
+        order = torch.from_numpy(numpy_generator(0, "test order").permutation(len(self.test.labels)))
+        order = order.to(self.test.labels.device)
+        if not isinstance(self.input, Tokens):
+            return order
+        lengths = lengths_of(self.test.samples, self.input.pad)
+        return order[lengths[order].argsort(descending=True, stable=True)]
 
     @cached_property
     def class_counts(self) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torso.data.augment import Lens
 from torso.data.input_base import CPU, Array, Input, as_array, axes, plural, refuse_none, seeded_generator
+from torso.data.token_lens import TokenLens
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
 
@@ -89,7 +90,7 @@ class Tokens(Input):
         )
 
     def lens(self, device: torch.device) -> Lens:
-        return Lens()
+        return TokenLens(pad=self.pad)
 
     def example(self, samples: int, device: torch.device = CPU) -> Tensor:
         if device.type == "meta":

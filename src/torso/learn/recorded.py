@@ -106,7 +106,8 @@ class Recorder:
             self._modules[id(net)] = list(net.modules())
         modes = tuple(module.training for module in self._modules[id(net)])
         switches = torch.get_float32_matmul_precision(), batch.inputs.dtype, is_fast(batch.inputs)
-        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches
+        shape = batch.inputs.shape[2:]  # of a sample; sequences have few lengths
+        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches, shape
         if key not in self._recordings:
             fixed = _room_for(batch, width, masked)
             _fill(fixed, batch)

@@ -33,9 +33,22 @@ _FORM = "2"  # of the metadata for samples that are no images; those of images h
 SUFFIX = ".safetensors"
 FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
 """The formats of models by name, with how their files end."""
-_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
+_TEXTS = {
+    "method",
+    "dataset",
+    "body",
+    "norm",
+    "kind",
+    "torso",
+    "form",
+    "tokenizer_file",
+}  # words as they are; everything else as JSON
 
-_NEWER = {"class_names", "calibrated"}  # in the metadata where there is something to tell; older files have none
+_NEWER = {
+    "class_names",
+    "calibrated",
+    "tokenizer_file",
+}  # in the metadata where there is something to tell; older files have none
 
 
 def save_model(

@@ -18,9 +18,7 @@ from torso.errors import RequestError
 if TYPE_CHECKING:
     from torso.config import CsvConfig
 
-EXPECTED = (
-    "a .csv file with a line of column names (or data.csv.names), or a folder with train.csv and test.csv"
-)
+EXPECTED = "a .csv file with a line of column names (or data.csv.names), or a folder with train.csv and test.csv"
 _LONGEST = 1 << 24  # characters of a field: texts may be long
 
 

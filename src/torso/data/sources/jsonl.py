@@ -54,5 +54,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, str]:
 def _cell(path: Path, number: int, name: str, value: Any) -> str:
     """A value as a .csv would have it."""
     if isinstance(value, list | dict) or (isinstance(value, float) and not math.isfinite(value)):
-        raise RequestError(f"{path}, line {number}: {name} = {value!r}. Expected: a text, a number, true, false or null")
+        raise RequestError(
+            f"{path}, line {number}: {name} = {value!r}. Expected: a text, a number, true, false or null"
+        )
     return "" if value is None else str(value).strip()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torso.data.image_files import SUFFIXES
-from torso.data.images import Dataset, Ints, Samples
+from torso.data.images import Dataset, Samples
 from torso.data.inputs import Array, Floats, is_missing
 from torso.data.parted import stratified
 from torso.data.sources.base import root_of, sources
@@ -153,7 +153,8 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
     if len(values) > _MOST:
         raise RequestError(
             f"{train.path}: column {name!r} has {len(values)} different values, such as {there[0]!r}. "
-            f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.drop if it is no feature"
+            f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.text if it is a text, and in "
+            "data.csv.drop if it is no feature"
         )
     return Categories(name, values)
 
@@ -174,8 +175,9 @@ def _check_columns(tables: Sequence[Table], how: CsvConfig) -> None:
                     f'Expected: --set "data.csv.delimiter={other!r}"'
                 )
             hint = did_you_mean(name, train.names)
+            more = "" if how.names or key != "label" else ". A .csv without a line of names needs data.csv.names"
             raise RequestError(
-                f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}"
+                f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}{more}"
             )
     needed = {name for _, name in named} if how.text else set(train.names) - set(how.drop)
     for table in tables[1:]:

@@ -19,6 +19,7 @@ from torso.nets.network import Body
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
 from torso.nets.outside.libraries import transformers_for_text
 from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors
+from torso.reading import parse_json
 
 PRETRAINED = "pretrained"
 _TOKENIZER = "tokenizer.json"
@@ -106,7 +107,7 @@ class HfText(TextEncoder):
 
     @property
     def pooling(self) -> Pooling:
-        """What the name says; else what the architecture's own classifier does, if its config says so; else the mean."""
+        """What the name says; else what the architecture's own classifier does, where its config says so; or mean."""
         usual = read_json(self.folder, CONFIG, self.key).get("classifier_pooling")
         return cast("Pooling", self._named[1] or (usual if usual in POOLINGS else "mean"))
 
@@ -180,8 +181,6 @@ def _tokenizer(folder: Path, key: str, most: int) -> FromFile:
 
 def _pad(told: Mapping[str, Any], content: str, about: Mapping[str, Any]) -> int | None:
     """The id of padding: by the config, or by the name of the token."""
-    from torso.reading import parse_json
-
     given = told.get("pad_token_id")
     if isinstance(given, int):
         return given
