@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 _FORMATS = (
-    "an .npz file with train_images and train_labels (or train_samples), a .csv, .jsonl or .parquet file, a folder with "
-    "train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
+    "an .npz file with train_images and train_labels (or train_samples), a .csv, .jsonl or .parquet file, a folder "
+    "with train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
 )
 _NEED_A_FILE = {"cifar10", "cifar100", "fashion-mnist", "femnist"}  # layouts of their own
 _NEED_NONE = {"digits", "given", "synthetic"}

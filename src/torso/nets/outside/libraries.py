@@ -27,7 +27,9 @@ def transformers_for_text(whose: str) -> Any:
     does not need it, so then transformers is told that it is absent."""
     with _hidden("torchvision") if _is_broken("torchvision") else _as_it_is():
         found = library("transformers", whose, "text")
-        found.utils.is_torchvision_available()  # remembers the answer
+        for ask in (found.utils.is_torchvision_available, found.utils.is_torchvision_v2_available):
+            getattr(ask, "cache_clear", lambda: None)()  # it may have been imported, and have asked, before
+            ask()  # and remembers the answer
     found.utils.logging.set_verbosity_error()
     return found
 
