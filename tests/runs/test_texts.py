@@ -22,6 +22,8 @@ from torso.errors import RequestError
 from torso.federation.agreement import agree
 from torso.federation.site_data import read_site
 from torso.nets import wants_of
+from torso.report.try_command import chosen
+from torso.report.try_page import Booth
 from torso.results.result import Result
 from torso.runs.job import data_of
 
@@ -112,6 +114,18 @@ def test_personalize_takes_texts(folder: Path, tmp_path: Path) -> None:
     assert found.after > 90
 
 
+def test_the_page_asks_about_texts(folder: Path) -> None:
+    """The booth behind `torso try`, and the words of the page."""
+    models = chosen(folder / "theirs", None, "1", None)
+    booth = Booth(models)
+    said = booth.ask(b"Stock prices fell")
+    assert [model["classes"][0]["name"] for model in said["models"]] == ["money", "money"]
+    with pytest.raises(RequestError, match="is empty"):
+        booth.ask(b" ")
+    with pytest.raises(RequestError, match="Expected: UTF-8"):
+        booth.ask(b"\xff")
+
+
 def test_a_changed_tokenizer_is_noticed(folder: Path, tmp_path: Path) -> None:
     """A file whose tokenizer is not the one that the model was trained with."""
     net = torso.load(folder / "theirs").network()
@@ -174,7 +188,7 @@ def test_bad_requests_end_in_one_line(folder: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
         return str(said.exception)
 
-    assert "takes images or arrays of numbers" in ask("data.csv.text=text", "model.body=mlp")
+    assert "takes images or arrays of numbers" in ask("data.csv.text=text", "model.body=mlp", "data.clients=4")
     assert "data.csv.text = 'txt' is no column" in ask("data.csv.text=txt", "model.body=transformer")
     (tmp_path / "empty").mkdir()
     assert "has no modules.json" in ask("data.csv.text=text", f"model.body=sentence/{tmp_path / 'empty'}")
