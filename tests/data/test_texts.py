@@ -1,4 +1,4 @@
-"""Texts: the column of a table or the key of JSON lines, tokenised once, cut where they are too long; what is refused."""
+"""Texts: the column of a table or a key of JSON lines, tokenised once, cut where they are long; what is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_file_without_a_line_of_names(tmp_path: Path) -> None:
     lines = "".join(f'"{1 + (a == "sport")}","{b}","{c}"\n' for a, b, c in ROWS)
     found = read(written(tmp_path, lines), names=("label", "title", "text"))
     assert (texts(found), found.class_names) == (sorted(JOINED), ("1", "2"))
-    with pytest.raises(RequestError, match="is line 1 of .* leave the key out"):
+    with pytest.raises(RequestError, match=r"is line 1 of .* leave the key out"):
         read(written(tmp_path, CSV), names=("label", "title", "text"))
     with pytest.raises(RequestError, match=r"line 1 has 3 fields and data.csv.names names 2 columns"):
         read(written(tmp_path, lines), names=("label", "text"))
@@ -139,12 +139,12 @@ def test_long_texts_are_cut_and_told(tmp_path: Path) -> None:
     found = federation(written(tmp_path, CSV), csv={"text": ("title", "text")}, text={"length": 2})
     assert found.input.shape == (2,)
     assert "2 of 4 texts are longer than 2 tokens and were cut there; the longest has 5" in found.remarks[0]
-    with pytest.raises(RequestError, match="data.text.length = 1 leaves no room for a word. Accepted: 2 or more"):
+    with pytest.raises(RequestError, match=r"data.text.length = 1 leaves no room for a word. Accepted: 2 or more"):
         federation(tmp_path / "rows.csv", csv={"text": ("title", "text")}, text={"length": 1})
 
 
 def test_a_bodys_tokenizer_keeps_its_last_token(tmp_path: Path) -> None:
-    """[CLS] is 2, [SEP] is 3 and comes last, also where a text is cut; a text that spells [PAD] has no padding in it."""
+    """[CLS] is 2, [SEP] is 3 and comes last, also where a text is cut; one that spells [PAD] has no padding in it."""
     pytest.importorskip("tokenizers")
     from tests.nets.text_models import tokenizer_json
 
@@ -156,7 +156,7 @@ def test_a_bodys_tokenizer_keeps_its_last_token(tmp_path: Path) -> None:
     rows = torch.cat([found.train.samples, found.test.samples]).tolist()
     assert all(row[0] == 2 and [n for n in row if n][-1] == 3 for row in rows)
     assert "1 of 4 texts are longer than 6 tokens (the body)" in found.remarks[0]
-    with pytest.raises(RequestError, match="data.text.length = 7: the body takes at most 6 tokens"):
+    with pytest.raises(RequestError, match=r"data.text.length = 7: the body takes at most 6 tokens"):
         federation(path, Wants(by="the body", tokenizer=mine), csv={"text": ("text",)}, text={"length": 7})
     other = tokenizer_of(mine.identity, mine.content, 40, 0, 6, "x")
     assert other == mine

@@ -10,28 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-WORDS = [
-    *[
-        "the",
-        "a",
-        "cat",
-        "dog",
-        "sat",
-        "ran",
-        "on",
-        "mat",
-        "market",
-        "fell",
-        "rose",
-        "stock",
-        "prices",
-        "team",
-        "won",
-        "match",
-        "goal",
-    ],
-    *".,!",
-]
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "market", "fell", "rose", "stock", "prices", "team"]
+WORDS += ["won", "match", "goal", ".", ",", "!"]
 TEXTS = ["The cat sat on the mat.", "Stock prices fell!", "a team won , a goal", "the dog ran"]
 SIZES = {
     "bert": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64},

@@ -88,6 +88,7 @@ def test_a_model_file_takes_raw_text(folder: Path, which: str, tmp_path: Path) -
     found = predict(load_model(saved), texts)
     assert [best[0][0] for best in found.top(1)] == ["pets", "money"]
     np.testing.assert_allclose(found.probabilities, predict(net, texts).probabilities, atol=1e-6)
+    assert net(net.prepare(texts)).argmax(1).tolist() == [1, 0]
     with pytest.raises(RequestError, match="text 2: the text is empty"):
         predict(net, ["a", " "])
     long = predict(net, ["the cat " * 40])

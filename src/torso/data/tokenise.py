@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -59,6 +59,11 @@ class Padded:
 def padded(texts: Sequence[str], kind: Tokens, tokenizer: Tokenizer) -> Padded:
     """Texts as sequences of a known kind: for a model that is trained already."""
     return _padded(tokenizer.encode(texts), kind.length, tokenizer)
+
+
+def are_texts(data: Any) -> bool:
+    """Whether an object of a program is a list of texts."""
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(text, str) for text in data)
 
 
 def _padded(every: Sequence[Sequence[int]], length: int, tokenizer: Tokenizer) -> Padded:

@@ -80,7 +80,8 @@ class Tokens(Input):
 
     @property
     def argument(self) -> str:
-        return f"integers {axes(self.shape)}, padded with {self.pad}"
+        texts = "a list of texts, or " if self.tokenizer else ""
+        return f"{texts}integers {axes(self.shape)}, padded with {self.pad}"
 
     @property
     def by_hand(self) -> str:

@@ -13,6 +13,8 @@ from torch import Tensor
 from torso.data.images import Labelled, as_images, as_samples
 from torso.data.inputs import Known, Pixels, Tokens
 from torso.data.pictures import as_stored
+from torso.data.texts import Texts
+from torso.data.tokenise import are_texts, padded
 from torso.data.tokenizers import tokenizer_of
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
@@ -77,6 +79,8 @@ class Card:
         """Samples as the network's input [n, *]: as in evaluation, never augmented."""
         if isinstance(self.input, Pixels):
             samples = as_stored(self.input, samples)
+        elif isinstance(self.input, Tokens) and are_texts(samples) and (tokenizer := self.tokenizer) is not None:
+            samples = padded(Texts().accept("texts", samples).tolist(), self.input, tokenizer).ids
         stored = torch.from_numpy(self.input.accept(self.input.noun, samples)).to(device)
         every = torch.arange(len(stored), device=device).unsqueeze(0)
         return self.input.lens(device).look(stored, every)[0]

@@ -185,7 +185,8 @@ class Network(nn.Module):
 
     def prepare(self, samples: Any) -> Tensor:
         """Samples as a source has them (NumPy, or a tensor) as what the network takes: uint8 images [n, H, W, C] or
-        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded.
+        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded; a list
+        of texts becomes token ids, where the model knows its tokenizer.
 
         For networks that came out of a run, which know how they were trained."""
         return card_of(self).prepare(samples, next(self.parameters()).device)

@@ -15,10 +15,11 @@ from torso.data.inputs import Array, Floats, Pixels, Tokens, is_missing
 from torso.data.sources.arrays import read_npz
 from torso.data.sources.base import reading
 from torso.data.sources.cells import Table
+from torso.data.tokenise import are_texts
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets.card import Card
-from torso.runs.offered_text import TABLES, TEXT, OfferedTexts, are_texts, from_lines, from_table, of_texts
+from torso.runs.offered_text import TABLES, TEXT, OfferedTexts, from_lines, from_table, of_texts
 from torso.runs.pictures import Fitted, fitted, read_pictures, told
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"

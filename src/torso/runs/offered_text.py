@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torso.config import CsvConfig
 from torso.data.inputs import Array, Tokens
@@ -29,11 +28,6 @@ class OfferedTexts:
     samples: Array
     labels: tuple[str, ...]
     remarks: tuple[str, ...]
-
-
-def are_texts(data: Any) -> bool:
-    """Whether an object of a program is a list of texts."""
-    return isinstance(data, list | tuple) and bool(data) and all(isinstance(text, str) for text in data)
 
 
 def of_texts(where: str, texts: Sequence[str], kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
