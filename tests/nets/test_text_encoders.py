@@ -19,6 +19,7 @@ from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets import LinearHead, Network, apply, build, learnable, part_names, wants_of
 from torso.nets.draws import Watching
+from torso.nets.outside.libraries import library
 from torso.results.checkpoint import load_body
 
 from .text_models import TEXTS, save_encoder, save_sentence
@@ -151,6 +152,20 @@ def test_parts_and_blocks(tiny: str) -> None:
     assert len(learnable(net, part_names(net, "body-embeddings"))) == len(learnable(net, part_names(net, "body"))) - 3
 
 
+def test_weights_of_another_file(tmp_path: Path, tiny: str) -> None:
+    """Of the library's names: safetensors, or torch.save with tensors alone; never a pickle of anything else."""
+    model = save_encoder(tmp_path / "other", seed=1)
+    torch.save(model.state_dict(), tmp_path / "other.bin")
+    torch.save({"made": Path("x")}, tmp_path / "evil.pth")
+    net = build(tiny, 3, kind_for(tokenizer_of(tiny)), LinearHead())
+    for place in (tmp_path / "other", tmp_path / "other" / "model.safetensors", tmp_path / "other.bin"):
+        found = load_body(str(place), dict(net.state_dict()), tiny)
+        name = "embeddings.word_embeddings.weight"
+        assert torch.equal(found[f"body.module.encoder.{name}"], model.state_dict()[name])
+    with pytest.raises(RequestError, match=r"evil.pth is no file of weights alone"):
+        load_body(str(tmp_path / "evil.pth"), dict(net.state_dict()), tiny)
+
+
 def test_weights_that_do_not_fit_are_named(tmp_path: Path, tiny: str) -> None:
     other = tmp_path / "other"
     save_encoder(other)
@@ -204,6 +219,22 @@ def test_a_name_that_is_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(RequestError, match=r"there is no folder 'no/where-xyz', and it cannot be had from huggingface"):
         wants_of("sentence/no/where-xyz")
+
+
+def test_what_is_no_text_encoder_is_refused(tmp_path: Path) -> None:
+    save_encoder(tmp_path / "model")
+    for told, said in (
+        ({"model_type": "t5"}, "is a T5Config. Expected: a text encoder"),
+        ({"model_type": "x"}, "no model"),
+    ):
+        (tmp_path / "model" / "config.json").write_text(json.dumps({**told, "vocab_size": 40, "pad_token_id": 0}))
+        with pytest.raises(RequestError, match=said):
+            build(f"hf/{tmp_path / 'model'}", 3, Tokens(12, 40, 0), LinearHead())
+
+
+def test_an_absent_library_is_named() -> None:
+    with pytest.raises(RequestError, match=r"model.body = 'hf/x' needs no_such_library .*pip install 'torso\[text\]'"):
+        library("no_such_library", "model.body = 'hf/x'", "text")
 
 
 def test_ids_of_another_tokenizer_are_refused(tiny: str) -> None:

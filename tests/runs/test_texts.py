@@ -19,13 +19,13 @@ from torso.cli import app
 from torso.config import DataConfig
 from torso.data.inputs import Tokens
 from torso.errors import RequestError
-from torso.federation.agreement import agree
+from torso.federation.agreement import agree, site_federation
 from torso.federation.site_data import read_site
 from torso.nets import wants_of
 from torso.report.try_command import chosen
 from torso.report.try_page import Booth
 from torso.results.result import Result
-from torso.runs.job import data_of
+from torso.runs.job import data_of, prepare
 
 TOPICS = {"pets": ["cat", "dog", "mat", "sat"], "money": ["stock", "prices", "market", "fell"]}
 
@@ -150,6 +150,13 @@ def test_sites_agree_about_the_tokenizer(folder: Path, tmp_path: Path) -> None:
     length = max(sites[name].input.shape[0] for name in "ab")
     assert agreement.input == Tokens(length, 40, 0, wants.tokenizer.identity)
     assert "its token ids are of tokenizer words-10000, those of others of tokenizer" in agreement.refused["c"]
+    body = f"model.body=sentence/{folder / 'encoder'}"
+    assert prepare(config(tmp_path / "a.csv", body), agreement.roster).net.input == agreement.input
+    mine = site_federation(sites["a"], agreement, 0, torch.device("cpu"))
+    assert mine.train.samples.shape[1] == length
+    words = agreement.model_copy(update={"input": sites["c"].input})
+    with pytest.raises(RequestError, match="tokenised by another tokenizer"):
+        prepare(config(tmp_path / "a.csv", body), words.roster)
 
 
 def test_threads_change_no_bit(folder: Path) -> None:

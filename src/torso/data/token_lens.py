@@ -40,9 +40,9 @@ class TokenLens(Lens):
 
 def lengths_of(samples: Tensor, pad: int) -> Tensor:
     """The place behind the last token of each sequence, int64 [n], on the device of the samples [n, L]."""
-    held: dict[int, Tensor] = _lengths.setdefault(samples, {})
+    held: dict[int, Tensor] = _lengths.setdefault(samples, {})  # type: ignore[no-untyped-call]
     if pad not in held:
         place = torch.arange(1, samples.shape[1] + 1, dtype=torch.int32, device=samples.device)
-        some = [((part != pad) * place).amax(dim=1) for part in samples.split(1 << 16)]
+        some = [((part != pad) * place).amax(dim=1) for part in torch.split(samples, 1 << 16)]
         held[pad] = torch.cat(some).long()
     return held[pad]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ class Tokens(Input):
     length: Count
     vocabulary: Count
     pad: CountOrZero = 0
-    tokenizer: str = ""  # the identity of what made the ids from texts (tokenizers.py); "": nobody has said
+    tokenizer: str = field(default="", repr=False)  # identity of what made ids of texts (tokenizers.py), if known
     kind: Literal["tokens"] = "tokens"
 
     many: ClassVar[str] = "token sequences"

@@ -15,7 +15,8 @@ from torso.nets.network import card_of
 from torso.results.export import PLAIN, Form, write_models
 from torso.results.result import Result
 from torso.runs.load import load
-from torso.runs.offered import LABEL, SPLITS, TEXT, Offered, offered
+from torso.runs.offered import LABEL, SPLITS, Offered, offered
+from torso.runs.offered_text import TEXT
 from torso.runs.predict import logits_of, model_file, network_of
 from torso.runs.ways import Client, made, split_by_class, ways
 

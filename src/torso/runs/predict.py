@@ -23,7 +23,8 @@ from torso.results.checkpoint import replace_file
 from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.load import load
-from torso.runs.offered import LABEL, TEXT, Offered, offered
+from torso.runs.offered import LABEL, Offered, offered
+from torso.runs.offered_text import TEXT
 
 _MODEL = "an exported .safetensors file, or the folder of a finished run"
 _AT_ONCE = 256  # samples in a batch

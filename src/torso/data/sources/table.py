@@ -39,7 +39,8 @@ def csv_rows(options: DataConfig, seed: int) -> Dataset:
 
 def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> Dataset:
     """What the tables say, one of training rows and one of test rows; of a single one, a part is held out."""
-    how, remarks = options.csv, ()
+    how = options.csv
+    remarks: tuple[str, ...] = ()
     _check_columns(tables, how)
     if how.text:
         tables, remarks = with_text(tables, how.text, options.text.empty, options.source)

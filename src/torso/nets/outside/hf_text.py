@@ -18,7 +18,7 @@ from torso.errors import RequestError
 from torso.nets.network import Body
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
 from torso.nets.outside.libraries import transformers_for_text
-from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors
+from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensor_file, read_tensors
 from torso.reading import parse_json
 
 PRETRAINED = "pretrained"
@@ -83,12 +83,22 @@ class TextEncoder:
         return _tokenizer(self.folder, self.key, self.most_tokens)
 
     def weights(self, word: str) -> dict[str, Tensor] | None:
-        """Those of its folder under the word `pretrained`, by their names in the body."""
-        if word != PRETRAINED:
+        """Those of its folder under the word `pretrained`, or of another file or folder of the library, by their names
+        in the body. None: a run folder, or a file of Torso."""
+        tensors = self._tensors(word)
+        if tensors is None or any(name.startswith("body.") for name in tensors):
             return None
         with torch.device("meta"):
             encoder = _encoder(self.folder, self.key)
-        return _by_our_names(read_tensors(self.folder, self.key), encoder)
+        return _by_our_names(tensors, encoder)
+
+    def _tensors(self, word: str) -> dict[str, Tensor] | None:
+        path, where = Path(word).expanduser(), f"model.weights = {word!r}"
+        if word == PRETRAINED:
+            return read_tensors(self.folder, self.key)
+        if path.is_file():
+            return read_tensor_file(path, where)
+        return read_tensors(path, where) if (path / CONFIG).is_file() else None
 
 
 class HfText(TextEncoder):
@@ -122,7 +132,7 @@ def _encoder(folder: Path, key: str) -> nn.Module:
         reason = " ".join(str(error).split())[:200]
         raise RequestError(f"{key}: transformers cannot make this network: {reason}") from None
     if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None  # only classifiers use it
+        encoder.pooler = None  # type: ignore[assignment]  # only classifiers use it
     return encoder.float()
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from torso.errors import RequestError
@@ -52,10 +53,10 @@ def _hidden(name: str) -> Iterator[None]:
     """Whoever asks inside whether a package is installed is told that it is not."""
     usual = importlib.util.find_spec
 
-    def find(wanted: str, package: str | None = None) -> Any:
+    def find(wanted: str, package: str | None = None) -> ModuleSpec | None:
         return None if wanted.partition(".")[0] == name else usual(wanted, package)
 
-    importlib.util.find_spec = find
+    importlib.util.find_spec = find  # type: ignore[assignment]
     try:
         yield
     finally:

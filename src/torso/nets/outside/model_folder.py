@@ -20,7 +20,6 @@ _FILES = ["*.json", "*.safetensors", "pytorch_model.bin"]  # of a model in the h
 _SHARDS = "model.safetensors.index.json"
 
 
-@cache
 def found_folder(name: str, key: str, marker: str, packages: bool = False) -> Path:
     """The folder that a name stands for; `marker` is the file that such a folder has. `packages`: whether the name may
     be that of an installed package which ships one."""
@@ -44,6 +43,7 @@ def _in_package(name: str, marker: str) -> Path | None:
     return None
 
 
+@cache
 def _of_hub(name: str, key: str, packages: bool) -> Path:
     """From the hub's own cache, or downloaded into it."""
     instead = f"a folder,{' an installed package,' if packages else ''} or the name of a model of huggingface.co"
@@ -84,23 +84,27 @@ def read_any_json(folder: Path, name: str, key: str, *, optional: bool = False) 
 
 def read_tensors(folder: Path, key: str) -> dict[str, Tensor]:
     """The weights of a folder: safetensors, also in several files, or a .bin file of tensors alone."""
-    try:
-        if (folder / "model.safetensors").is_file():
-            return load_file(folder / "model.safetensors")
-        if (folder / _SHARDS).is_file():
-            shards = sorted(set(read_json(folder, _SHARDS, key).get("weight_map", {}).values()))
-            return {name: tensor for shard in shards for name, tensor in load_file(folder / Path(shard).name).items()}
-        if (folder / "pytorch_model.bin").is_file():
-            return _only_tensors(torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise RequestError(f"{key}: the weights in {folder} cannot be read: {error}") from None
-    except Exception as error:  # what weights_only refuses raises an error of its own
-        reason = str(error).splitlines()[0]
-        raise RequestError(f"{key}: {folder / 'pytorch_model.bin'} holds more than weights: {reason}") from None
+    if (folder / _SHARDS).is_file() and not (folder / "model.safetensors").is_file():
+        shards = sorted(set(map(str, read_json(folder, _SHARDS, key).get("weight_map", {}).values())))
+        parts = [read_tensor_file(folder / Path(shard).name, key) for shard in shards]
+        return {name: tensor for part in parts for name, tensor in part.items()}
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return read_tensor_file(folder / name, key)
     raise RequestError(f"{key}: {folder} has no weights. Expected: model.safetensors")
 
 
-def _only_tensors(found: Any) -> dict[str, Tensor]:
+def read_tensor_file(path: Path, key: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a file of torch.save that holds tensors alone."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError) as error:
+        raise RequestError(f"{key}: {path} cannot be read: {error}") from None
+    except Exception as error:  # a damaged file, or what weights_only refuses: each raises an error of its own
+        reason = (str(error).splitlines() or [""])[0]
+        raise RequestError(f"{key}: {path} is no file of weights alone: {reason}") from None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise ValueError("it holds something else than tensors by name")
+        raise RequestError(f"{key}: {path} holds something else than tensors by name")
     return found

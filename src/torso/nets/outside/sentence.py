@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from torso.data.tokenizers import FromFile
 from torso.errors import RequestError
 from torso.nets.outside.encoder import POOLINGS, Pooling
 from torso.nets.outside.hf_text import TextEncoder
 from torso.nets.outside.model_folder import found_folder, read_any_json, read_json
 
 _MODULES = "modules.json"
+_ABOUT = "sentence_bert_config.json"
 _OLD_WORDS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -68,8 +70,16 @@ class Sentence(TextEncoder):
         return "Normalize" in self._modules
 
     @property
+    def tokenizer(self) -> FromFile:
+        found = super().tokenizer
+        lower = read_json(self._root, _ABOUT, self.key, optional=True).get("do_lower_case")
+        if lower and found.encode(["AB"]) != found.encode(["ab"]):
+            raise RequestError(f"{self.key}: {_ABOUT} wants lower case, and its tokenizer.json keeps upper case")
+        return found
+
+    @property
     def most_tokens(self) -> int:
-        told = read_json(self._root, "sentence_bert_config.json", self.key, optional=True)
+        told = read_json(self._root, _ABOUT, self.key, optional=True)
         limit = told.get("max_seq_length")
         return limit if isinstance(limit, int) and limit > 0 else super().most_tokens
 
