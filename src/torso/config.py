@@ -29,6 +29,8 @@ from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, See
 from torso.learn.attacks import Attack, NoAttack, attacks
 from torso.methods import Method, method_from_config, method_to_config
 from torso.methods.parse import axis_from_config, axis_to_config
+from torso.nets.lora import Lora
+from torso.nets.parts import names_adapters
 from torso.reading import is_text, parse_toml
 from torso.registry import Registry
 
@@ -51,6 +53,7 @@ def _attack(value: Any) -> str | dict[str, Any]:
     return table if len(table) > 1 else str(table["name"])
 
 
+Chance = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
 
@@ -169,7 +172,7 @@ class DataConfig(_Section):
         description="source: the constants that papers use with it; statistics: computed from the training samples",
     )
     size: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="side in pixels to which images of different sizes are resized on reading; 0: as they are"
+        0, description="side in pixels to which images are resized, once; 0: as model.body wants them, or as they are"
     )
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
@@ -178,19 +181,45 @@ class DataConfig(_Section):
     folder: FolderConfig = FolderConfig()
 
 
+class LoraConfig(_Section):
+    """Adapters (LoRA): the body is frozen, and layers W of it become W + (alpha / rank) · b·a."""
+
+    rank: CountOrZero = Field(
+        0, description="rank of the adapters; 0: none, or 8 where the method names lora, lora.a or lora.b as a part"
+    )
+    alpha: Positive = Field(16.0, description="the change of a layer is alpha / rank · b·a")
+    targets: Names = Field(
+        ("auto",),
+        strict=False,
+        description="layers that get an adapter: auto (those of attention that make queries and values; in a body "
+        "without them, all), all (linear layers, convolutions without groups), or ends of names or regular expressions",
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="on what adapters get of a layer's input; above 0, clients are computed one after the other"
+    )
+    base: Literal["eval", "train"] = Field(
+        "eval",
+        description="mode of the frozen body while adapters learn; eval: without its dropout, and clients share one "
+        "forward pass; train: with its dropout, one client after the other",
+    )
+
+
 class ModelConfig(_Section):
     """Which network (spec 11) and how its head starts (spec 12.1)."""
 
-    body: str = Field("mlp", description="see Networks")
+    body: str = Field("mlp", description="see Networks; or torchvision/NAME, timm/NAME, hf/FOLDER-OR-ID")
     head_init: str = Field("default", description="see Head initialisations")
     head_bias: bool = Field(True, description="whether the head has a bias")
     weights: str = Field(
-        "", description="a body trained elsewhere: a run folder, or a safetensors file of this network"
+        "",
+        description="a body trained elsewhere: a run folder, a file (.safetensors, .pth), or the library's own word, "
+        "such as IMAGENET1K_V1 or pretrained",
     )
     norm: Literal["default", "batch", "running"] = Field(
         "default",
         description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",
     )
+    lora: LoraConfig = LoraConfig()
 
 
 class TrainConfig(_Section):
@@ -265,6 +294,23 @@ class RayConfig(_Section):
     wait: Positive = Field(60.0, description="seconds that a worker has to start, at first and in another's place")
 
 
+class FaultsConfig(_Section):
+    """Clients of a simulation that fail: the chance of each fault, per participant and round."""
+
+    drop: Chance = Field(0.0, description="the client is not there")
+    crash: Chance = Field(0.0, description="it trains, and breaks down before it uploads")
+    late: Chance = Field(0.0, description="its upload comes after the deadline, and does not count")
+    corrupt: Chance = Field(0.0, description="its upload arrives damaged, and is not taken in")
+
+    @model_validator(mode="after")
+    def _one_at_most(self) -> FaultsConfig:
+        """A client has one fault in a round, or none."""
+        total = self.drop + self.crash + self.late + self.corrupt
+        if total > 1 + 1e-9:
+            raise ValueError(f"the chances add up to {total:g}; a client has one fault at most, so expected: 1 or less")
+        return self
+
+
 class FlowerConfig(_Section):
     """How patient the server of a real federation is (`torso federation run`)."""
 
@@ -294,9 +340,15 @@ class RunConfig(_Section):
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="of training on an accelerator; auto: tf32. Evaluation, and everything on CPU, is fp32"
     )
+    features: Literal["auto", "off", "device", "disk"] = Field(
+        "auto",
+        description="where the features of a body that does not move are kept, each computed once; device: in memory; "
+        "disk: in a file that later runs find; auto: in memory if they fit, else in a file; off: computed every time",
+    )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
+    faults: FaultsConfig = FaultsConfig()
     ray: RayConfig = RayConfig()
     flower: FlowerConfig = FlowerConfig()
 
@@ -327,6 +379,19 @@ class Config(_Section):
         except ValidationError as error:
             raise RequestError(explain(error)) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_weights(cls, tree: Any) -> Any:
+        """Pre-trained weights bring a learning rate of their own, where nobody has set one."""
+        from torso.nets import wants_of
+
+        model, train = tree.get("model"), tree.get("train", {})
+        if not isinstance(model, Mapping) or not isinstance(train, Mapping) or "lr" in train:
+            return tree
+        body, weights = model.get("body"), model.get("weights")
+        lr = wants_of(body, weights).lr if weights and isinstance(body, str) and isinstance(weights, str) else 0.0
+        return {**tree, "train": {**train, "lr": lr}} if lr else tree
+
     @model_validator(mode="after")
     def _names_exist(self) -> Config:
         """Look every name up now, so that a wrong one is refused before data are read or a folder is made."""
@@ -356,6 +421,14 @@ class Config(_Section):
                 continue  # a module of a program: looked for where the network is built
             registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters of the body: as model.lora says, of rank 8 where only a part asks for them; None: none."""
+        asked = self.model.lora
+        named = self.method.uses_adapters or names_adapters(self.personalize.part)
+        rank = asked.rank or (8 if named else 0)
+        return Lora(rank, asked.alpha, asked.targets, asked.dropout, asked.base) if rank else None
 
     @classmethod
     def load(cls, path: str | Path | None = None, sets: Sequence[str] = ()) -> Config:

@@ -196,7 +196,7 @@ def test_only_images_are_augmented(tmp_path: Path) -> None:
         RequestError, match=r"data.augment = 'flip' is for images, and data.source = 'csv' gives rows of"
     ):
         build(options(source="csv", root=root, augment="flip", clients=2, partition="iid"), 0, torch.device("cpu"))
-    with pytest.raises(RequestError, match=r"data.size = 64 is for image files"):
+    with pytest.raises(RequestError, match=r"data.size = 64 is for images, and the data are"):
         build(options(source="csv", root=root, size=64), 0, torch.device("cpu"))
 
 

@@ -173,11 +173,14 @@ def test_a_body_trained_elsewhere_comes_from_a_run_or_a_file(tmp_path: Path) -> 
 
 def test_a_body_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"body.blocks.0.linear.weight": torch.zeros(2, 2)}, tmp_path / "small.safetensors")
-    fits = r"^model\.weights = '.*small.safetensors': body\.blocks\.0\.linear\.weight is torch\.float32 \[2, 2\], .* "
-    with pytest.raises(RequestError, match=fits + r"Give weights of model\.body = 'mlp', or change model\.body\.$"):
+    fits = (
+        r"^model\.weights = '.*small.safetensors' does not fit model\.body = 'mlp': body\.blocks\.0\.linear\.weight is "
+        r"float32 \[2, 2\], expected float32 \[200, 64\]; it lacks .*\. Give weights of this body, or change .*body$"
+    )
+    with pytest.raises(RequestError, match=fits):
         simulate(Config(model={"weights": str(tmp_path / "small.safetensors")}))
     save_file({"body.stem": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
-    with pytest.raises(RequestError, match=r"^model\.weights = .* holds body\.stem, which .* model\.body = 'mlp'"):
+    with pytest.raises(RequestError, match=r"does not fit model\.body = 'mlp': it has body\.stem \[2, 2\], which"):
         simulate(Config(model={"weights": str(tmp_path / "other.safetensors")}))
     lost = {n: t.detach() * torch.nan for n, t in simulate(Config()).net.body.state_dict(prefix="body.").items()}
     save_file(lost, tmp_path / "lost.safetensors")

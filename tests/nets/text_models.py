@@ -24,9 +24,9 @@ def transformers() -> Any:
     """The library, or a skipped test where it is not installed."""
     pytest.importorskip("tokenizers")
     pytest.importorskip("transformers")
-    from torso.nets.outside.libraries import transformers_for_text
+    from torso.nets.outside.libraries import transformers_for
 
-    return transformers_for_text("a test")
+    return transformers_for("a test")
 
 
 def tokenizer_json(pad: int = 0) -> str:

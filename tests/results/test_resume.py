@@ -61,7 +61,7 @@ def test_stopped_after_any_round_and_resumed_it_is_the_same_run(
         assert not (folder / "result.json").exists()
         seen = StopAfter(99)
         run(tiny(method), folder, resume=True, listener=seen, stop=seen.stop)
-        assert f"continuing after round {last}, from {folder / 'checkpoints' / f'round-{last:06d}.json'}" == seen.note
+        assert f"continuing after round {last}, from {folder / 'checkpoints' / f'round-{last:06d}.json'}" == seen.began
         assert result_of(folder) == result_of(whole[method])
         assert history_of(folder) == history_of(whole[method])
         assert same_tensors(last_tensors(folder), last_tensors(whole[method]))
@@ -195,7 +195,7 @@ def test_killed_again_and_again_at_random_moments_it_is_the_same_run(tmp_path: P
     assert not (folder / "result.json").exists()
     seen = StopAfter(99)
     run(config, folder, resume=True, listener=seen, stop=seen.stop)
-    assert seen.note.startswith("continuing after round ")
+    assert seen.began.startswith("continuing after round ")
     run(config, tmp_path / "whole")
     assert_same_run(folder, tmp_path / "whole")
 
@@ -266,9 +266,9 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(
     damage(folder / "checkpoints" / name)
     seen = StopAfter(99)
     run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
-    assert "continuing after round 2, from " in seen.note
-    assert "round-000003.json is damaged (" in seen.note
-    assert seen.note.endswith("), passed over")
+    assert "continuing after round 2, from " in seen.began
+    assert "round-000003.json is damaged (" in seen.began
+    assert seen.began.endswith("), passed over")
     assert_same_run(folder, whole["fedper"])
 
 
@@ -282,7 +282,7 @@ def test_a_line_of_the_history_that_is_no_round_is_passed_over_aloud(
     (folder / "history.jsonl").write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
     seen = StopAfter(99)
     run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
-    assert seen.note.endswith(f"; {folder / 'history.jsonl'}, line 2 is not a round, passed over")
+    assert seen.began.endswith(f"; {folder / 'history.jsonl'}, line 2 is not a round, passed over")
     assert result_of(folder) == result_of(whole["fedper"])
     assert history_of(folder) == [told for told in history_of(whole["fedper"]) if told["round"] != 2]
 
@@ -293,7 +293,7 @@ def test_tensors_without_a_note_are_no_checkpoint(stopped: Path, whole: dict[str
     (folder / "checkpoints" / "round-000003.json").unlink()
     seen = StopAfter(99)
     run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
-    assert seen.note == f"continuing after round 2, from {folder / 'checkpoints' / 'round-000002.json'}"
+    assert seen.began == f"continuing after round 2, from {folder / 'checkpoints' / 'round-000002.json'}"
     assert_same_run(folder, whole["fedper"])
 
 
@@ -318,7 +318,7 @@ def test_without_any_checkpoint_it_begins_again(stopped: Path, whole: dict[str, 
     shutil.rmtree(folder / "checkpoints")
     seen = StopAfter(99)
     run(tiny("fedper"), folder, resume=True, listener=seen, stop=seen.stop)
-    assert seen.note == "no checkpoint yet: from the first round"
+    assert seen.began == "no checkpoint yet: from the first round"
     assert_same_run(folder, whole["fedper"])
 
 

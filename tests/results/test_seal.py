@@ -105,7 +105,7 @@ def test_a_resumed_run_names_the_line_that_was_changed(half: Path, made: Path) -
     (half / "history.jsonl").write_text("\n".join(lines) + "\n")
     seen = StopAfter(99)
     assert library.run(CONFIG, half, resume=True, listener=seen).ok
-    assert seen.note.endswith("history.jsonl, line 1 was changed: its checksum does not match, passed over")
+    assert seen.began.endswith("history.jsonl, line 1 was changed: its checksum does not match, passed over")
     assert history_of(half) == history_of(made / "done")[1:]
 
 
@@ -131,7 +131,7 @@ def test_lines_of_an_older_version_are_read_and_get_checksums(half: Path, made: 
     path.write_text("\n".join(plain) + "\n")
     seen = StopAfter(99)
     assert library.run(CONFIG, half, resume=True, listener=seen).ok
-    assert "passed over" not in seen.note
+    assert "passed over" not in seen.began
     assert history_of(half) == history_of(made / "done")
     assert all('"check": "' in line for line in path.open())
 

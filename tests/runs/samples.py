@@ -101,12 +101,12 @@ class StopAfter(Listener):
     """Asks for a stop in the middle of round 1 (0) or right after another round."""
 
     def __init__(self, round: int) -> None:
-        self.at, self.stop, self.note = round, Stop(), ""
+        self.at, self.stop, self.began = round, Stop(), ""
         if not round:
             self.stop.ask()
 
     def begin(self, begin: Begin) -> None:
-        self.note = begin.note
+        self.began = begin.note
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         if round.round == self.at:

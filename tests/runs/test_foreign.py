@@ -192,8 +192,8 @@ def test_a_foreign_batchnorm_goes_one_client_at_a_time_and_the_run_says_so(engin
     asked = config("normed", f"run.engine={engine}", "method.share=body-norm")
     result = run(asked, federation=samples.digits(), listener=heard)
     assert heard.notes == [
-        "model.body = 'normed' has BatchNorm layers that are not Torso's own: clients train one at a time, each with "
-        "the statistics of its own samples"
+        "model.body = 'normed' is computed one client at a time: its BatchNorm layers are not Torso's own and would "
+        "count padding"
     ]
     assert result.state is not None
     kept = {name for own in result.state.clients.of_kind("kept").values() for name in own}

@@ -65,6 +65,16 @@ class Lens:
 
 
 @dataclass(frozen=True)
+class FeatureLens(Lens):
+    """Features [n, d] are gathered as they are, in float32, from the device or from a file on the host."""
+
+    def look(
+        self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
+    ) -> Tensor:
+        return samples[index.to(samples.device)].to(index.device)
+
+
+@dataclass(frozen=True)
 class FloatLens(Lens):
     """(x − mean) / std, with `mean` and `std` in a shape that broadcasts to a sample's.
 

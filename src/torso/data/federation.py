@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torso.data.augment import augmentations
 from torso.data.fit import fitted
+from torso.data.fit_images import sized
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.inputs import Array, Input, Pixels, Tokens
 from torso.data.keys import noting, unread
@@ -81,20 +82,22 @@ class Federation:
     meta_rows: Tensor  # int64, as many of every class: what the server gives to everybody, if a method asks (spec 5.7)
     superclasses: tuple[int, ...] = ()  # of each class, where the data have them (CIFAR-100)
     malicious: frozenset[int] = frozenset()  # clients that attack (spec 9.6)
+    marked: Split | None = None  # test samples that attackers have marked; their label is what attackers want
     names: tuple[str, ...] = ()  # of the clients, where the data have them
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
     class_names: tuple[str, ...] = ()  # by their number, where the data know them
 
     @property
     def device(self) -> torch.device:
-        return self.train.samples.device
+        return self.train.labels.device
 
     def at_site(self, client: int) -> Federation:
         """What one client holds where it is by itself: its samples, and those that everybody got from the server."""
         nobody = self.meta_rows[:0]
         train = self.train.alone(client, self.meta_rows)
         given = torch.arange(len(train.labels) - len(self.meta_rows), len(train.labels), device=nobody.device)
-        return replace(self, train=train, test=self.test.alone(client, nobody), server_rows=nobody, meta_rows=given)
+        test = self.test.alone(client, nobody)
+        return replace(self, train=train, test=test, server_rows=nobody, meta_rows=given, marked=None)
 
     @cached_property
     def roster(self) -> Roster:
@@ -169,7 +172,8 @@ class Shelf:
         if key not in self._read:
             keys: set[str] = set()
             noted = noting(options, keys)
-            found = fitted(few(tailed(load(noted, seed), noted, seed), noted, seed), noted, wants)
+            found = load(noting(sized(options, wants), keys), seed)
+            found = fitted(few(tailed(found, noted, seed), noted, seed), noted, wants)
             self._read[key] = found, frozenset(keys)
         found, came_from = self._read[key]
         if read is not None:

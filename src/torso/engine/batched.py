@@ -58,7 +58,7 @@ class Batched:
         self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.lockstep)
         desk, start = self._desk.holding(store), 0
         while start < len(clients):
-            group = clients[start : start + self.size(type(work).__name__)]
+            group = clients[start : start + self.size(kind_of(work))]
             try:
                 result = self._measured(work, desk, group)
             except torch.OutOfMemoryError:
@@ -86,7 +86,7 @@ class Batched:
 
     def _measured(self, work: Work[T], desk: Desk, group: Sequence[int]) -> T:
         """Do the work; of the first group of its kind, note the peak of memory."""
-        kind = type(work).__name__
+        kind = kind_of(work)
         if self.device.type != "cuda" or kind in self.each:
             return work(desk, group)
         before = torch.cuda.memory_allocated(self.device)
@@ -95,6 +95,11 @@ class Batched:
         peak = torch.cuda.max_memory_allocated(self.device) - before
         self.each[kind] = max(peak / len(group), 1.0)
         return result
+
+
+def kind_of(work: Work[T]) -> str:
+    """What the memory of a piece of work is known by."""
+    return str(getattr(work, "known_as", type(work).__name__))
 
 
 def free_bytes(device: torch.device) -> int:

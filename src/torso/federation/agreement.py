@@ -19,8 +19,10 @@ from torso.data import Federation, Roster, Split, augmentations
 from torso.data.federation import check_augment
 from torso.data.inputs import Known, Moments, Pixels, Tokens
 from torso.data.naming import by_name
+from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.federation.description import AnyInput, Description, Record, Word, by_class_name
+from torso.federation.fitting import Fitting, as_agreed, can_become
 from torso.federation.misfits import (
     Told,
     alike_on_purpose,
@@ -59,6 +61,7 @@ class Agreement(Record):
     newcomers: tuple[CountOrZero, ...] = ()  # numbers of the clients that came later, sorted
     remarks: tuple[str, ...] = ()
     refused: Mapping[str, str] = Field(default_factory=dict)  # by the client's name, why
+    fits: bool = False  # whether clients make images of this size and colour from what they have
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -99,18 +102,21 @@ class Agreement(Record):
         )
 
 
-def agree(descriptions: Sequence[tuple[Description, Tensors]], options: DataConfig) -> Agreement:
+def agree(
+    descriptions: Sequence[tuple[Description, Tensors]], options: DataConfig, wants: Wants = ANYTHING
+) -> Agreement:
     """The same whatever the order in which the descriptions came. Who does not fit is refused by name, with a reason,
-    and the others agree without it."""
+    and the others agree without it. `wants`: what the model's body expects of samples."""
+    fitting = Fitting(options, wants)
     told, refused = without_doubles(descriptions)
-    while found := next_misfits(told, options):  # who is refused has no say in what the others agree on
+    while found := next_misfits(told, fitting):  # who is refused has no say in what the others agree on
         refused |= found
         told = {name: pair for name, pair in told.items() if name not in found}
     if not told:
         said = "; ".join(f"{name}: {refused[name]}" for name in by_name(refused)) or "nobody has told anything"
         raise RequestError(f"no client is left to agree on anything: {said}")
     those = [description for description, _ in told.values()]
-    input, given = _settled(told, options)
+    input, given = _settled(told, fitting)
     augment = _augment(those, options)
     check_augment(augment, input, options.source)
     return Agreement(
@@ -122,8 +128,13 @@ def agree(descriptions: Sequence[tuple[Description, Tensors]], options: DataConf
         names=tuple(told),
         sizes=tuple(one.train_samples for one in those),
         test_sizes=tuple(one.test_samples for one in those),
-        remarks=(*_ignored_constants(those, given), *alike_on_purpose(those)),
+        remarks=(
+            *_ignored_constants(those, given or fitting.brings_constants),
+            *alike_on_purpose(those),
+            *filter(None, [fitting.sentence(those[0].input, input)]),
+        ),
         refused={name: refused[name] for name in by_name(refused)},
+        fits=fitting.changes_images,
     )
 
 
@@ -135,7 +146,7 @@ def joined_later(agreement: Agreement, description: Description, tensors: Tensor
         reason = f"there is a client {name!r} already. Expected: a name of its own"
     if reason:
         return reason
-    if form_of(input) != form_of(agreement.input) or not has_room(agreement.input, input):
+    if not _is_fine(input, agreement):
         return other_input(input, agreement.input)
     mean, std = description.constants
     if agreement.constants_are_given and mean and (mean, std) != constants_of(agreement.input):
@@ -151,6 +162,13 @@ def joined_later(agreement: Agreement, description: Description, tensors: Tensor
             "remarks": (*agreement.remarks, said) if strange else agreement.remarks,
         }
     )
+
+
+def _is_fine(input: Known, agreement: Agreement) -> bool:
+    """Whether samples of a kind are what was agreed on, or can be made so."""
+    if agreement.fits and can_become(input, agreement.input):
+        return True
+    return form_of(input) == form_of(agreement.input) and has_room(agreement.input, input)
 
 
 def _strange(agreement: Agreement, one: Description) -> list[str]:
@@ -212,7 +230,7 @@ def server_federation(test: SiteData, agreement: Agreement, device: torch.device
     """What a server with a test set of its own has: that, and no sample of a client.
 
     Samples of classes that were not agreed on are left out."""
-    if form_of(test.input) != form_of(agreement.input) or not has_room(agreement.input, test.input):
+    if not _is_fine(test.input, agreement):
         raise RequestError(f"the test set of the server: {other_input(test.input, agreement.input)}")
     mine = _at_place(test, agreement, 0, device)
     nobodys = replace(mine.test, order=mine.test.order[:0], offsets=np.zeros_like(mine.test.offsets))
@@ -224,13 +242,23 @@ def _placed(agreement: Agreement, client: int, samples: Any, labels: Any, device
     offsets[client + 1 :] = len(labels)
     if isinstance(agreement.input, Tokens) and len(samples):
         samples = agreement.input.accept("sequences", samples)  # padded to the length of all
+    if agreement.fits:
+        samples = as_agreed(samples, agreement.input)
     # torch's own memory is aligned, NumPy's need not be, and sums over a tensor may depend on where it lies
     mine, classes = (torch.from_numpy(np.ascontiguousarray(array)).clone().to(device) for array in (samples, labels))
     return Split(mine, classes, torch.arange(len(labels), device=device), offsets)
 
 
-def _settled(told: Told, options: DataConfig) -> tuple[Known, bool]:
+def _settled(told: Told, fitting: Fitting) -> tuple[Known, bool]:
     """The kind of input with mean and std, and whether the clients' files gave these."""
+    if fitting.brings_constants and isinstance(first := next(iter(told.values()))[0].input, Pixels):
+        return fitting.of(first), False
+    input, given = _constants(told, fitting.options)
+    return fitting.of(input), given
+
+
+def _constants(told: Told, options: DataConfig) -> tuple[Known, bool]:
+    """The same before images are fitted."""
     inputs = [description.input for description, _ in told.values()]
     first = inputs[0]
     if isinstance(first, Tokens):

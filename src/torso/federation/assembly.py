@@ -15,7 +15,7 @@ from torso.federation.description import Description
 from torso.federation.letters import Letter, Question, Reply, beside, digest, reply_of
 from torso.federation.links import ServerLink, Silence
 from torso.federation.reasons import printable
-from torso.nets import Tensors
+from torso.nets import Tensors, wants_of
 from torso.runs.job import Job
 
 _GREETING = 30.0  # seconds that a client has to say who it is, or to read the terms of a run
@@ -101,7 +101,8 @@ class Assembly:
 
     def agree(self) -> Agreement:
         """What those who are there agree on; who does not fit is told why, and the run goes on without."""
-        self.agreement = agree(list(self.described.values()), self.config.data)
+        wants = wants_of(self.config.model.body, self.config.model.weights)
+        self.agreement = agree(list(self.described.values()), self.config.data, wants)
         for node, (description, _) in list(self.described.items()):
             if reason := self.agreement.refused.get(description.name):
                 self._refuse(node, description.name, reason)

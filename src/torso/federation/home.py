@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from torso.config import Config
 from torso.data.clients import checksum
+from torso.data.inputs import Pixels
 from torso.errors import RequestError, TorsoError
 from torso.federation.agreement import Agreement, site_federation
 from torso.federation.letters import PROTOCOL, Letter, Question, Reply, Said, digest, failed
@@ -168,10 +169,17 @@ class Home:
         words = what_leaves(seat.site.job, question.client, self.name)
         if before is None or before["said"] != words:
             self.say(words)
+            self._say_fit(seat)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "agreed.json", json.dumps({**agreed, "said": words}))
         self._seats = {str(question.run): seat}
         return Reply(Said(kind="agreed"))
+
+    def _say_fit(self, seat: Seat) -> None:
+        """What is done to this client's images before the model sees them."""
+        mine, agreed = self.data.input, seat.site.job.roster.input
+        if mine.shape != agreed.shape and isinstance(agreed, Pixels):
+            self.say(f"the model takes {agreed.words}: yours, {mine.words}, are resized and converted")
 
     def _check_data(self, agreed: dict[str, Any] | None) -> None:
         if agreed is not None and agreed["data"] != self._checksum:

@@ -15,6 +15,7 @@ from torso.data.inputs import Floats, Known, Pixels, Tokens
 from torso.data.naming import by_name
 from torso.errors import RequestError
 from torso.federation.description import TORCH, TORSO, Description
+from torso.federation.fitting import Fitting
 from torso.federation.site_data import MOMENTS
 from torso.nets import Tensors
 
@@ -36,9 +37,15 @@ def without_doubles(descriptions: Sequence[tuple[Description, Tensors]]) -> tupl
     return {name: told[name] for name in by_name(told)}, twice
 
 
-def next_misfits(told: Told, options: DataConfig) -> dict[str, str]:
+def next_misfits(told: Told, fitting: Fitting) -> dict[str, str]:
     """The first that are found; whoever is left is to be looked at again."""
-    return _alone(told) or _other_inputs(told) or _other_classes(told) or _other_constants(told, options)
+    found = _alone(told) or _unfit(told, fitting) or _other_inputs(told, fitting) or _other_classes(told)
+    return found or ({} if fitting.brings_constants else _other_constants(told, fitting.options))
+
+
+def _unfit(told: Told, fitting: Fitting) -> dict[str, str]:
+    found = {name: fitting.misfit(description.input) for name, (description, _) in told.items()}
+    return {name: reason for name, reason in found.items() if reason}
 
 
 def _alone(told: Told) -> dict[str, str]:
@@ -91,8 +98,9 @@ def _version(text: str) -> tuple[str, ...]:
     return found.groups() if found else (text,)
 
 
-def _other_inputs(told: Told) -> dict[str, str]:
-    forms = {name: form_of(description.input) for name, (description, _) in told.items()}
+def _other_inputs(told: Told, fitting: Fitting) -> dict[str, str]:
+    inputs = {name: description.input for name, (description, _) in told.items()}
+    forms = {name: (form_of(fitting.of(input)), fitting.channels(input)) for name, input in inputs.items()}
     usual = most_common(list(forms.values()))
     like = next((told[name][0].input for name in told if forms[name] == usual), None)
     return {

@@ -16,12 +16,14 @@ import torch
 
 from torso.data.clients import ClientSamples, divided_in_two
 from torso.data.fit import fitted
+from torso.data.fit_images import of_size
 from torso.data.formats import SUFFIXES, source_for
 from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
+from torso.data.texts import Texts
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, from_outside
 from torso.federation.description import TORCH, TORSO, Description
@@ -97,8 +99,8 @@ class SiteData:
 
 
 def read_site(path: str | Path, options: DataConfig, name: str, wants: Wants = ANYTHING) -> SiteData:
-    """What lies at `path`, as a body wants it. Where no part of it is for testing, a part is held out, drawn by the
-    client's name."""
+    """What lies at `path`, texts tokenised as a body wants it. Where no part of it is for testing, a part is held out,
+    drawn by the client's name."""
     found, parted = _read(Path(path).expanduser(), options, wants)
     if not parted:
         train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
@@ -133,7 +135,8 @@ def _read(path: Path, options: DataConfig, wants: Wants, for_test: bool = False)
         raise RequestError(f"{path} has no training samples. Expected: at least one")
     tested = bool(len(dataset.test))
     whole = checked(dataset if tested else replace(dataset, test=dataset.train), f"data {str(path)!r}")
-    whole = fitted(whole, own, wants)
+    whole = of_size(whole, own.size) if own.size else whole
+    whole = fitted(whole, own, wants) if isinstance(whole.kind, Texts) else whole
     found = SiteData(
         train=whole.train,
         test=whole.test if tested else whole.train.take(np.arange(0)),

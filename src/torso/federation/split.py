@@ -20,8 +20,10 @@ from torso.config import Config, DataConfig
 from torso.data import Federation, Shelf, Split, build
 from torso.data.inputs import Floats, Pixels, Tokens
 from torso.data.naming import by_name
+from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.federation.description import CLIENT_NAME, by_class_name
+from torso.nets import wants_of
 from torso.runs.job import prepare
 
 CONFIG, TEST = "config.toml", "test"
@@ -35,14 +37,15 @@ def split(config: Config, out: str | Path) -> list[Path]:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"{str(out)!r} exists and is not empty. Expected: a new folder; nothing is overwritten")
     shelf, cpu = Shelf(), torch.device("cpu")
-    federation = build(config.data, config.run.seed, cpu, shelf)
+    wants = wants_of(config.model.body, config.model.weights)
+    federation = build(config.data, config.run.seed, cpu, shelf, wants)
     plan = prepare(config, federation.roster, cpu, begins=False).plan
     if any(stage.uses_meta for stage in plan):
         raise RequestError(
             f"method {config.method.name!r} has the server give samples to everybody (data.meta_per_class), and in a "
             "federation samples stay where they are. Expected: a method without them"
         )
-    known = shelf.dataset(config.data, config.run.seed).class_names
+    known = shelf.dataset(config.data, config.run.seed, wants=wants).class_names
     common = _common(federation, _class_names(known or tuple(map(str, range(federation.classes)))))
     names = _client_names(federation.names or [""] * federation.clients)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
@@ -54,7 +57,7 @@ def split(config: Config, out: str | Path) -> list[Path]:
             np.savez(temporary / f"{name}.npz", **_arrays(federation, parts), **common)
         whole = {TEST: (federation.test.samples, federation.test.labels)}
         np.savez(temporary / f"{TEST}.npz", **_arrays(federation, whole), **common)
-        (temporary / CONFIG).write_text(_told(config, federation), encoding="utf-8")
+        (temporary / CONFIG).write_text(_told(config, federation, wants), encoding="utf-8")
         temporary.replace(out)
     except OSError as error:
         raise RequestError(f"{str(out)!r} cannot be written: {error}") from None
@@ -121,10 +124,11 @@ def _client_names(names: Sequence[str]) -> list[str]:
     return [f"{number:0{width}}-{word}" if word else f"client-{number:0{width}}" for number, word in enumerate(words)]
 
 
-def _told(config: Config, federation: Federation) -> str:
+def _told(config: Config, federation: Federation, wants: Wants) -> str:
     """The config of the federation: how samples were dealt is over, what is done with them stays."""
     dealt = config.data
-    data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment)
+    settled = {"size": dealt.size, "normalize": dealt.normalize} if wants.mean or wants.size else {}  # else by the body
+    data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment, **settled)
     head = (
         f"# A federation of the {federation.clients} clients that were simulated with data.source = {dealt.source!r}, "
         f"data.partition = {dealt.partition!r}, run.seed = {config.run.seed}.\n"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from torso.data.augment import Augmentation, Lens
+from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
 from torso.learn.phases import Lesson
@@ -44,6 +44,11 @@ class Classroom:
     @property
     def training_lens(self) -> Lens:
         return replace(self.lens, dtype=activation_type(self.precision))
+
+    @property
+    def on_features(self) -> bool:
+        """Whether features have taken the place of samples, and the body passes them on."""
+        return isinstance(self.lens, FeatureLens)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.wants import ANYTHING, Wants
-from torso.errors import RequestError
+from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, he_normal
 from torso.nets.network import Body, FlatBody
 from torso.nets.sequences import Embedding, Encoder, SequenceBody
@@ -30,6 +30,11 @@ class Bodies(Registry[BodyMaker]):
         family, slash, _ = name.partition("/")
         if slash and name not in self and family in families:
             return families[family](name)
+        if slash and name not in self:
+            raise RequestError(
+                f"{key} = {name!r} is unknown: there is no {family!r}{did_you_mean(family, families)} "
+                f"Accepted before the slash: {', '.join(families)}"
+            )
         return super().look_up(name, key)
 
 
@@ -74,6 +79,12 @@ def named_weights(name: str, word: str) -> dict[str, Tensor] | None:
     give = getattr(bodies[name], "weights", None)
     found: dict[str, Tensor] | None = None if give is None else give(word)
     return found
+
+
+def is_old_head(name: str, tensor: str) -> bool:
+    """Whether a tensor of a body's weights, by its name in the body, belongs to the classes of the pre-training."""
+    ask = getattr(bodies[name], "is_old_head", None)
+    return ask is not None and bool(ask(tensor))
 
 
 def body(name: str, least: int = 1) -> Callable[[BodyMaker], BodyMaker]:

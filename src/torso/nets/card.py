@@ -19,6 +19,7 @@ from torso.data.tokenizers import tokenizer_of
 from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
+from torso.nets.lora import Lora
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Card:
     class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
     tokenizer_file: str = field(default="", repr=False)  # content of the body's tokenizer.json, where it has one
     calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
+    lora: Lora | None = None  # of the body, where it has adapters
 
     def __post_init__(self) -> None:
         self.input.check_constants()

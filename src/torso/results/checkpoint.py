@@ -27,9 +27,11 @@ from safetensors.torch import load_file, save_file
 from torso.errors import CannotWrite, RequestError
 from torso.nets import Tensors
 from torso.nets.bodies import named_weights
+from torso.nets.weight_files import read_weights
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.reading import parse_json
+from torso.results.fit_weights import fitting
 from torso.server.state import Cost, ServerState, bytes_of
 
 KEPT = 2
@@ -262,30 +264,20 @@ def _checked(path: Path, sha256: str) -> Tensors:
     return load_file(path)
 
 
-def load_body(weights: str, model: Tensors, body: str) -> Tensors:
-    """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a safetensors file. Every
-    one must fit `body`."""
-    where, instead = f"model.weights = {weights!r}", f"Give weights of model.body = {body!r}, or change model.body."
+def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None = None) -> Tensors:
+    """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a file of weights. Every
+    one must fit `body`; adapters may be missing, and then stay as drawn. `notes` gets what a person should know of it."""
+    where = f"model.weights = {weights!r}"
     named = named_weights(body, weights)
     held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}
-    found = {name: tensor for name, tensor in held.items() if name.startswith("body.")}
-    for name, tensor in found.items():
-        check_fits(name, tensor, model, where, instead)
-        if not tensor.isfinite().all():
-            raise RequestError(
-                f"{where}: {name} holds NaN or infinite values. Give a body whose training did not diverge."
-            )
-    missing = [name for name in model if name.startswith("body.") and name not in found]
-    if missing:
-        raise RequestError(f"{where} lacks {', '.join(missing[:5])}, which this network's body has. {instead}")
-    return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}
+    return fitting(held, model, body, where, [] if notes is None else notes)
 
 
 def _body_at(path: Path, where: str) -> Tensors:
     """The tensors of a run folder's newest model, or of a file."""
+    if not path.is_dir():
+        return read_weights(path, where)
     try:
-        if not path.is_dir():
-            return load_file(path)
         newest = _newest_first(path / "checkpoints")
         if not newest:
             raise RequestError(f"{where} holds no checkpoint. Give the folder of a finished run.")

@@ -30,6 +30,7 @@ _FREE = {
     "run.engine",
     "run.device",
     "run.clients_at_once",
+    "run.features",
     "run.ray",
     "run.flower",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torso.config import Config
+from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
@@ -12,7 +12,7 @@ from torso.learn.gradients import not_reached
 from torso.learn.phases import Phase
 from torso.measure import measures
 from torso.measure.analyses import analyses
-from torso.nets import Network, bodies, learnable, part_names
+from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
 from torso.registry import is_foreign
 from torso.runs.rounds import participants
@@ -27,17 +27,27 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
             f"method.name = {config.method.name!r} is meant for a body trained elsewhere, and model.weights is empty: "
             "it begins at random weights"
         )
-    if not net.stacks:
-        found.append(
-            f"model.body = {config.model.body!r} has BatchNorm layers that are not Torso's own: clients train one at a "
-            "time, each with the statistics of its own samples"
-        )
+    lr = wants_of(config.model.body, config.model.weights).lr
+    if lr and lr == config.train.lr:
+        found.append(f"train.lr = {lr}: with pre-trained weights, unless you set another")
+    if not net.body.native:
+        found.append(f"model.body = {config.model.body!r} {_how_it_runs(net)}")
     return tuple(found)
+
+
+def _how_it_runs(net: Network) -> str:
+    """How clients share the computation of a body that is not Torso's own."""
+    if not net.stacks:
+        return "is computed one client at a time: its BatchNorm layers are not Torso's own and would count padding"
+    drops = next((type(m).__name__ for m in net.body.modules() if getattr(m, "p", getattr(m, "drop_prob", 0))), "")
+    if drops:
+        return f"is trained one client at a time: it draws random numbers ({drops})"
+    return "is not Torso's own: on an accelerator several clients are computed at once (torch.func.vmap), on CPU one"
 
 
 def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Input) -> None:
     """Refuse to train parameters that no loss can depend on; asked of networks that others have made."""
-    if not is_foreign(bodies[config.model.body]):
+    if net.body.native and not is_foreign(bodies[config.model.body]):
         return
     unused = frozenset(unreached(net, input, learnable(net, net.state_dict())))
     for stage in plan if unused else ():
@@ -49,6 +59,15 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
             names = [name for phase in phases for name in part_names(net, phase.part) if name in unused]
             if names:
                 raise not_reached(names, key)
+
+
+def check_faults(config: Config) -> None:
+    """Refuse to play faults where clients are real."""
+    if config.run.engine == "flower" and config.run.faults != FaultsConfig():
+        raise RequestError(
+            "run.faults is for simulations, and run.engine = 'flower' is a real federation, whose clients fail by "
+            "themselves. Leave run.faults out"
+        )
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
@@ -88,6 +107,11 @@ def check_measures(config: Config, roster: Roster) -> None:
             raise RequestError(
                 f"measure.{key} = {name!r} is of clients that never train, and data.new_clients is 0. "
                 "Example: --set data.new_clients=10"
+            )
+        if measures[name].marked and not config.attack.chosen.changes_samples():
+            raise RequestError(
+                f"measure.{key} = {name!r} is of images that attackers mark, and attack.kind = {config.attack.kind!r} "
+                "marks none. Example: --set attack.kind=backdoor"
             )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases

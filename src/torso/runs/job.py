@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import torch
 from torso import data, nets
 from torso.config import Config, RunConfig
 from torso.data import Federation, Roster
+from torso.engine.feature_files import check_cache
 from torso.errors import RequestError
 from torso.learn.attacks import attacked
 from torso.methods import Start
@@ -19,7 +20,7 @@ from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
 from torso.results.result import Result
-from torso.runs.checks import check_attack, check_measures, check_reach, check_rule
+from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
 from torso.runs.exchange import misfit
 from torso.runs.stages import Stage, check_server_data, stages
 
@@ -33,6 +34,7 @@ class Job:
     net: Network
     plan: tuple[Stage, ...]
     model: Tensors  # initial, on the run's device
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # what a person should know of the weights
 
     @property
     def rounds(self) -> int:
@@ -107,27 +109,32 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         norm=config.model.norm,
         seed=config.run.seed,
         source=config.data.source,
+        lora=config.lora,
     )
     plan = stages(config, net)
     check_server_data(plan, roster)
     check_attack(config, plan)
+    check_faults(config)
     check_rule(plan, roster)
     check_reach(config, plan, net, roster.input)
     check_stacking(net, config.run.clients_at_once)
     for stage in plan:
         stage.method.start.check(net)
     check_measures(config, roster)
+    if config.run.features == "disk":
+        check_cache()
     if config.train.batch_size == 1 and nets.smallest_map(net, roster.input) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
             f"{roster.input.words}, which has no variance. Accepted: 2 or more"
         )
     model = {name: tensor.detach().to(device) for name, tensor in net.state_dict().items()}
+    notes: list[str] = []
     if begins and config.model.weights:
-        model |= load_body(config.model.weights, model, config.model.body)
+        model |= load_body(config.model.weights, model, config.model.body, notes)
     if begins:
         model = _started(plan[0].method.start, model)
-    return Job(config, roster, net, plan, model)
+    return Job(config, roster, net, plan, model, notes=tuple(notes))
 
 
 def _started(start: Start, drawn: Tensors) -> Tensors:

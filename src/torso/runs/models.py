@@ -120,6 +120,7 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
         torso=__version__,
         client=roster.names[client] if client is not None and roster.names else client,
         class_names=roster.class_names,
+        lora=config.lora,
         tokenizer_file=_tokenizer_file(job),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torso.data.fetch_catalogue import DATASETS
+from torso.data.fit_images import of_size
 from torso.data.images import Dataset, checked, statistics
 from torso.data.inputs import Floats, Pixels
 from torso.data.keys import plain
@@ -51,7 +52,6 @@ __all__ = [
 
 SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "jsonl", "npz", "parquet"})
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
-_RESIZE = frozenset({"folder", "parquet"})
 
 
 def is_seedless(source: str) -> bool:
@@ -61,11 +61,6 @@ def is_seedless(source: str) -> bool:
 def load(options: DataConfig, seed: int) -> Dataset:
     """The data set that `data.source` names, checked, with its normalisation settled (spec 10.6)."""
     where = f"data.source = {options.source!r}"
-    if options.size and options.source in (SEEDLESS | {"synthetic"}) - _RESIZE:
-        raise RequestError(
-            f"data.size = {options.size} is for image files (data.source = 'folder', 'parquet' or 'hf/NAME'), and "
-            f"{where}. Set it to 0"
-        )
     try:
         with from_outside(where, "a function of (options, seed) that returns a Dataset"):
             dataset = sources[options.source](options, seed)
@@ -73,6 +68,8 @@ def load(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
     root = plain(options).root
     dataset = checked(dataset, f"{where} (data.root = {root!r})" if root else where)
+    if options.size:
+        dataset = of_size(dataset, options.size)
     if not dataset.class_names and options.source in CLASS_NAMES:
         dataset = replace(dataset, class_names=CLASS_NAMES[options.source])
     kind = dataset.kind

@@ -122,7 +122,8 @@ def _normal(y, at, channels, c, mask, mean, scale, bias, counts):
 def apply_kernel(
     y, real, sums, weight, bias, out, mean_out, var_out, number_out, samples, height, width, high, wide, channels,
     chunk, parts, eps,
-    HAS_REAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """Join the parts' statistics; normalise, pool and ReLU a chunk of windows. The first chunk writes down which."""
     part, client = tl.program_id(0), tl.program_id(2)
@@ -150,6 +151,8 @@ def apply_kernel(
                 best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
         if RELU:  # as PyTorch's: a GPU's own maximum of NaN and 0 is 0, and a run would go on after it has diverged
             best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if CAP > 0:
+            best = tl.minimum(best, CAP, propagate_nan=tl.PropagateNan.ALL)
         window = start + tl.arange(0, BP)
         tl.store(out + window[:, None] * channels + c[None, :], best.to(out.dtype.element_ty), mask=mask)
 
@@ -157,7 +160,8 @@ def apply_kernel(
 @triton.jit(do_not_specialize=["samples", "height", "width", "high", "wide", "chunk"])
 def sums_kernel(
     y, real, slope, mean, var, weight, bias, sums, samples, height, width, high, wide, channels, chunk, eps,
-    HAS_REAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """Σ slope and Σ slope · deviation over a chunk of windows, after what ReLU and the pool let through."""
     part, client = tl.program_id(0), tl.program_id(2)
@@ -185,6 +189,8 @@ def sums_kernel(
         passes = counts[:, None] > 0
         if RELU:
             passes = passes & (best > 0)
+        if CAP > 0:
+            passes = passes & (best < CAP)
         came = tl.where(passes, came, 0.0)
         plain += came
         tilted += came * far
@@ -197,7 +203,8 @@ def sums_kernel(
 def gradient_kernel(
     y, real, slope, mean, var, number, weight, bias, sums, to_y, to_weight, to_bias, samples, height, width, high,
     wide, channels, chunk, parts, eps,
-    HAS_REAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """scale · (slope − mean slope − x̂ · mean of slope · x̂), pixel by pixel; windows at the edge may be cut off."""
     part, client = tl.program_id(0), tl.program_id(2)
@@ -234,6 +241,8 @@ def gradient_kernel(
         passes = mask & (counts[:, None] > 0)
         if RELU:
             passes = passes & (best > 0)
+        if CAP > 0:
+            passes = passes & (best < CAP)
         came = tl.where(passes, came, 0.0)
         for k in tl.static_range(POOL * POOL):
             there = whole

@@ -17,8 +17,9 @@ from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.network import Body
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
-from torso.nets.outside.libraries import transformers_for_text
-from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensor_file, read_tensors
+from torso.nets.outside.libraries import transformers_for
+from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors
+from torso.nets.weight_files import read_weights
 from torso.reading import parse_json
 
 PRETRAINED = "pretrained"
@@ -97,7 +98,7 @@ class TextEncoder:
         if word == PRETRAINED:
             return read_tensors(self.folder, self.key)
         if path.is_file():
-            return read_tensor_file(path, where)
+            return read_weights(path, where)
         return read_tensors(path, where) if (path / CONFIG).is_file() else None
 
 
@@ -106,10 +107,7 @@ class HfText(TextEncoder):
 
     @property
     def _named(self) -> tuple[str, str]:
-        """The folder or id, and the pooling that the name asks for."""
-        where = self.name.partition("/")[2]
-        rest, colon, pooling = where.rpartition(":")
-        return (rest, pooling) if colon and pooling in POOLINGS else (where, "")
+        return without_pooling(self.name.partition("/")[2])
 
     @property
     def folder(self) -> Path:
@@ -122,10 +120,16 @@ class HfText(TextEncoder):
         return cast("Pooling", self._named[1] or (usual if usual in POOLINGS else "mean"))
 
 
+def without_pooling(where: str) -> tuple[str, str]:
+    """A folder or id, and the pooling that is named behind it, if any."""
+    rest, colon, pooling = where.rpartition(":")
+    return (rest, pooling) if colon and pooling in POOLINGS else (where, "")
+
+
 def _encoder(folder: Path, key: str) -> nn.Module:
     """The network that the folder's config describes, without a layer for classes, and without dropout."""
     config = _config(folder, key)
-    transformers = transformers_for_text(key)
+    transformers = transformers_for(key)
     try:
         encoder: nn.Module = transformers.AutoModel.from_config(config, attn_implementation="eager")
     except Exception as error:  # whatever an architecture of others may raise
@@ -137,7 +141,7 @@ def _encoder(folder: Path, key: str) -> nn.Module:
 
 
 def _config(folder: Path, key: str) -> Any:
-    transformers = transformers_for_text(key)
+    transformers = transformers_for(key)
     told = read_json(folder, CONFIG, key)
     try:
         config = transformers.AutoConfig.for_model(**_without_dropout(told))

@@ -1,4 +1,4 @@
-"""Libraries of others, imported only when a body of theirs is asked for."""
+"""The transformers library, imported only when a body of it is asked for."""
 
 from __future__ import annotations
 
@@ -11,23 +11,15 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from torso.errors import RequestError
-
-
-def library(name: str, whose: str, extra: str) -> Any:
-    """A library of an extra; one clear line where it is absent. `whose`: the key that asks for it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise RequestError(f"{whose} needs {name} ({error}). Install it: pip install 'torso[{extra}]'") from None
+from torso.nets.outside.base import import_library
 
 
 @cache
-def transformers_for_text(whose: str) -> Any:
-    """transformers. It imports torchvision where that is installed, which fails if it was built for another torch; text
-    does not need it, so then transformers is told that it is absent."""
+def transformers_for(whose: str) -> Any:
+    """transformers. It imports torchvision where that is installed, which fails if it was built for another torch; no
+    network here needs it, so then transformers is told that it is absent. `whose`: the key that asks for it."""
     with _hidden("torchvision") if _is_broken("torchvision") else _as_it_is():
-        found = library("transformers", whose, "text")
+        found = import_library("transformers", whose, "text")
         for ask in (found.utils.is_torchvision_available, found.utils.is_torchvision_v2_available):
             getattr(ask, "cache_clear", lambda: None)()  # it may have been imported, and have asked, before
             ask()  # and remembers the answer

@@ -7,12 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from torso.errors import RequestError
+from torso.nets.weight_files import read_weights
 from torso.reading import parse_json
 
 CONFIG = "config.json"
@@ -86,25 +84,9 @@ def read_tensors(folder: Path, key: str) -> dict[str, Tensor]:
     """The weights of a folder: safetensors, also in several files, or a .bin file of tensors alone."""
     if (folder / _SHARDS).is_file() and not (folder / "model.safetensors").is_file():
         shards = sorted(set(map(str, read_json(folder, _SHARDS, key).get("weight_map", {}).values())))
-        parts = [read_tensor_file(folder / Path(shard).name, key) for shard in shards]
+        parts = [read_weights(folder / Path(shard).name, f"{key}: {shard}") for shard in shards]
         return {name: tensor for part in parts for name, tensor in part.items()}
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (folder / name).is_file():
-            return read_tensor_file(folder / name, key)
+            return read_weights(folder / name, f"{key}: {folder / name}")
     raise RequestError(f"{key}: {folder} has no weights. Expected: model.safetensors")
-
-
-def read_tensor_file(path: Path, key: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a file of torch.save that holds tensors alone."""
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError) as error:
-        raise RequestError(f"{key}: {path} cannot be read: {error}") from None
-    except Exception as error:  # a damaged file, or what weights_only refuses: each raises an error of its own
-        reason = (str(error).splitlines() or [""])[0]
-        raise RequestError(f"{key}: {path} is no file of weights alone: {reason}") from None
-    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise RequestError(f"{key}: {path} holds something else than tensors by name")
-    return found

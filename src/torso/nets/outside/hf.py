@@ -1,0 +1,60 @@
+"""`hf/FOLDER-OR-ID`: encoders of the transformers library, by what their config says that they take.
+
+The folder is what `save_pretrained` writes. An id is looked for in the hub's cache, then in the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torso.errors import RequestError
+from torso.nets.bodies import BodyMaker
+from torso.nets.outside.hf_text import HfText, without_pooling
+from torso.nets.outside.hf_vision import HfVision
+from torso.nets.outside.libraries import transformers_for
+
+kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision, "texts": HfText}
+"""Makers of `hf/…` by what the encoder takes: they are asked with the whole name."""
+
+
+@cache
+def hf_body(name: str) -> BodyMaker:
+    """The maker of `hf/FOLDER-OR-ID`."""
+    config = config_of(name)
+    kind = kind_of(config)
+    if kind not in kinds:
+        raise RequestError(
+            f"model.body = {name!r} is a {type(config).__name__.removesuffix('Config')} model, which takes "
+            f"{kind or 'neither images nor texts'}. Expected: an encoder of {' or '.join(kinds)}"
+        )
+    return kinds[kind](name)
+
+
+@cache
+def config_of(name: str) -> Any:
+    """The config of a model of the transformers library, from its folder or the hub."""
+    where, key = without_pooling(name.partition("/")[2])[0], f"model.body = {name!r}"
+    transformers = transformers_for(key)
+    is_folder = Path(where).is_dir()
+    if is_folder and not (Path(where) / "config.json").is_file():
+        raise RequestError(f"{key}: {where} has no config.json. Expected: a folder that save_pretrained has written")
+    try:
+        return transformers.AutoConfig.from_pretrained(where)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said = " ".join(str(error).split())[:160].rstrip(".")
+        what = "its config.json cannot be used" if is_folder else "it is no folder, and the hub cannot be asked for it"
+        raise RequestError(
+            f"{key}: {what} ({said}). Expected: a folder with config.json, or an id of the hub"
+        ) from None
+
+
+def kind_of(config: Any) -> str:
+    """What the encoder of a config takes: images, texts, or "" for anything else."""
+    import transformers
+
+    if type(config) in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+        return "images"
+    return "texts" if getattr(config, "vocab_size", 0) else ""

@@ -1,0 +1,85 @@
+"""`timm/NAME`: the networks of timm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from torso.data.inputs import Pixels
+from torso.data.wants import Wants
+from torso.nets.network import Body
+from torso.nets.outside.base import Outside, import_library, unknown
+from torso.nets.split import body_of
+
+_WORD = "pretrained"
+
+
+@cache
+def timm_body(name: str) -> Timm:
+    """The maker of `timm/NAME` or `timm/NAME.TAG`, or which name is near."""
+    found = Timm(name)
+    timm = found.library
+    network, _, tag = found.own_name.partition(".")
+    if not timm.is_model(network):
+        raise unknown(found.key, network, timm.list_models(), "timm")
+    with_tags = timm.list_pretrained(f"{network}.*")
+    if tag and found.own_name not in with_tags:
+        raise unknown(found.key, found.own_name, with_tags, f"of {network}, timm")
+    return found
+
+
+@dataclass(frozen=True)
+class Timm(Outside):
+    """A network of timm without its last layer. `model.weights`: `pretrained`, those that the name's tag says."""
+
+    @property
+    def library(self) -> Any:
+        return import_library("timm", self.key, "vision")
+
+    def __call__(self, input: Pixels) -> Body:
+        size = {"img_size": (input.height, input.width)} if self._fixed else {}
+        made: nn.Module = self.library.create_model(
+            self.own_name, pretrained=False, num_classes=0, in_chans=input.channels, **size
+        )
+        return body_of(made, features=int(getattr(made, "head_hidden_size", made.num_features)))
+
+    @property
+    def _about(self) -> Any:
+        """What timm says of the weights; None: it has none."""
+        return self.library.get_pretrained_cfg(self.own_name)
+
+    @property
+    def _fixed(self) -> bool:
+        return bool(self._about and self._about.fixed_input_size)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (_WORD,) if self._about and self._about.has_weights else ()
+
+    def find_old_head(self) -> tuple[str, ...]:
+        named = self._about.classifier if self._about else ()
+        return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named or ()))
+
+    def bare(self) -> Wants:
+        """The size that some are made for."""
+        return Wants(self.key, self._about.input_size[-1] if self._fixed else 0)
+
+    def trained(self, word: str) -> Wants:
+        about = self._about
+        if about is None:
+            return self.bare()
+        channels, _, size = about.input_size
+        return Wants(self.key, size, channels, tuple(about.mean), tuple(about.std))
+
+    def fetched(self, word: str) -> dict[str, Tensor]:
+        try:
+            made: nn.Module = self.library.create_model(self.own_name, pretrained=True, num_classes=0)
+        except (OSError, RuntimeError, ValueError) as error:  # the hub's own errors are OSErrors
+            where = self._about.hf_hub_id or self._about.url
+            raise self.no_download(
+                word, error, f"Download {where} on another machine and give its .safetensors or .pth file"
+            ) from None
+        return dict(made.state_dict())

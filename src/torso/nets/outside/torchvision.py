@@ -1,0 +1,98 @@
+"""`torchvision/NAME`: the classifiers of torchvision.models."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torso.data.inputs import Pixels
+from torso.data.wants import Wants
+from torso.nets.network import Body
+from torso.nets.outside.base import Outside, import_library, unknown
+from torso.nets.split import body_of, head_of
+
+_FIXED = ("vit_", "maxvit_")  # made for images of one size
+_PATCH = {"vit_b_16": 16, "vit_b_32": 32, "vit_l_16": 16, "vit_l_32": 32, "vit_h_14": 14}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
+_AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # heads of training only
+_SQUEEZED = 512  # features of SqueezeNet, whose head is a convolution
+
+
+@cache
+def torchvision_body(name: str) -> Torchvision:
+    """The maker of `torchvision/NAME`, or which name is near."""
+    found = Torchvision(name)
+    known = found.models.list_models(module=found.models)
+    if found.own_name not in known:
+        raise unknown(found.key, found.own_name, known, "torchvision")
+    return found
+
+
+@dataclass(frozen=True)
+class Torchvision(Outside):
+    """A classifier of torchvision.models without its last layer. `model.weights`: `IMAGENET1K_V1`, `DEFAULT`."""
+
+    @property
+    def models(self) -> Any:
+        return import_library("torchvision", self.key, "vision").models
+
+    def _classifier(self, **options: Any) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # how long some of them take to draw their weights
+            made: nn.Module = self.models.get_model(
+                self.own_name, weights=None, **_OPTIONS.get(self.own_name, {}), **options
+            )
+        return made
+
+    def __call__(self, input: Pixels) -> Body:
+        made = self._classifier(**self._sized(input))
+        if self.own_name.startswith("squeezenet"):  # spec 7: features, the mean over the map, a linear head
+            parts = OrderedDict(features=made.features, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+            return body_of(nn.Sequential(parts), features=_SQUEEZED)
+        return body_of(made)
+
+    def _sized(self, input: Pixels) -> dict[str, Any]:
+        """A network for images of one size is made for those that are there, where its patches allow it."""
+        if self.own_name in _PATCH and input.height == input.width and input.height % _PATCH[self.own_name] == 0:
+            return {"image_size": input.height}
+        return {"input_size": (input.height, input.width)} if self.own_name.startswith("maxvit") else {}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.models.get_model_weights(self.own_name).__members__)
+
+    def find_old_head(self) -> tuple[str, ...]:
+        if self.own_name.startswith("squeezenet"):
+            return ("classifier.",)
+        with torch.device("meta"):
+            name, _ = head_of(self._classifier())
+        return (f"{name}.", *_AUXILIARY.get(self.own_name, ()))
+
+    def bare(self) -> Wants:
+        """Three channels; and the size that some are made for."""
+        size = self.trained("").size if self.own_name.startswith(_FIXED) else 0
+        return Wants(self.key, size, channels=3)
+
+    def trained(self, word: str) -> Wants:
+        known = self.models.get_model_weights(self.own_name)
+        preset = known[word or "DEFAULT"].transforms()
+        return Wants(self.key, preset.crop_size[0], 3, tuple(preset.mean), tuple(preset.std))
+
+    def fetched(self, word: str) -> dict[str, Tensor]:
+        chosen = self.models.get_model_weights(self.own_name)[word]
+        try:
+            found: dict[str, Tensor] = dict(chosen.get_state_dict(progress=False, check_hash=True))
+        except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: the checksum is another
+            place = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(chosen.url))
+            raise self.no_download(word, error, f"Put {chosen.url} at {place}, or give the file itself") from None
+        return found

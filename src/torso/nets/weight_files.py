@@ -1,0 +1,85 @@
+"""Files of weights that others wrote: safetensors, and what torch.save made. Only tensors are ever read from them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from torso.errors import RequestError
+
+SAFETENSORS = ".safetensors"
+PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # of torch.save; read with weights_only=True
+_WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which training scripts save the tensors
+_PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
+_EXPECTED = "tensors by name: a .safetensors file, or torch.save(model.state_dict(), …)"
+
+
+def read_weights(path: Path, where: str) -> dict[str, Tensor]:
+    """The tensors of a file by name, on the CPU. `where` is how a message calls it."""
+    try:
+        found = load_file(path) if path.suffix.lower() not in PICKLED else _unpickled(path, where)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RequestError(f"{where} cannot be read as weights: {_line(error)}. Expected: {_EXPECTED}") from None
+    return _plain_names(_tensors(found, where))
+
+
+def names_in(path: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The names of a safetensors file's tensors, and what it says of itself, without reading the tensors; nothing where
+    it is no such file."""
+    try:
+        with safe_open(path, "pt") as file:
+            return tuple(file.keys()), dict(file.metadata() or {})
+    except (OSError, ValueError, SafetensorError):
+        return (), {}
+
+
+def _unpickled(path: Path, where: str) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "GLOBAL" in str(error) or "Unsupported" in str(error):
+            raise RequestError(
+                f"{where} holds objects that are no tensors, and a pickle of objects may run any program: it is not "
+                f"opened. Expected: {_EXPECTED}"
+            ) from None
+        raise RequestError(f"{where} is no file of weights. Expected: {_EXPECTED}") from None
+    except (RuntimeError, EOFError, KeyError, AttributeError, IndexError, TypeError) as error:
+        raise RequestError(f"{where} is no file of weights: {_line(error)}. Expected: {_EXPECTED}") from None
+
+
+def _tensors(found: Any, where: str) -> dict[str, Tensor]:
+    """The mapping of tensors in what was read: it, or what a training script has put it into."""
+    for _ in range(2):  # {"model": {"state_dict": …}}
+        inner = next((found[key] for key in _WRAPPERS if isinstance(found, Mapping) and key in found), None)
+        if not isinstance(inner, Mapping):
+            break
+        found = inner
+    if not isinstance(found, Mapping) or not found:
+        what = "nothing" if isinstance(found, Mapping) else type(found).__name__
+        raise RequestError(f"{where} holds {what}. Expected: {_EXPECTED}")
+    strange = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise RequestError(
+            f"{where} holds {', '.join(strange[:5])}{' …' if len(strange) > 5 else ''}, which are no tensors. "
+            f"Expected: {_EXPECTED}"
+        )
+    return {str(name): tensor.detach() for name, tensor in found.items()}
+
+
+def _plain_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without what DataParallel or torch.compile has put before all names."""
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split("\n")[0].split())[:160].rstrip(".") or type(error).__name__

@@ -1,0 +1,74 @@
+"""Weights that others trained, held against the network that they are for."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.nets import Tensors
+from torso.nets.bodies import is_old_head
+from torso.nets.lora import is_adapter
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm; `model.norm` may do without them
+_COUNTER = "num_batches_tracked"  # files of old torch versions have none, and nothing depends on it
+_MOST_NAMED = 5
+
+
+def fitting(held: Tensors, model: Tensors, body: str, where: str, notes: list[str]) -> Tensors:
+    """The body's tensors among those that a file holds, as the network wants them; or which of them do not fit, with
+    the shapes that are expected and found."""
+    found, old = _of_body(held, model, body)
+    wrong = [*_misfits(found, model), *_missing(found, model)]
+    if not found or wrong:
+        more = f" … ({len(wrong)} in all)" if len(wrong) > _MOST_NAMED else ""
+        raise RequestError(
+            f"{where} does not fit model.body = {body!r}: {'; '.join(wrong[:_MOST_NAMED]) or 'it has no tensors of it'}"
+            f"{more}. Give weights of this body, or change model.body"
+        )
+    _check_numbers(found, where)
+    if old:
+        notes.append(f"{where}: the head of the pre-training ({', '.join(old)}) is left out")
+    return {name: tensor.to(model[name], copy=True) for name, tensor in found.items()}
+
+
+def _of_body(held: Tensors, model: Tensors, body: str) -> tuple[Tensors, list[str]]:
+    """What belongs to the body, and the names of what belonged to the old head."""
+    found: Tensors = {}
+    old: list[str] = []
+    for name, tensor in held.items():
+        inside = name.removeprefix("body.")
+        if inside == name or (name not in model and name.endswith(_STATISTICS)):
+            continue
+        if name not in model and is_old_head(body, inside):
+            old.append(inside.removeprefix("module."))
+        else:
+            found[name] = tensor
+    return found, old
+
+
+def _misfits(found: Tensors, model: Tensors) -> list[str]:
+    said = []
+    for name, tensor in found.items():
+        if name not in model:
+            said.append(f"it has {name} {list(tensor.shape)}, which the body has not")
+        elif tensor.shape != model[name].shape or tensor.is_floating_point() != model[name].is_floating_point():
+            said.append(f"{name} is {_words(tensor)}, expected {_words(model[name])}")
+    return said
+
+
+def _words(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _missing(found: Tensors, model: Tensors) -> list[str]:
+    body = (name for name in model if name.startswith("body.") and not is_adapter(name))
+    lacks = [name for name in body if name not in found and not name.endswith(_COUNTER)]
+    return [f"it lacks {name} {list(model[name].shape)}" for name in lacks]
+
+
+def _check_numbers(found: Tensors, where: str) -> None:
+    for name, tensor in found.items():
+        if not tensor.isfinite().all():
+            raise RequestError(
+                f"{where}: {name} holds NaN or infinite values. Give a body whose training did not diverge."
+            )
