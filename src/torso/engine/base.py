@@ -70,7 +70,7 @@ class Desk:
         room = Classroom(
             net=skeleton(net),
             classes=federation.classes,
-            lens=federation.input.lens(device),
+            lens=federation.input.lens(device).for_body(net.body.trims),
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),

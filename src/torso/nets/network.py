@@ -63,6 +63,7 @@ class Body(nn.Module):
     native = True
     draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
     draws_there = False  # … all of them on the device of its input
+    trims = False  # whether tokens may be cut to the longest sequence of a batch: padding changes nothing
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     lora: Lora | None = None  # its adapters, where it has any (adapters.py)
     once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
@@ -229,7 +230,8 @@ class Network(nn.Module):
 
     def prepare(self, samples: Any) -> Tensor:
         """Samples as a source has them (NumPy, or a tensor) as what the network takes: uint8 images [n, H, W, C] or
-        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded.
+        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded; a list
+        of texts becomes token ids, where the model knows its tokenizer.
 
         For networks that came out of a run, which know how they were trained."""
         return card_of(self).prepare(samples, next(self.parameters()).device)
