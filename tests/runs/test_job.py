@@ -24,7 +24,7 @@ NEEDS = {
     "new_after",
 }  # `generic` is taken on the clients' test data
 MEASURES_WITHOUT = (
-    "benign, generic, id_after, id_before, initial, local_only, local_only_best_on_test, ood_after, ood_before, "
+    "backdoor, backdoor_initial, benign, generic, id_after, id_before, initial, local_only, local_only_best_on_test, ood_after, ood_before, "
     "personalized, without_head"
 )
 ALONE = replace(digits().roster, test_samples=0)  # of a server that has no images at all
@@ -47,7 +47,8 @@ def test_a_roster_alone_gives_the_job_of_a_simulation() -> None:
 @pytest.mark.parametrize("name", sorted(measures))
 def test_measures_on_the_servers_test_set_are_refused_where_it_has_none(name: str, key: str) -> None:
     roster = replace(ALONE, newcomers=np.array([9]))  # so that measures of newcomers have somebody
-    config = tiny("fedbabu", "measure.names=[]", f"measure.{key}={name}")
+    attack = ["attack.kind=backdoor"] if measures[name].marked else []
+    config = tiny("fedbabu", "measure.names=[]", f"measure.{key}={name}", *attack)
     prepare(config, replace(roster, test_samples=1))
     if name not in NEEDS:
         prepare(config, roster)
