@@ -98,11 +98,11 @@ def test_a_step_of_a_foreign_body_on_the_device_is_a_step_on_cpu(monkeypatch: py
     assert distance_of_steps("foreign") < 0.01
 
 
-def distance_of_steps(body: str) -> float:
+def distance_of_steps(body: str, method: str = "fedavg") -> float:
     """How far a step on the device is from one on CPU, for the length of that."""
     ends = []
     for device in ("cpu", "cuda"):
-        task = job(body, "fedavg", device, batch_size=64, alpha=5.0)  # 42 to 56 images a client
+        task = job(body, method, device, batch_size=64, alpha=5.0)  # 42 to 56 images a client
         with Batched(task.net, task.federation, precision="fp32") as engine:
             state, _ = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
         ends.append({name: (tensor - task.model[name]).cpu().double() for name, tensor in state.model.items()})
@@ -132,6 +132,28 @@ def test_frozen_blocks_are_held_once_and_a_step_is_that_on_cpu(monkeypatch: pyte
         copies = 1 if name in task.net.frozen else len(chosen)
         assert tensor.untyped_storage().nbytes() == copies * each, name
     assert all(torch.equal(learned.tensors[name][1], task.model[name]) for name in task.net.frozen)
+
+
+@pytest.mark.parametrize("body", ["resnet8", "efficientnet-lite0", "foreign"])
+def test_adapters_of_stacked_clients_on_the_device_are_those_on_cpu(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One frozen body for all clients, recorded: Torso's own, and one with BatchNorm and a depthwise convolution."""
+
+    def foreign(channels: int, height: int, width: int) -> Body:
+        layers = nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, groups=16)
+        return body_of(nn.Sequential(*layers, nn.Conv2d(16, 32, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()), features=32)
+
+    monkeypatch.setitem(bodies, "foreign", foreign)
+    assert distance_of_steps(body, "fedit") < 0.01
+    task = job(body, "fedit")
+    with Batched(task.net, task.federation, at_once=4) as engine:
+        state = State.begin(task.model)
+        for _ in range(2):
+            state, _ = play_round(task.plan[0], state, task.roster, engine, seed=0)
+        assert engine._desk is not None
+        assert engine._desk.room.recorder is not None
+        assert engine._desk.room.recorder._recordings
+        assert not getattr(engine._desk.room.recorder, "refused", "")
+    assert all(torch.equal(state.model[name], task.model[name]) for name in task.net.frozen)
 
 
 def test_dropout_on_the_device_repeats_in_any_stack(monkeypatch: pytest.MonkeyPatch) -> None:

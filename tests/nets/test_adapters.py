@@ -30,20 +30,21 @@ INPUTS: dict[str, Input] = {"bert": TEXT, "transformer": TEXT, "rod-cifar": Pixe
 
 
 class ConvNet(nn.Module):
-    """With BatchNorm that has met data, a depthwise convolution, and a 1×1 one of stride 2."""
+    """With BatchNorm that has met data, a depthwise convolution, and 1×1 ones with padding and with stride 2."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 6, 3, padding=1)
         self.norm = nn.BatchNorm2d(6)
         self.deep = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.edge = nn.Conv2d(6, 6, 1, padding=1)
         self.point = nn.Conv2d(6, 8, 1, stride=2)
         self.drop = nn.Dropout(0.5)
         self.norm.running_mean = torch.linspace(-1, 1, 6)
         self.norm.running_var = torch.linspace(0.5, 2, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.deep(F.relu(self.norm(self.stem(x))))
+        x = self.edge(self.deep(F.relu(self.norm(self.stem(x)))))
         return self.drop(self.point(x)).mean((2, 3))
 
 
@@ -168,7 +169,7 @@ def test_the_change_is_alpha_over_rank_times_b_a() -> None:
     net = net_of("convnet", rank=2, alpha=6.0, targets=("all",))
     tensors = {n: t[0] for n, t in clients_of(net, 1).items()}
     plain = ConvNet()
-    for name in ("stem", "point"):
+    for name in ("stem", "edge", "point"):
         a, b = (tensors[f"body.module.{name}.lora_{half}.weight"] for half in "ab")
         change = 3.0 * torch.einsum("or,rikl->oikl", b.flatten(1), a)
         weight = tensors[f"body.module.{name}.weight"] + change
@@ -217,7 +218,7 @@ def test_auto_takes_query_and_value_of_a_foreign_encoder() -> None:
 
 def test_auto_in_a_body_without_attention_takes_all_but_depthwise_convolutions() -> None:
     adapted = [name for name, module in net_of("convnet").body.named_modules() if isinstance(module, Adapted)]
-    assert adapted == ["module.stem", "module.point"]
+    assert adapted == ["module.stem", "module.edge", "module.point"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_auto_in_a_body_without_attention_takes_all_but_depthwise_convolutions()
 def test_targets_by_name_or_expression(targets: tuple[str, ...], found: list[str] | None) -> None:
     body = net_of("convnet", targets=targets).body
     layers = [name for name, module in body.named_modules() if isinstance(module, Adapted)]
-    assert layers == (found or ["module.stem", "module.point"])
+    assert layers == (found or ["module.stem", "module.edge", "module.point"])
 
 
 @pytest.mark.parametrize(

@@ -39,19 +39,20 @@ class Lora:
 
 
 class Adapted(nn.Module):
-    """What the LoRA layers have in common. Each is the layer that it was, with the same names for its weights."""
+    """What the LoRA layers have in common. Each is the layer that it was, with the same names for its weights; what is
+    new begins with `lora`, since it may be a layer of anybody's."""
 
     lora_a: Linear | Conv2d
     lora_b: Linear | Conv2d
     lora_drop: nn.Module | None
-    scale: float
-    was: type[nn.Module]
+    lora_scale: float
+    lora_was: type[nn.Module]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its class is made when it is needed, so copies and pickles name the class that the layer had."""
-        return _blank, (self.was,), self.__dict__
+        return _blank, (self.lora_was,), self.__dict__
 
-    def seen(self, x: Tensor) -> Tensor:
+    def lora_seen(self, x: Tensor) -> Tensor:
         """What the adapter gets of the layer's input."""
         return x if self.lora_drop is None else self.lora_drop(x)
 
@@ -60,17 +61,18 @@ class AdaptedLinear(Adapted):
     """A linear layer with an adapter."""
 
     def forward(self, x: Tensor) -> Tensor:
-        said, seen = super().forward(x), self.seen(x)
+        said, seen = super().forward(x), self.lora_seen(x)
         a, b = (layer.weight.to(x.dtype) for layer in (self.lora_a, self.lora_b))
         if a.ndim == 2:
-            return said + self.scale * F.linear(F.linear(seen, a), b)  # type: ignore[no-any-return]
-        return _changed(said, torch.bmm(_rows(seen, len(a)), a.mT), b, self.scale)
+            return said + self.lora_scale * F.linear(F.linear(seen, a), b)  # type: ignore[no-any-return]
+        return _changed(said, torch.bmm(_rows(seen, len(a)), a.mT), b, self.lora_scale)
 
 
 class AdaptedConv2d(Adapted):
     """A convolution with an adapter: a has the kernel, b is 1×1."""
 
     kernel_size: tuple[int, int]
+    padding: tuple[int, int] | str
     stride: tuple[int, int]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,14 +84,14 @@ class AdaptedConv2d(Adapted):
         return self._adapted(said, x), None
 
     def _adapted(self, said: Tensor, x: Tensor) -> Tensor:
-        a, b, seen = self.lora_a.weight, self.lora_b.weight.to(x.dtype), self.seen(x)
+        a, b, seen = self.lora_a.weight, self.lora_b.weight.to(x.dtype), self.lora_seen(x)
         if a.ndim == 4:
-            return said + self.scale * F.conv2d(self.lora_a(seen), b)
-        pointwise = self.kernel_size == (1, 1)
+            return said + self.lora_scale * F.conv2d(self.lora_a(seen), b)
+        pointwise = self.kernel_size == (1, 1) and self.padding in ((0, 0), "same", "valid")
         low = seen[:, :, :: self.stride[0], :: self.stride[1]] if pointwise else self.lora_a(seen)
         low = low.to(x.dtype)
         ways = (a.flatten(2).to(x.dtype), b.flatten(2)) if pointwise else (b.flatten(2),)
-        return _changed_maps(said, low, ways, self.scale)
+        return _changed_maps(said, low, ways, self.lora_scale)
 
 
 def _changed_maps(said: Tensor, low: Tensor, ways: tuple[Tensor, ...], scale: float) -> Tensor:
@@ -129,7 +131,7 @@ def _kind(was: type[nn.Module]) -> type[nn.Module]:
     """The class of a layer with an adapter, from the class of the layer."""
     if was not in _kinds:
         mixin = AdaptedConv2d if issubclass(was, nn.Conv2d) else AdaptedLinear
-        _kinds[was] = type(f"Lora{was.__name__}", (mixin, was), {"was": was, "__module__": __name__})
+        _kinds[was] = type(f"Lora{was.__name__}", (mixin, was), {"lora_was": was, "__module__": __name__})
     return _kinds[was]
 
 
@@ -154,7 +156,7 @@ def put_adapter(layer: nn.Linear | nn.Conv2d, lora: Lora, generator: Generator) 
     nn.init.zeros_(b.weight)
     layer.__class__ = _kind(type(layer))  # type: ignore[assignment]
     assert isinstance(layer, Adapted)
-    layer.lora_a, layer.lora_b, layer.scale = a, b, lora.scale
+    layer.lora_a, layer.lora_b, layer.lora_scale = a, b, lora.scale
     layer.lora_drop = nn.Dropout(lora.dropout) if lora.dropout else None
 
 
