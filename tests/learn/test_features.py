@@ -12,15 +12,16 @@ from torch.testing import assert_close
 from torso import Config
 from torso.data.augment import augmentations
 from torso.data.batches import Shuffle
+from torso.data.inputs import Tokens
 from torso.engine import Desk
-from torso.learn import local
+from torso.learn import features, local
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local, Proximal
 from torso.learn.features import are_fixed
 from torso.learn.local import learn_by_epoch
 from torso.learn.phases import Phase, lessons
 from torso.learn.steps import Habits, LookAhead
-from torso.nets import Tensors
+from torso.nets import LinearHead, Tensors, apply, build
 from torso.runs.job import Simulation, simulate
 
 RAGGED = {
@@ -99,3 +100,23 @@ def test_where_features_may_change_they_are_computed_anew() -> None:
     assert not fixed(course_of(job_of(), Phase("head", 1))[0])  # nothing to gain
     assert not fixed(course_of(job_of(), Phase("head"), step=LookAhead())[0])
     assert not are_fixed(plain, plain.plan[0], ("body.blocks.0.conv.weight",))  # one optimiser over all phases
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_sequences_of_one_length_stand_together(trims: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features as of sequences with all their padding, in the order of the samples; batches are as wide as needed."""
+    kind = Tokens(64, 9, pad=8)
+    net = build("transformer", 3, kind, LinearHead(), seed=1)
+    samples = torch.full((50, 64), 8, dtype=torch.int32)
+    for row, length in enumerate(torch.randint(1, 60, (50,), generator=torch.Generator().manual_seed(0)).tolist()):
+        samples[row, :length] = row % 8
+    tensors = dict(net.state_dict())
+    whole = apply(net.eval(), {name: t[None] for name, t in tensors.items()}, samples[None].long()).features[0]
+    widths = []
+    monkeypatch.setattr(
+        features, "apply", lambda net, tensors, x: (widths.append(x.shape[2]), apply(net, tensors, x))[1]
+    )
+    lens = kind.lens(torch.device("cpu")).for_body(trims)
+    assert_close(features.features_of(net, tensors, samples, lens, 8), whole, rtol=1e-4, atol=1e-5)
+    assert len(set(widths)) == (4 if trims else 1)
+    assert widths == sorted(widths)

@@ -6,14 +6,17 @@ the place of the samples: a body that passes them on, under the same head, in th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Deck
+from torso.data.token_lens import TokenLens, lengths_of
 from torso.learn.course import Course
 from torso.learn.phases import Lesson
 from torso.learn.steps import Plain
@@ -36,18 +39,18 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
     """Features [n, d] of stored samples [n, *] under a body's tensors [*], as evaluation computes them.
 
     On an accelerator all batches have the same size, since a library may choose its algorithm anew for another one; and
-    they become smaller where memory runs out."""
+    they become smaller where memory runs out. Sequences of one length stand together, so that padding costs little."""
     body = Network(net.body, nn.Identity(), net.input)
     stacked = {name: tensor[None] for name, tensor in tensors.items() if name.startswith("body.")}
     set_modes(body, frozenset())
-    size = batch if samples.is_cuda else min(batch, len(samples))
+    size = max(batch if samples.is_cuda else min(batch, len(samples)), 1)
+    order = _order(samples, lens)
     while True:
         try:
             with computing("fp32"):
-                parts = [
-                    _some(body, stacked, samples, lens, start, size) for start in range(0, len(samples), size or 1)
-                ]
-            return torch.cat([samples.new_empty(0, net.body.features, dtype=torch.float32), *parts])
+                parts = list(_by_batch(body, stacked, samples, lens, order, size))
+            found = torch.cat([samples.new_empty(0, net.body.features, dtype=torch.float32), *parts])
+            return torch.empty_like(found).index_copy_(0, order, found)
         except torch.OutOfMemoryError:
             if size == 1:
                 raise
@@ -55,14 +58,28 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
             torch.cuda.empty_cache()
 
 
-def _some(body: Network, tensors: Tensors, samples: Tensor, lens: Lens, start: int, size: int) -> Tensor:
-    """Features of `size` samples or, at the end, of those that are left."""
-    left = min(size, len(samples) - start)
-    places = torch.arange(start, start + (size if samples.is_cuda else left), device=samples.device)
-    inputs = lens.look(samples, places.clamp(max=len(samples) - 1)[None])
-    if inputs.is_cuda and not body.body.native:
-        inputs = inputs.contiguous()  # the layout of a plain loop over images
-    return apply(body, tensors, inputs).features[0, :left].float()
+def _order(samples: Tensor, lens: Lens) -> Tensor:
+    """In which order samples are looked at: sequences by their length, others as they come."""
+    if isinstance(lens, TokenLens) and lens.trims:
+        return lengths_of(samples, lens.pad).argsort(stable=True)
+    return torch.arange(len(samples), device=samples.device)
+
+
+def _by_batch(
+    body: Network, tensors: Tensors, samples: Tensor, lens: Lens, order: Tensor, size: int
+) -> Iterator[Tensor]:
+    """Features of `size` samples at a time, in an order; the last batch is filled up on an accelerator."""
+    columns = lens.widths(samples, order[None], size)
+    for number, start in enumerate(range(0, len(order), size)):
+        places = order[start : start + size]
+        left = len(places)
+        if samples.is_cuda:
+            places = F.pad(places, (0, size - left))  # with the first sample
+        cut = samples if columns is None else samples[:, : columns[number]]
+        inputs = lens.look(cut, places[None])
+        if inputs.is_cuda and not body.body.native:
+            inputs = inputs.contiguous()  # the layout of a plain loop over images
+        yield apply(body, tensors, inputs).features[0, :left].float()
 
 
 def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool:
