@@ -15,8 +15,8 @@ from torso.data.inputs import Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.network import Body
-from torso.nets.outside.base import Outside, import_library
-from torso.nets.split import body_of, head_of
+from torso.nets.outside.base import Outside, head_name, import_library
+from torso.nets.split import body_of
 
 _WORD = "pretrained"
 _PROCESSOR = "preprocessor_config.json"
@@ -54,9 +54,7 @@ class HfVision(Outside):
         return (_WORD,)
 
     def find_old_head(self) -> tuple[str, ...]:
-        with torch.device("meta"):
-            name, _ = head_of(self._classifier())
-        return (f"{name}.",)
+        return (f"{head_name(self._classifier)}.",)
 
     def bare(self) -> Wants:
         """The channels and the size that its config names: most have a place for each patch."""
