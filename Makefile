@@ -47,7 +47,7 @@ quick: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(QUICK_TESTS)
 
 # what only an accelerator can show
-CUDA_TESTS := tests/nets/test_kernels.py tests/nets/test_memory.py tests/data/test_look.py tests/learn/test_sgd.py tests/learn/test_recorded.py tests/engine/test_cuda.py
+CUDA_TESTS := tests/nets/test_kernels.py tests/nets/test_memory.py tests/data/test_look.py tests/learn/test_sgd.py tests/learn/test_recorded.py tests/learn/test_recorded_foreign.py tests/engine/test_cuda.py
 test-cuda: $(READY)
 	TORSO_TEST_CUDA=1 $(BIN)/python -m pytest $(CUDA_TESTS)
 

@@ -13,13 +13,7 @@ set -u
 plan=$1 data=$2 out=$3 seconds=$4 at_once=${5:-1000}
 export TORSO_DATA=$data
 mkdir -p "$out"
-if command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d 2>/dev/null; then
-  trap 'echo quit | timeout 10 nvidia-cuda-mps-control' EXIT
-  if ! timeout 40 python3 -c "import torch; torch.ones(1, device='cuda')" >/dev/null 2>&1; then
-    echo "MPS does not serve here: without it"
-    echo quit | timeout 10 nvidia-cuda-mps-control
-  fi
-fi
+. "$(dirname "$0")/mps.sh"
 while IFS=: read -r name commands; do
   case $name in '' | '#'*) continue ;; esac
   while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done

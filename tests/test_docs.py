@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.papers.pages import leaderboard, reproduction
+from torso.papers.pages import leaderboard, pretrained, reproduction
+from torso.papers.pretrained import records
+from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.collect import read
 from torso.report.docs import fill
 
@@ -27,8 +29,9 @@ def test_generated_sections_are_up_to_date(name: str) -> None:
 
 def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
     folder = ROOT / "docs" / "reproduction"
-    tables = read(folder)
-    for name, made in (("README.md", reproduction.overview(tables)), ("claims.md", reproduction.claims_page(tables))):
+    tables, own = read(folder), own_answers(records.read(folder.parent / "pretrained"))
+    claims = reproduction.claims_page(tables, own)
+    for name, made in (("README.md", reproduction.overview(tables)), ("claims.md", claims)):
         text = (folder / name).read_text(encoding="utf-8")
         assert text == reproduction.plain_lines(made), "run: python -m torso.papers.docs"
 
@@ -36,6 +39,13 @@ def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
 def test_the_page_of_the_leaderboard_is_up_to_date() -> None:
     made = leaderboard.page(leaderboard.read(ROOT / "docs"))
     assert (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8") == made, "run: python -m torso.papers.docs"
+
+
+def test_the_page_on_bodies_trained_elsewhere_and_its_pictures_are_up_to_date() -> None:
+    folder = ROOT / "docs" / "pretrained"
+    page = pretrained.Page(records.read(folder))
+    assert (ROOT / "docs" / "pretrained.md").read_text("utf-8") == page.text(), "run: python -m torso.papers.docs"
+    assert {path.stem: path.read_text("utf-8") for path in folder.glob("*.svg")} == page.pictures
 
 
 def test_every_file_that_the_documents_link_to_exists() -> None:

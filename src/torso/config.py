@@ -29,6 +29,8 @@ from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, See
 from torso.learn.attacks import Attack, NoAttack, attacks
 from torso.methods import Method, method_from_config, method_to_config
 from torso.methods.parse import axis_from_config, axis_to_config
+from torso.nets.lora import Lora
+from torso.nets.parts import names_adapters
 from torso.reading import is_text, parse_toml
 from torso.registry import Registry
 
@@ -51,6 +53,7 @@ def _attack(value: Any) -> str | dict[str, Any]:
     return table if len(table) > 1 else str(table["name"])
 
 
+Chance = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
 
@@ -71,7 +74,7 @@ class SyntheticConfig(_Section):
 
 
 class CsvConfig(_Section):
-    """How the `csv` source reads a table."""
+    """How the sources `csv`, `jsonl` and `parquet` read a table."""
 
     label: str = Field("label", description="column of the classes")
     client: str = Field("", description="column that says whose a row is, for data.partition = by-client; no feature")
@@ -79,10 +82,30 @@ class CsvConfig(_Section):
         (), strict=False, description="columns of categories though they hold numbers, such as a postcode"
     )
     drop: Names = Field((), strict=False, description="columns that are no features, such as an id")
+    text: Names = Field(
+        (), strict=False, description="columns that hold the text of a row, joined by blanks; other columns are unused"
+    )
+    names: Names = Field(
+        (), strict=False, description="names of the columns, in their order, of a .csv without a line of names"
+    )
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="share of the rows held out for testing where there is no test.csv; of every client, or class"
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="between the fields")
+
+
+class TextConfig(_Section):
+    """How texts become sequences of tokens."""
+
+    length: CountOrZero = Field(
+        0, description="most tokens of a text, what is longer is cut; 0: the longest text, or what the body takes"
+    )
+    vocabulary: Annotated[int, Field(ge=3, lt=2**31)] = Field(
+        10_000, description="ids of the built-in word tokenizer, for bodies that bring no tokenizer"
+    )
+    empty: Literal["refuse", "skip"] = Field(
+        "refuse", description="rows without a text: end with the line, or leave them out and say so"
+    )
 
 
 class NpzConfig(_Section):
@@ -130,6 +153,9 @@ class DataConfig(_Section):
     min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
+    per_class: CountOrZero = Field(
+        0, description="train on so many samples of each class alone, drawn by the seed; 0: all"
+    )
     validation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="hold out this share of every client's training samples and measure on it, not on test data"
     )
@@ -150,8 +176,35 @@ class DataConfig(_Section):
     )
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
+    text: TextConfig = TextConfig()
     npz: NpzConfig = NpzConfig()
     folder: FolderConfig = FolderConfig()
+
+
+class LoraConfig(_Section):
+    """Adapters (LoRA): the body is frozen, and layers W of it become W + (alpha / rank) · b·a."""
+
+    rank: CountOrZero = Field(
+        0, description="rank of the adapters; 0: none, or 8 where the method names lora, lora.a or lora.b as a part"
+    )
+    alpha: Positive = Field(16.0, description="the change of a layer is alpha / rank · b·a")
+    targets: Names = Field(
+        ("auto",),
+        strict=False,
+        description="layers that get an adapter: auto (those of attention that make queries and values; in a body "
+        "without them, all), all (linear layers, convolutions without groups), or ends of names or regular expressions",
+    )
+    weights: str = Field(
+        "", description="adapters to begin with: a folder that peft or torso.results.peft_file.save_adapters wrote"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="on what adapters get of a layer's input; above 0, clients are computed one after the other"
+    )
+    base: Literal["eval", "train"] = Field(
+        "eval",
+        description="mode of the frozen body while adapters learn; eval: without its dropout, and clients share one "
+        "forward pass; train: with its dropout, one client after the other",
+    )
 
 
 class ModelConfig(_Section):
@@ -169,6 +222,7 @@ class ModelConfig(_Section):
         "default",
         description="statistics of BatchNorm in evaluation: the network's own way, the batch's, or running ones",
     )
+    lora: LoraConfig = LoraConfig()
 
 
 class TrainConfig(_Section):
@@ -243,6 +297,23 @@ class RayConfig(_Section):
     wait: Positive = Field(60.0, description="seconds that a worker has to start, at first and in another's place")
 
 
+class FaultsConfig(_Section):
+    """Clients of a simulation that fail: the chance of each fault, per participant and round."""
+
+    drop: Chance = Field(0.0, description="the client is not there")
+    crash: Chance = Field(0.0, description="it trains, and breaks down before it uploads")
+    late: Chance = Field(0.0, description="its upload comes after the deadline, and does not count")
+    corrupt: Chance = Field(0.0, description="its upload arrives damaged, and is not taken in")
+
+    @model_validator(mode="after")
+    def _one_at_most(self) -> FaultsConfig:
+        """A client has one fault in a round, or none."""
+        total = self.drop + self.crash + self.late + self.corrupt
+        if total > 1 + 1e-9:
+            raise ValueError(f"the chances add up to {total:g}; a client has one fault at most, so expected: 1 or less")
+        return self
+
+
 class FlowerConfig(_Section):
     """How patient the server of a real federation is (`torso federation run`)."""
 
@@ -272,9 +343,15 @@ class RunConfig(_Section):
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="of training on an accelerator; auto: tf32. Evaluation, and everything on CPU, is fp32"
     )
+    features: Literal["auto", "off", "device", "disk"] = Field(
+        "auto",
+        description="where the features of a body that does not move are kept, each computed once; device: in memory; "
+        "disk: in a file that later runs find; auto: in memory if they fit, else in a file; off: computed every time",
+    )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
+    faults: FaultsConfig = FaultsConfig()
     ray: RayConfig = RayConfig()
     flower: FlowerConfig = FlowerConfig()
 
@@ -347,6 +424,14 @@ class Config(_Section):
                 continue  # a module of a program: looked for where the network is built
             registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters of the body: as model.lora says, of rank 8 where only a part asks for them; None: none."""
+        asked = self.model.lora
+        named = self.method.uses_adapters or names_adapters(self.personalize.part)
+        rank = asked.rank or (8 if named else 0)
+        return Lora(rank, asked.alpha, asked.targets, asked.dropout, asked.base) if rank else None
 
     @classmethod
     def load(cls, path: str | Path | None = None, sets: Sequence[str] = ()) -> Config:

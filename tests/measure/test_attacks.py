@@ -282,8 +282,11 @@ def test_without_an_attack_everybody_is_benign() -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (("attack.kind=bribery",), "attack.kind = 'bribery' is unknown. Accepted: alie, inner-product, label-flip"),
-        (("attack.kind=3",), "attack.kind = 3 is neither a name nor a table. Accepted: alie, inner-product"),
+        (
+            ("attack.kind=bribery",),
+            "attack.kind = 'bribery' is unknown. Accepted: alie, backdoor, inner-product, label-flip",
+        ),
+        (("attack.kind=3",), "attack.kind = 3 is neither a name nor a table. Accepted: alie, backdoor, inner-product"),
         (("attack.kind=none", "attack.kind.factor=3"), "attack.kind.factor is not a key. It has no options."),
         (("attack.fraction=1.0",), "attack.fraction = 1.0"),
         (

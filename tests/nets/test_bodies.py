@@ -39,6 +39,8 @@ COUNTS = [
     ("squeezenet", (3, 224, 224), 102, 512, True, 774_822, 52_326, 0),
     ("squeezenet", (3, 224, 224), 196, 512, True, 823_044, 100_548, 0),
     ("squeezenet", (3, 224, 224), 200, 512, True, 825_096, 102_600, 0),
+    # 4,652,008 of its authors less their head of 1,281,000; 49 norms over 21,008 channels, each with a counter
+    ("efficientnet-lite0", CIFAR, 10, 1280, True, 3_371_008 + 12_810, 12_810, 2 * 21_008 + 49),
     ("mlp", MNIST, 10, 200, True, 784 * 200 + 200 + 200 * 200 + 200 + 2_010, 2_010, 0),
 ]
 

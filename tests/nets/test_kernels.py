@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.fast import is_fast, kernels_run_here, plain_path
-from torso.nets import LinearHead, Network, apply, build, learnable, skeleton
+from torso.nets import LinearHead, Network, Tensors, apply, build, learnable, skeleton
 from torso.nets.blocks import Unit
 
 from .samples import spread
@@ -98,27 +98,66 @@ def test_pointwise(dtype: torch.dtype) -> None:
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
-    ("channels", "stride", "height", "width"), [(32, 1, 6, 6), (32, 2, 8, 8), (96, 2, 5, 7), (16, 1, 1, 1)]
+    ("inputs", "height", "width", "padding", "spare"), [(3, 8, 8, 0, 1), (16, 6, 8, 0, 1), (3, 7, 5, 1, 0)]
 )
-def test_depthwise(channels: int, stride: int, height: int, width: int, dtype: torch.dtype) -> None:
-    from torso.nets.kernels.depthwise import depthwise
+def test_convolution_with_more_zeros_at_the_end(
+    inputs: int, height: int, width: int, padding: int, spare: int, dtype: torch.dtype
+) -> None:
+    """TensorFlow's padding for stride 2: of images, whose patches are written down, and of maps."""
+    from torso.nets.kernels.conv import convolution
+
+    weight, x = random(G, 32, inputs, 3, 3, seed=1) / 3, maps(inputs, height, width).to(dtype)
+    around = (padding, padding + spare) * 2
 
     def plain(x: Tensor, weight: Tensor) -> Tensor:
-        return torch.cat([F.conv2d(one, w, None, stride, 1, groups=channels) for one, w in each(x, weight)])
+        return torch.cat([F.conv2d(F.pad(one, around), w, None, 2) for one, w in each(x, weight)])
 
     def fast(x: Tensor, weight: Tensor) -> Tensor:
-        return depthwise(x, weight, stride, 1)
+        return convolution(x, weight, None, 2, padding, spare=spare)[0]
 
-    compare(fast, plain, [maps(channels, height, width), random(G, channels, 1, 3, 3, seed=1)], dtype, CLOSE[dtype])
+    compare(fast, plain, [x, weight], dtype, CLOSE[dtype])
+    wanted = plain(x.double(), weight.double())
+    assert (fast(x, weight).double() - wanted).norm() / wanted.norm() < CLOSE[dtype]  # an image learns nothing
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "padding", "spare", "height", "width"),
+    [
+        *((32, 3, 1, 1, 0, 6, 6), (32, 3, 2, 1, 0, 8, 8), (96, 3, 2, 1, 0, 5, 7), (16, 3, 1, 1, 0, 1, 1)),
+        *((48, 3, 2, 0, 1, 8, 6), (16, 3, 2, 0, 1, 2, 2), (16, 3, 2, 0, 0, 7, 9)),  # TensorFlow's; padded before
+        *((32, 5, 1, 2, 0, 6, 5), (16, 5, 1, 2, 0, 2, 2), (48, 5, 2, 2, 0, 7, 5), (16, 5, 2, 2, 0, 1, 3)),
+        *((96, 5, 2, 1, 1, 8, 6), (16, 5, 2, 1, 1, 2, 2), (16, 5, 2, 0, 0, 9, 11)),
+    ],
+)
+def test_depthwise(
+    channels: int, kernel: int, stride: int, padding: int, spare: int, height: int, width: int, dtype: torch.dtype
+) -> None:
+    from torso.nets.kernels.depthwise import depthwise
+
+    around = (padding, padding + spare) * 2
+
+    def plain(x: Tensor, weight: Tensor) -> Tensor:
+        each_map = [(F.pad(one, around), w) for one, w in each(x, weight)]
+        return torch.cat([F.conv2d(one, w, None, stride, groups=channels) for one, w in each_map])
+
+    def fast(x: Tensor, weight: Tensor) -> Tensor:
+        return depthwise(x, weight, stride, padding, spare)
+
+    weight = random(G, channels, 1, kernel, kernel, seed=1)
+    compare(fast, plain, [maps(channels, height, width), weight], dtype, CLOSE[dtype])
 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("relu", "pool"), [(False, 1), (True, 1), (True, 2), (False, 2)])
+@pytest.mark.parametrize(
+    ("relu", "pool", "cap"), [(False, 1, 0), (True, 1, 0), (True, 2, 0), (False, 2, 0), (True, 1, 0.5), (True, 2, 0.5)]
+)
 @pytest.mark.parametrize(("channels", "height", "width"), [(64, 8, 8), (24, 7, 5), (96, 2, 2)])
 def test_normalise(
-    channels: int, height: int, width: int, relu: bool, pool: int, masked: bool, dtype: torch.dtype
+    channels: int, height: int, width: int, relu: bool, pool: int, cap: float, masked: bool, dtype: torch.dtype
 ) -> None:
     from torso.nets.kernels.norm import normalise
 
@@ -134,11 +173,11 @@ def test_normalise(
             if real is None or bool(real[g].any()):
                 out[rows] = F.batch_norm(one[rows], None, None, w, b, training=True)
             out = F.max_pool2d(out, pool) if pool > 1 else out
-            outs.append(F.relu(out) if relu else out)
+            outs.append(F.hardtanh(out, 0, cap or torch.inf) if relu else out)
         return torch.cat(outs)
 
     def fast(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        out, _, _ = normalise(y, weight, bias, None, real, None, 1e-5, relu, pool)
+        out, _, _ = normalise(y, weight, bias, None, real, None, 1e-5, relu, pool, cap)
         return out
 
     def without_padding(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -187,13 +226,13 @@ def test_a_large_mean_costs_no_digits() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("body", ["conv3", "mobilenet", "resnet8", "rod-cifar"])
+@pytest.mark.parametrize("body", ["conv3", "efficientnet-lite0", "mobilenet", "resnet8", "rod-cifar"])
 def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
     """Logits, gradients and buffers of a step; float64 on the plain path is the truth.
 
     How far float32 may be off depends on how many ReLUs rounding turns over: as far as the plain path gets from the
     truth when its images are changed by rounding."""
-    size = {"mobilenet": 32, "rod-cifar": 20}.get(body, 16)
+    size = {"efficientnet-lite0": 40, "mobilenet": 32, "rod-cifar": 20}.get(body, 16)
     net = build(body, 3, (3, size, size), LinearHead(), seed=1)
     tensors = spread(net, G)
     x, wanted = random(G, B, size, size, 3).movedim(-1, 2).cpu(), random(G, B, 3, seed=1).cpu()
@@ -222,6 +261,32 @@ def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
         turned = [x * (1 + 1e-6 * random(*x.shape, seed=seed).cpu()) for seed in range(3)]
         usual = torch.stack([errors(step(net, torch.float32, DEVICE, x)) for x in turned]).amax()
     assert errors(step(net, torch.float32, DEVICE)).amax() < max(1e-4, 3 * float(usual))
+
+
+@needs_kernels
+@pytest.mark.parametrize("learning", ["nothing", "head", "body"])
+@pytest.mark.parametrize("body", ["conv3", "efficientnet-lite0", "resnet8"])
+def test_running_statistics_give_the_same_on_both_paths(body: str, learning: str) -> None:
+    """Where the body is frozen, a convolution's bias, the pool, ReLU and ReLU6 are in one pass with BatchNorm; where it
+    learns, it gets its gradients. Nothing moves."""
+    size = 40 if body == "efficientnet-lite0" else 16
+    net = build(body, 3, (3, size, size), LinearHead(), norm="running", seed=1)
+    tensors, x = spread(net, G), random(G, B, size, size, 3).movedim(-1, 2)
+    real = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]], device=DEVICE).float()
+    names = [n for n in learnable(net, tensors) if n.startswith(learning)]
+
+    def step(device: torch.device, dtype: torch.dtype) -> tuple[Tensors, list[Tensor]]:
+        here = {n: t.to(device, dtype if t.is_floating_point() else None, copy=True) for n, t in tensors.items()}
+        leaves = [here[n].requires_grad_() for n in names]
+        logits = apply(skeleton(net).eval(), here, x.to(device, dtype), real.to(device, dtype)).logits
+        return here, [logits.detach(), *(torch.autograd.grad(logits.square().sum(), leaves) if leaves else ())]
+
+    here, found = step(DEVICE, torch.float32)
+    wanted = step(torch.device("cpu"), torch.float64)[1]
+    off = [(a.cpu().double() - b).norm() / b.norm().clamp(min=1e-3) for a, b in zip(found, wanted, strict=True)]
+    assert off[0] < 1e-4
+    assert max(off) < 1e-2  # a ReLU that rounding turns over
+    assert all(torch.equal(t.detach().cpu(), tensors[n]) for n, t in here.items())
 
 
 def test_a_plain_path_can_be_forced_and_cpu_is_always_plain() -> None:

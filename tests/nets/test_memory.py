@@ -133,15 +133,22 @@ def test_convolution(
     assert all(close(a, b) for a, b in zip(found, grads, strict=True))
 
 
-@pytest.mark.parametrize(("channels", "stride", "size"), [(24, 1, 5), (24, 2, 5), (16, 2, 4)])
-def test_depthwise(sea: Sea, channels: int, stride: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "padding", "spare", "size"),
+    [
+        *((24, 3, 1, 1, 0, 5), (24, 3, 2, 1, 0, 5), (16, 3, 2, 1, 0, 4), (24, 3, 2, 0, 1, 4)),
+        *((24, 5, 1, 2, 0, 5), (24, 5, 2, 2, 0, 5), (24, 5, 2, 1, 1, 6), (16, 5, 2, 0, 0, 9)),
+    ],
+)
+def test_depthwise(sea: Sea, channels: int, kernel: int, stride: int, padding: int, spare: int, size: int) -> None:
     from torso.nets.kernels.depthwise import depthwise
 
-    x, one = sea.put(maps(3, channels, size, size)).requires_grad_(), random(channels, 1, 3, 3, seed=1)
+    x, one = sea.put(maps(3, channels, size, size)).requires_grad_(), random(channels, 1, kernel, kernel, seed=1)
     weight = sea.expanded(one).detach().requires_grad_()
-    out = depthwise(x, weight, stride, 1)
+    out = depthwise(x, weight, stride, padding, spare)
     wide = x.detach().double().requires_grad_()
-    exact = F.conv2d(wide, one.double(), None, stride, 1, groups=channels)
+    padded = F.pad(wide, (padding, padding + spare) * 2)
+    exact = F.conv2d(padded, one.double(), None, stride, groups=channels)
     slope = sea.put(random(*out.shape, seed=3))
     found, (wanted,) = torch.autograd.grad(out, [x, weight], slope), torch.autograd.grad(exact, [wide], slope.double())
     assert close(out, exact)
@@ -172,15 +179,16 @@ def test_normalise(sea: Sea, channels: int, size: int, pool: int, masked: bool) 
         assert close(out.detach()[kept], F.relu(F.max_pool2d(exact, pool)).detach())
 
 
+@pytest.mark.parametrize("cap", [0, 6])
 @pytest.mark.parametrize("pool", [1, 2])
-def test_nan_stays(sea: Sea, pool: int) -> None:
+def test_nan_stays(sea: Sea, pool: int, cap: float) -> None:
     """Through the maximum of the pool and of ReLU; the interpreter's maximum keeps it anyway, a GPU's own does not."""
     from torso.nets.kernels.norm import normalise
 
     y = maps(2, 16, 4, 4)
     y[0, 3] = torch.nan
     ones = torch.ones(G, 16, device=DEVICE)
-    out, _, _ = normalise(y, ones, 0 * ones, None, None, None, 1e-5, True, pool)
+    out, _, _ = normalise(y, ones, 0 * ones, None, None, None, 1e-5, True, pool, cap)
     assert out[:2, 3].isnan().all()
     assert out.isnan().sum() == out[:2, 3].numel()
 

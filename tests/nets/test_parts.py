@@ -89,15 +89,15 @@ def test_running_statistics_belong_to_their_layer() -> None:
     assert not net.body.get_submodule("module.bn").training
 
 
-@pytest.mark.parametrize("name", ["body", "head", "all", "none", "blocks", "method", "a-b", "a+b", "b:1", ""])
+@pytest.mark.parametrize("name", ["body", "head", "all", "none", "blocks", "method", "lora", "a-b", "a+b", "b:1", ""])
 def test_a_name_that_means_something_else_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match=r"of Adapted: the name is taken or no word\. Accepted: .* all, full"):
         body_of(Adapted(), parts={name: is_adapter})
 
 
 def test_a_part_without_tensors_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"parts = \{'lora': …\} of Adapted is empty: .* conv\.weight, conv\.bias"):
-        body_of(Adapted(), parts={"lora": lambda name, layer: "lora" in name})
+    with pytest.raises(RequestError, match=r"parts = \{'prefix': …\} of Adapted is empty: .* conv\.weight, conv\.bias"):
+        body_of(Adapted(), parts={"prefix": lambda name, layer: "prefix" in name})
 
 
 @pytest.mark.parametrize("part", ["lora", "body-lora", "body+", "-norm", "body--norm", "body-blocks:9"])

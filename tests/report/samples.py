@@ -22,8 +22,10 @@ def write_run(
     sets: Sequence[str] = (),
     rounds: int = 4,
     analyses: Mapping[str, Any] | None = None,
+    missing: Sequence[int] = (),
 ) -> Path:
-    """A finished run; `accuracy` gives clients by measure, or one number of the generic model."""
+    """A finished run. `missing` were not heard in the first round; `accuracy` gives clients by measure, or one
+    number of the generic model."""
     folder.mkdir(parents=True)
     config = Config.load(None, [f"method.name={method}", f"run.seed={seed}", f"train.rounds={rounds}", *sets])
     (folder / "config.toml").write_text(config.as_toml())
@@ -32,6 +34,7 @@ def write_run(
         {
             **{"round": r, "stage": method, "lr": 0.1, "participants": [0, 1], "loss": 1 / r},
             **{"bytes_up": 500_000 * r, "bytes_down": 500_000 * r, "forward_passes": 100 * r, "seconds": 0.5},
+            **({"missing": list(missing)} if missing and r == 1 else {}),
             "accuracy": {
                 "initial": {
                     "mean": min(100.0, 10.0 * r),

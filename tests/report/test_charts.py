@@ -185,3 +185,11 @@ def test_analyses_of_another_shape_are_named_not_drawn(tmp_path: Path, broken: o
     page = build_page(comparison)
     for key in all_analyses():
         assert f"fedavg: {key} in analyses.json is not of the expected shape" in page, key
+
+
+def test_clients_heard_is_drawn_where_some_were_missing(tmp_path: Path, full: Comparison) -> None:
+    """In round 1, two of three were heard; in the others, all."""
+    (chart,) = KINDS["heard"].make(full)
+    assert [row[2] for row in chart.rows if row[0] == "fedavg"] == pytest.approx([200 / 3, 100, 100, 100])
+    write_run(tmp_path / "whole", "fedavg")
+    assert KINDS["heard"].make(compare_folders([tmp_path / "whole"])) == []

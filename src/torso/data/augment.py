@@ -55,6 +55,24 @@ class Lens:
         picked = samples[index]
         return picked.to(self.dtype if picked.is_floating_point() else torch.int64)
 
+    def for_body(self, trims: bool) -> Lens:
+        """The same for a body to which padding at the end of a sequence makes no difference (`trims`), or does."""
+        return self
+
+    def widths(self, samples: Tensor, order: Tensor, batch_size: int) -> list[int] | None:
+        """How many columns of the samples each batch of an order [G, n] needs; None: all of them."""
+        return None
+
+
+@dataclass(frozen=True)
+class FeatureLens(Lens):
+    """Features [n, d] are gathered as they are, in float32, from the device or from a file on the host."""
+
+    def look(
+        self, samples: Tensor, index: Tensor, change: Augmentation | None = None, bits: Tensor | None = None
+    ) -> Tensor:
+        return samples[index.to(samples.device)].to(index.device)
+
 
 @dataclass(frozen=True)
 class FloatLens(Lens):

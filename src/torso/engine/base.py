@@ -6,13 +6,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
+import torch
+from torch import Tensor
+
 from torso.data import Federation, Roster
-from torso.data.augment import augmentations
+from torso.data.augment import Augmentation, FeatureLens, augmentations
 from torso.data.batches import Deck
 from torso.learn.course import Classroom
+from torso.learn.features import passing_on
 from torso.learn.gradients import gradients
 from torso.learn.lockstep import Lockstep
 from torso.learn.recorded import Recorder
+from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
@@ -29,6 +34,18 @@ SERVER = -1
 """The server learns like a client when it has data of its own (spec 3.3); this is its number."""
 
 
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features [n, d] of a federation's samples under one body. None: nobody has computed those of the split.
+
+    `key`: equal where the tensors are."""
+
+    key: str
+    size: int  # d
+    train: Tensor | None = None
+    test: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Desk:
     """One worker's place: a network without weights of its own (functional calls are not thread-safe) and the data."""
@@ -36,6 +53,8 @@ class Desk:
     room: Classroom
     federation: Federation
     store: Store = field(default_factory=Store)  # of the clients that it works for
+    recorded: bool = False  # whether gradients are recorded, where the device can
+    _on_features: dict[str, Desk] = field(default_factory=dict, repr=False, compare=False)  # the last, by its key
 
     @classmethod
     def at(
@@ -51,16 +70,36 @@ class Desk:
         room = Classroom(
             net=skeleton(net),
             classes=federation.classes,
-            lens=federation.input.lens(device),
+            lens=federation.input.lens(device).for_body(net.body.trims),
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
-            recorder=Recorder(gradients, frozen=net.frozen)
-            if recorded and device.type == "cuda" and net.body.native
-            else None,
+            recorder=_recorder(net) if recorded and device.type == "cuda" else None,
             lockstep=lockstep,
         )
-        return cls(room, federation)
+        return cls(room, federation, recorded=recorded)
+
+    def on_features(self, features: Features) -> Desk:
+        """The same place with features instead of samples, and with a body that passes them on."""
+        if features.key not in self._on_features:
+            self._on_features.clear()  # one body at a time
+            self._on_features[features.key] = self._moved_on(features)
+        return replace(self._on_features[features.key], store=self.store)
+
+    def _moved_on(self, features: Features) -> Desk:
+        net, data = passing_on(self.room.net, features.size), self.federation
+        nothing = data.train.labels.new_empty(0, features.size, dtype=torch.float32)
+        train, test = (nothing if part is None else part for part in (features.train, features.test))
+        records = self.recorded and self.federation.device.type == "cuda"
+        room = replace(
+            self.room,
+            net=net,
+            lens=FeatureLens(),
+            change=Augmentation(),
+            recorder=Recorder(gradients, frozen=net.frozen) if records else None,
+        )
+        moved = replace(data, train=replace(data.train, samples=train), test=replace(data.test, samples=test))
+        return Desk(room, moved, recorded=self.recorded)
 
     def holding(self, store: Store | None) -> Desk:
         """The same place with what clients hold."""
@@ -91,6 +130,8 @@ class Desk:
         """The models that G clients hold, stacked [G, *], with what their heads must know of them.
 
         `kept`: with the parts that each keeps; without, all hold the same."""
+        if self.room.on_features:
+            model = {name: tensor for name, tensor in model.items() if not name.startswith("body.")}
         models = models_of(model, {k: self.store[k].kept for k in clients} if kept else {}, clients)
         if isinstance(self.room.net.head, DualHead):
             models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes))
@@ -100,10 +141,23 @@ class Desk:
         split = self.federation.test
         return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
 
+    def marked_deck(self, clients: Sequence[int]) -> Deck:
+        """The clients' test samples with the attackers' mark, labelled as attackers want them to be taken."""
+        split = self.federation.marked
+        if split is None:
+            empty = self.federation.test
+            return Deck.of(empty.samples, empty.labels, [empty.order[:0]] * len(clients), clients)
+        return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
+
     def whole_test(self, start: int, stop: int) -> Deck:
         """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
         split = self.federation.test
         return Deck.of(split.samples, split.labels, [self.federation.test_order[start:stop]], [SERVER])
+
+
+def _recorder(net: Network) -> Recorder:
+    kind = ForeignRecorder if net.body.keyed else Recorder
+    return kind(gradients, frozen=net.frozen)
 
 
 class Work(Protocol[T_co]):

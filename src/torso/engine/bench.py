@@ -31,7 +31,7 @@ from torso.nets.flops import step_flops
 from torso.precision import Precision, activation_type, computing, precision_of
 
 Row = dict[str, Any]
-_CLASSES, _IMAGE = 10, (3, 32, 32)
+_CLASSES = 10
 
 
 def measure_engine(bodies: list[str], clients: list[int], batch: int, precision: str, device: torch.device) -> Row:
@@ -39,13 +39,13 @@ def measure_engine(bodies: list[str], clients: list[int], batch: int, precision:
     exact = precision_of(precision, device)
     rows = []
     for body in bodies:
-        alone = _row(body, 1, batch, exact, device, "one by one", recorded=False, plain=True)
+        alone = row(body, 1, batch, exact, device, "one by one", recorded=False, plain=True)
         rows.append(alone)
         for count in clients:
-            stacked = _row(body, count, batch, exact, device, "stacked")
-            large = _row(body, 1, count * batch, exact, device, "centralised")
-            for row in (stacked, large):
-                row["times_one_by_one"] = round(row["images_per_s"] / alone["images_per_s"], 2)
+            stacked = row(body, count, batch, exact, device, "stacked")
+            large = row(body, 1, count * batch, exact, device, "centralised")
+            for found in (stacked, large):
+                found["times_one_by_one"] = round(found["images_per_s"] / alone["images_per_s"], 2)
             stacked["times_centralised"] = round(stacked["images_per_s"] / large["images_per_s"], 2)
             rows += [stacked, large]
     return {"machine": _machine(device), "precision": exact, "batch": batch, "rows": rows}
@@ -57,10 +57,10 @@ def _machine(device: torch.device) -> Row:
     size = 2**28 if device.type == "cuda" else 2**24
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copied = _per_second(lambda: target.copy_(source), device) * 2 * size
+    copied = per_second(lambda: target.copy_(source), device) * 2 * size
     side, kind = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     factor = torch.ones(side, side, dtype=kind, device=device)
-    multiplied = _per_second(lambda: factor @ factor, device) * 2 * side**3
+    multiplied = per_second(lambda: factor @ factor, device) * 2 * side**3
     return {
         "device": name,
         "torch": torch.__version__,
@@ -70,7 +70,7 @@ def _machine(device: torch.device) -> Row:
     }
 
 
-def _row(
+def row(
     body: str,
     clients: int,
     batch: int,
@@ -80,24 +80,27 @@ def _row(
     *,
     recorded: bool = True,
     plain: bool = False,
+    size: int = 32,
 ) -> Row:
+    """One measurement, of images of size × size."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    step = steps(body, clients, batch, precision, device, recorded=recorded, plain=plain)
+    step = steps(body, clients, batch, precision, device, recorded=recorded, plain=plain, size=size)
     for _ in range(2):
         step()
     wait(device)
     warm = time.perf_counter() - began
-    found = [_per_second(step, device) * clients * batch for _ in range(3)]
-    row = {"body": body, "what": what, "clients": clients, "batch": batch, "images_per_s": round(median(found))}
-    row |= {"low": round(min(found)), "high": round(max(found)), "n": len(found), "warm_up_s": round(warm, 1)}
-    net = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
-    flops = step_flops(net, _IMAGE, 2, learnable(net, net.state_dict())) / 2
-    row["TFLOP_per_s"] = round(median(found) * flops / 1e12, 2)
-    row["GB_per_s"] = round(median(found) * step_bytes(net, _IMAGE, batch, activation_type(precision).itemsize) / 1e9)
-    return row | ({"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device.type == "cuda" else {})
+    found = [per_second(step, device) * clients * batch for _ in range(3)]
+    made: Row = {"body": body, "what": what, "clients": clients, "batch": batch, "images_per_s": round(median(found))}
+    made |= {"low": round(min(found)), "high": round(max(found)), "n": len(found), "warm_up_s": round(warm, 1)}
+    image = (3, size, size)
+    net = build(body, _CLASSES, image, LinearHead(), seed=0)
+    flops = step_flops(net, image, 2, learnable(net, net.state_dict())) / 2
+    made["TFLOP_per_s"] = round(median(found) * flops / 1e12, 2)
+    made["GB_per_s"] = round(median(found) * step_bytes(net, image, batch, activation_type(precision).itemsize) / 1e9)
+    return made | ({"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device.type == "cuda" else {})
 
 
 def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int) -> float:
@@ -127,7 +130,7 @@ def step_bytes(net: Network, image: tuple[int, int, int], batch: int, width: int
     return float(moved * width + 8 * 4 * parameters / batch)
 
 
-def _per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:
+def per_second(work: Callable[[], Any], device: torch.device, seconds: float = 0.3) -> float:
     """How often a second: calls for a while, after a short trial that says how many."""
     work()
     wait(device)
@@ -157,16 +160,19 @@ def steps(
     *,
     recorded: bool = True,
     plain: bool = False,
+    size: int = 32,
 ) -> Callable[[], None]:
     """A function that takes one training step of `clients` stacked models; epoch after epoch over random images."""
     each = 4 * batch
     generator = torch.Generator(device).manual_seed(0)
-    images = torch.randint(0, 256, (clients * each, 32, 32, 3), dtype=torch.uint8, device=device, generator=generator)
+    images = torch.randint(
+        0, 256, (clients * each, size, size, 3), dtype=torch.uint8, device=device, generator=generator
+    )
     labels = torch.randint(0, _CLASSES, (clients * each,), device=device, generator=generator)
     rows = [torch.arange(k * each, (k + 1) * each, device=device) for k in range(clients)]
     deck = Deck.of(images, labels, rows, range(clients))
     lens = replace(PixelLens.of((0.5,) * 3, (0.25,) * 3, device), dtype=activation_type(precision))
-    whole = build(body, _CLASSES, _IMAGE, LinearHead(), seed=0)
+    whole = build(body, _CLASSES, (3, size, size), LinearHead(), seed=0)
     net, names = skeleton(whole), learnable(whole, whole.state_dict())
     set_modes(net, names)
     counts = deck.class_counts(_CLASSES)

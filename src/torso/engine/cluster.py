@@ -69,7 +69,7 @@ class Cluster:
         self.net = net
         self.count = room(run)
         self.ledger, self.places = Ledger(), list[Place]()
-        self.device = federation.train.samples.device
+        self.device = federation.device
         self.bytes_out = self.bytes_in = 0  # what has travelled, and …
         self.waited = 0.0  # … seconds in which the driver had nothing to do: for those who measure it
         self._born, self._tickets = 0, count(1)

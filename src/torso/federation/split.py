@@ -102,6 +102,7 @@ def _common(federation: Federation, classes: Sequence[str]) -> dict[str, Any]:
         told["feature_names"] = np.array(kind.names)
     if isinstance(kind, Tokens):
         told |= {"vocabulary": np.array(kind.vocabulary), "pad": np.array(kind.pad)}
+        told |= {"tokenizer": np.array(kind.tokenizer)} if kind.tokenizer else {}
     return told
 
 

@@ -1,4 +1,4 @@
-"""What malicious clients do (spec 9.6): to their labels before the run, and to what they send in each round.
+"""What malicious clients do (spec 9.6): to their labels and images before the run, and to what they send in a round.
 
 G clients, tensors stacked [G, *].
 """
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torso.data import Federation, Split
+from torso.data import Federation, Pixels, Split
 from torso.errors import RequestError, from_outside
-from torso.kinds import NotNegative, Positive
+from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.randomness import numpy_generator, torch_generator
@@ -42,6 +42,18 @@ class Attack:
         """The labels [n] that malicious clients train on, in place of their own; asked once, before the run."""
         return honest
 
+    def samples(self, honest: Tensor, labels: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """The images, uint8 [n, H, W, C], and labels [n] that one of them trains on; asked once, after `labels`."""
+        return honest, labels
+
+    def marked(self, images: Tensor) -> Tensor | None:
+        """Images, uint8 [n, H, W, C], with what makes the model answer as attackers want; None: it is not that kind."""
+        return None
+
+    def wanted(self) -> int:
+        """The class that marked images are to be taken for."""
+        return 0
+
     def upload(self, honest: Upload) -> Tensors:
         """The change [G, *] that malicious clients send; what is not named is sent as it was learned."""
         return {}
@@ -55,6 +67,10 @@ class Attack:
     def colludes(cls) -> bool:
         """Whether what attackers send depends on what others send."""
         return cls.together is not Attack.together
+
+    @classmethod
+    def changes_samples(cls) -> bool:
+        return cls.samples is not Attack.samples or cls.marked is not Attack.marked
 
     @classmethod
     def replaces_uploads(cls) -> bool:
@@ -86,6 +102,37 @@ class LabelFlip(Attack):
 
     def labels(self, honest: Tensor, classes: int, rng: np.random.Generator) -> Tensor:
         return classes - 1 - honest
+
+
+@attacks.register("backdoor")
+@dataclass(frozen=True)
+class Backdoor(Attack):
+    """A white square of `size` pixels in the lower right corner of a `share` of the images, trained on as class
+    `target` (BadNets, Gu et al. 2017). The measure backdoor tells how often a marked test image is taken for it."""
+
+    target: CountOrZero = 0
+    share: Fraction = 0.5
+    size: Count = 3
+
+    def samples(self, honest: Tensor, labels: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        count = math.floor(self.share * len(honest) + 0.5)
+        chosen = torch.from_numpy(rng.choice(len(honest), count, replace=False)).to(honest.device)
+        images, said = honest.clone(), labels.clone()
+        images[chosen], said[chosen] = self.marked(honest[chosen]), self.target
+        return images, said
+
+    def marked(self, images: Tensor) -> Tensor:
+        if self.size > min(images.shape[1:3]):
+            raise RequestError(
+                f"attack.kind.size = {self.size}: images are {images.shape[1]}×{images.shape[2]}. "
+                f"Accepted: 1 to {min(images.shape[1:3])}"
+            )
+        marked = images.clone()
+        marked[:, -self.size :, -self.size :] = 255
+        return marked
+
+    def wanted(self) -> int:
+        return self.target
 
 
 @attacks.register("random-updates")
@@ -179,16 +226,69 @@ def attacked(federation: Federation, attack: Attack, fraction: float, seed: int)
             f"{_name(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = none"
         )
     drawn = numpy_generator(seed, "attack", "clients").choice(training, count, replace=False)
-    return _relabelled(replace(federation, malicious=frozenset(drawn.tolist())), attack, seed)
+    federation = replace(federation, malicious=frozenset(drawn.tolist()))
+    if attack.changes_samples():
+        _check_marks(federation, attack)
+        return replace(_changed(federation, attack, seed), marked=_marked(federation, attack))
+    return _changed(federation, attack, seed)
 
 
-def _relabelled(federation: Federation, attack: Attack, seed: int) -> Federation:
-    """The labels of malicious clients as the attack has them.
+def _check_marks(federation: Federation, attack: Attack) -> None:
+    if not isinstance(federation.input, Pixels):
+        raise RequestError(
+            f"attack.kind = {_name(attack)!r} marks images, and the data are {federation.input.words}. "
+            f"Accepted: {', '.join(sorted(name for name, kind in attacks.items() if not kind.changes_samples()))}"
+        )
+    if attack.wanted() >= federation.classes:
+        raise RequestError(
+            f"attack.kind.target = {attack.wanted()} is not a class. Accepted: 0 to {federation.classes - 1}"
+        )
 
-    What the server has of the same images (spec 3.3, 5.7) keeps its labels: copies behind the others, nobody's own."""
+
+def _marked(federation: Federation, attack: Attack) -> Split | None:
+    """The test images that are not of the wanted class, marked, each with the wanted class as its label."""
+    test, target = federation.test, attack.wanted()
+    images = attack.marked(test.samples)
+    if images is None:
+        return None
+    others = (test.labels[test.order] != target).cpu().numpy()
+    before = np.concatenate([[0], np.cumsum(others)])
+    order = test.order[torch.from_numpy(others).to(test.order.device)]
+    return Split(images, torch.full_like(test.labels, target), order, before[test.offsets])
+
+
+def _changed(federation: Federation, attack: Attack, seed: int) -> Federation:
+    """The labels, and images, of malicious clients as the attack has them.
+
+    What the server has of the same samples (spec 3.3, 5.7) stays: copies behind the others, nobody's own."""
     split = federation.train
     hostile = torch.cat([split.rows(client) for client in sorted(federation.malicious)])
     honest = split.labels[hostile]
+    said = _labels(federation, attack, honest, seed)
+    if torch.equal(said, honest) and not attack.changes_samples():
+        return federation
+    labels, samples = split.labels.clone(), split.samples
+    labels[hostile] = said
+    if attack.changes_samples():
+        samples = samples.clone()
+        for client in sorted(federation.malicious):
+            rows, rng = split.rows(client), numpy_generator(seed, "attack", "samples", client)
+            samples[rows], labels[rows] = attack.samples(samples[rows], labels[rows], rng)
+    servers = torch.cat([federation.server_rows, federation.meta_rows])
+    both = torch.unique(servers[torch.isin(servers, hostile)])
+    place = torch.arange(len(labels), device=labels.device)
+    place[both] = len(labels) + torch.arange(len(both), device=labels.device)
+    samples = torch.cat([samples, split.samples[both]]) if len(both) else samples
+    return replace(
+        federation,
+        train=Split(samples, torch.cat([labels, split.labels[both]]), split.order, split.offsets),
+        server_rows=place[federation.server_rows],
+        meta_rows=place[federation.meta_rows],
+    )
+
+
+def _labels(federation: Federation, attack: Attack, honest: Tensor, seed: int) -> Tensor:
+    """The labels [n] that malicious clients train on, checked."""
     rng, what = numpy_generator(seed, "attack", "labels"), f"attack.kind = {_name(attack)!r}: labels"
     expected = f"int64 [{len(honest)}] from 0 to {federation.classes - 1}"
     with from_outside(what, expected):
@@ -197,21 +297,7 @@ def _relabelled(federation: Federation, attack: Attack, seed: int) -> Federation
     if not fits or bool(((said < 0) | (said >= federation.classes)).any()):
         found = f"{str(said.dtype).removeprefix('torch.')} {list(said.shape)} from {said.min()} to {said.max()}"
         raise RequestError(f"{what} gives {found}. Expected: {expected}")
-    if torch.equal(said, honest):
-        return federation
-    labels = split.labels.clone()
-    labels[hostile] = said
-    servers = torch.cat([federation.server_rows, federation.meta_rows])
-    both = torch.unique(servers[torch.isin(servers, hostile)])
-    place = torch.arange(len(labels), device=labels.device)
-    place[both] = len(labels) + torch.arange(len(both), device=labels.device)
-    samples = torch.cat([split.samples, split.samples[both]]) if len(both) else split.samples
-    return replace(
-        federation,
-        train=Split(samples, torch.cat([labels, split.labels[both]]), split.order, split.offsets),
-        server_rows=place[federation.server_rows],
-        meta_rows=place[federation.meta_rows],
-    )
+    return said
 
 
 def _name(attack: Attack) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from torso.data.augment import Augmentation, Lens
+from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
 from torso.learn.phases import Lesson
@@ -45,6 +45,11 @@ class Classroom:
     def training_lens(self) -> Lens:
         return replace(self.lens, dtype=activation_type(self.precision))
 
+    @property
+    def on_features(self) -> bool:
+        """Whether features have taken the place of samples, and the body passes them on."""
+        return isinstance(self.lens, FeatureLens)
+
 
 @dataclass(frozen=True)
 class Course:
@@ -58,7 +63,7 @@ class Course:
     meta: Deck | None = None
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        size, room, keyed = self.habits.batch_size, self.room, not self.room.net.body.native
+        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed
         return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single, keyed)
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
@@ -66,7 +71,7 @@ class Course:
         if self.meta is None:
             return None
         shuffle = self.shuffle.for_use(f"meta {number}")
-        size, room, keyed = self.habits.batch_size, self.room, not self.room.net.body.native
+        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed
         return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single, keyed)
 
     def of_places(self, order: Sequence[int], places: Tensor) -> Course:

@@ -1,4 +1,4 @@
-"""Head-only lessons on features that are computed once.
+"""Features that are computed once: of all samples under one body, or of the samples of one head-only lesson.
 
 Where nothing random and nothing that learns stands before the head, every epoch gives it the same features. They take
 the place of the samples: a body that passes them on, under the same head, in the same order.
@@ -9,14 +9,60 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torso.data.augment import Augmentation, Lens
+from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Deck
 from torso.learn.course import Course
 from torso.learn.phases import Lesson
 from torso.learn.steps import Plain
 from torso.nets import Body, Network, Tensors, apply, set_modes
+from torso.precision import computing
+
+
+def goes_by_batch(net: Network) -> bool:
+    """Whether BatchNorm takes its statistics from the batch in evaluation too: a feature then depends on the batch."""
+    return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in net.body.modules())
+
+
+def passing_on(net: Network, size: int) -> Network:
+    """The network whose body passes features of this size on, under the same head."""
+    return Network(Body((), size), net.head)
+
+
+@torch.no_grad()
+def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, batch: int) -> Tensor:
+    """Features [n, d] of stored samples [n, *] under a body's tensors [*], as evaluation computes them.
+
+    On an accelerator all batches have the same size, since a library may choose its algorithm anew for another one; and
+    they become smaller where memory runs out."""
+    body = Network(net.body, nn.Identity(), net.input)
+    stacked = {name: tensor[None] for name, tensor in tensors.items() if name.startswith("body.")}
+    set_modes(body, frozenset())
+    size = batch if samples.is_cuda else min(batch, len(samples))
+    while True:
+        try:
+            with computing("fp32"):
+                parts = [
+                    _some(body, stacked, samples, lens, start, size) for start in range(0, len(samples), size or 1)
+                ]
+            return torch.cat([samples.new_empty(0, net.body.features, dtype=torch.float32), *parts])
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            size = -(-size // 2)
+            torch.cuda.empty_cache()
+
+
+def _some(body: Network, tensors: Tensors, samples: Tensor, lens: Lens, start: int, size: int) -> Tensor:
+    """Features of `size` samples or, at the end, of those that are left."""
+    left = min(size, len(samples) - start)
+    places = torch.arange(start, start + (size if samples.is_cuda else left), device=samples.device)
+    inputs = lens.look(samples, places.clamp(max=len(samples) - 1)[None])
+    if inputs.is_cuda and not body.body.native:
+        inputs = inputs.contiguous()  # the layout of a plain loop over images
+    return apply(body, tensors, inputs).features[0, :left].float()
 
 
 def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool:
@@ -25,13 +71,13 @@ def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool
     Not where images are augmented, where BatchNorm goes by the batch, or where a step or a foreign body may do what
     nobody here can see."""
     room, net = course.room, course.room.net
-    by_batch = any(isinstance(m, _BatchNorm) and m.running_mean is None for m in net.body.modules())
     return (
         lesson.epochs > 1
+        and not room.on_features
         and max(course.deck.sizes) > 0
         and not any(name.startswith("body.") for name in (*lesson.moving, *learning))
         and net.body.native
-        and not by_batch
+        and not goes_by_batch(net)
         and not room.change.random
         and course.meta is None
         and type(course.habits.step) is Plain
@@ -47,9 +93,8 @@ def on_features(course: Course, lesson: Lesson, tensors: Tensors) -> Course:
     features = torch.cat([apply(room.net, tensors, batch.inputs, batch.real).features for batch in batches], dim=1)
     clients, samples, size = features.shape
     places = torch.arange(clients * samples, device=features.device).view(clients, samples)
-    net = Network(Body((), size), room.net.head)
     return replace(
         course,
-        room=replace(room, net=net, lens=Lens(), change=Augmentation()),
+        room=replace(room, net=passing_on(room.net, size), lens=FeatureLens(), change=Augmentation()),
         deck=Deck(features.reshape(-1, size), deck.labels[deck.index].flatten(), places, deck.sizes, deck.clients),
     )

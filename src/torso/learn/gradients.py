@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torso.errors import RequestError, RunFailed
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
 from torso.nets import Network, Output, Tensors, apply
+from torso.nets.draws import Seeded
+from torso.nets.network import drawing, draws, pads
 from torso.registry import Registry
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
@@ -94,7 +97,30 @@ def leading_gradients(
     if batch.lead is not None:
         tensors, counts = {n: t[: batch.lead] for n, t in tensors.items()}, counts[: batch.lead]
         batch = batch.first(batch.lead)
+    if _is_for_one(net, batch) and (seated := net.seat.take(net, tensors, names)):
+        return _of_one(net, *seated, batch, objective, counts)
     leaves = leaves_of(tensors, names)
     said = apply(net, {**tensors, **leaves}, batch.inputs, batch.real, batch.keys)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     return gradients_at(leaves, mean.sum()), total
+
+
+def _is_for_one(net: Network, batch: Batch) -> bool:
+    """Whether one client's tensors may stay in the network: it computes for one at a time, and there is one."""
+    if net.body.native or len(batch.labels) != 1:
+        return False
+    if batch.real is not None:
+        return pads(net, batch.inputs)
+    return batch.keys is not None or Seeded.here() or not draws(net, batch.inputs)
+
+
+def _of_one(
+    net: Network, seated: Network, leaves: Tensors, batch: Batch, objective: Objective, counts: Tensor
+) -> tuple[Tensors, Tensor]:
+    """The gradients of one client whose tensors are in place, the leaves without a client dimension."""
+    x = batch.inputs
+    keyed = batch.keys is not None and draws(net, x) and not Seeded.here()
+    with drawing(net, x.device, batch.keys[0]) if keyed and batch.keys is not None else nullcontext():
+        said = seated(x, stacked=True)
+    mean, total = means(losses_of(said, batch, objective, counts), batch)
+    return {name: grad[None] for name, grad in gradients_at(leaves, mean.sum()).items()}, total

@@ -60,6 +60,7 @@ class Ask:
             and _names(self.held) == _names(other.held)
             and _shapes(self.notes) == _shapes(other.notes)  # of one number for each client of the run, maybe
             and _shapes(self.tensors) == _shapes(other.tensors)
+            and _same(self.tensors, other.tensors, mine.room.net.frozen)  # held once for all clients of a stack
         )
 
 
@@ -72,7 +73,7 @@ class Lockstep:
         self._member = threading.local()
         self._asks: list[Ask] = []
         self._over = False
-        self._first: Classroom | None = None
+        self._first: dict[bool, Classroom] = {}  # on samples, on features
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Each run's result, or what it raised."""
@@ -145,10 +146,11 @@ class Lockstep:
 
     def _common(self, room: Classroom) -> Classroom:
         """A run's room with the network and the recorder of all: what was recorded for one serves the others."""
-        if self._first is None:
+        first = self._first.get(room.on_features)
+        if first is None:
             recorder = None if room.recorder is None else room.recorder.another()
-            self._first = replace(room, recorder=recorder)
-        return replace(room, net=self._first.net, recorder=self._first.recorder, lockstep=None)
+            first = self._first[room.on_features] = replace(room, recorder=recorder)
+        return replace(room, net=first.net, recorder=first.recorder, lockstep=None)
 
 
 def _answer(group: Sequence[Ask]) -> None:
@@ -210,13 +212,13 @@ def _learn_together(group: Sequence[Ask]) -> list[Learned]:
 
 
 def _stacked(parts: Sequence[Tensors], frozen: Collection[str] = ()) -> Tensors:
-    """Side by side; what is frozen and the same in all runs stays one tensor for all clients."""
+    """Side by side; what is frozen, which is the same in all runs, stays one tensor for all clients."""
     return {name: _joined([part[name] for part in parts], name in frozen) for name in parts[0]}
 
 
 def _joined(parts: Sequence[Tensor], frozen: bool) -> Tensor:
     first = parts[0]
-    if frozen and all(torch.equal(part[0], first[0]) for part in parts):
+    if frozen:
         return first[:1].expand(sum(map(len, parts)), *first.shape[1:])
     return torch.cat(list(parts))
 
@@ -257,6 +259,12 @@ def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:
 def _lengths(meta: Deck | None) -> set[int] | None:
     """Batches of common data begin anew when the longest of a stack is through."""
     return None if meta is None else set(meta.sizes)
+
+
+def _same(mine: Tensors, its: Tensors, names: Collection[str]) -> bool:
+    """Whether these tensors are the same in two runs."""
+    pairs = [(mine[name][0], its[name][0]) for name in names]
+    return all(one.data_ptr() == other.data_ptr() or torch.equal(one, other) for one, other in pairs)
 
 
 def _shapes(tensors: Tensors) -> dict[str, torch.Size]:

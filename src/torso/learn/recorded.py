@@ -9,7 +9,7 @@ recordings of fewer and fewer clients (`rung`) take over, on the first rows of t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class Recorder:
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
         self._here: Tensors = {}  # the homes of this visit
-        self._modules: dict[int, list[nn.Module]] = {}
+        self._modules: dict[int, list[nn.Module]] = {}  # of networks
         self._width = 0
         self._pool = _new_pool()
 
@@ -97,16 +97,29 @@ class Recorder:
         objective: Objective,
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
-        clients, width = len(batch.labels), max(self._width, batch.labels.shape[1])
+        width = max(self._width, batch.labels.shape[1])
+        return self._replayed(net, tensors, names, batch, objective, counts, width)
+
+    def _replayed(
+        self,
+        net: Network,
+        tensors: Tensors,
+        names: Sequence[str],
+        batch: Batch,
+        objective: Objective,
+        counts: Tensor,
+        width: int,
+    ) -> tuple[Tensors, Tensor]:
+        """Gradients by the recording for batches of a width; recorded now if there is none."""
+        clients = len(batch.labels)
         rows = clients if batch.lead is None else rung(batch.lead, clients)
         batch = batch.first(rows)
         masked = batch.real is not None or batch.labels.shape[1] < width
         at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
-        if id(net) not in self._modules:
-            self._modules[id(net)] = list(net.modules())
-        modes = tuple(module.training for module in self._modules[id(net)])
+        modes = self._modes(net)
         switches = torch.get_float32_matmul_precision(), batch.inputs.dtype, is_fast(batch.inputs)
-        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches
+        shape = batch.inputs.shape[2:]  # of a sample; sequences have few lengths
+        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches, shape
         if key not in self._recordings:
             fixed = _room_for(batch, width, masked)
             _fill(fixed, batch)
@@ -116,6 +129,12 @@ class Recorder:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
         return self._recordings[key].replay(tensors, batch, counts)
+
+    def _modes(self, net: Network) -> tuple[bool, ...]:
+        """Which of its layers are in train mode."""
+        if id(net) not in self._modules:
+            self._modules[id(net)] = list(net.modules())
+        return tuple(module.training for module in self._modules[id(net)])
 
     def _is_home(self, name: str, tensor: Tensor) -> bool:
         """Whether it is the home of this visit, or its first rows."""
@@ -135,18 +154,38 @@ class Recorder:
         kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
         buffers = frozenset(kept).difference(learnable(net, kept), net.frozen)
         before = {n: kept[n].clone() for n in buffers}
+
+        def step() -> tuple[Tensors, Tensor]:
+            return self.compute(net, kept, names, batch, objective, counts)
+
+        try:
+            self._warm_up(step)
+        finally:
+            for name, tensor in before.items():
+                kept[name].copy_(tensor)
+        graph = torch.cuda.CUDAGraph()
+        grads, total = self._captured(graph, step)
+        return _Recording(graph, kept, batch, counts, grads, total, buffers)
+
+    def _warm_up(self, step: Callable[[], tuple[Tensors, Tensor]]) -> None:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.compute(net, kept, names, batch, objective, counts)
-        torch.cuda.current_stream().wait_stream(side)
-        for name, tensor in before.items():
-            kept[name].copy_(tensor)
-        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(side):
+                self._try(step)
+        finally:
+            torch.cuda.current_stream().wait_stream(side)
+
+    def _try(self, step: Callable[[], tuple[Tensors, Tensor]]) -> None:
+        """On a stream of its own, before it is recorded."""
+        for _ in range(2):
+            step()
+
+    def _captured(
+        self, graph: torch.cuda.CUDAGraph, step: Callable[[], tuple[Tensors, Tensor]]
+    ) -> tuple[Tensors, Tensor]:
         with torch.cuda.graph(graph, pool=self._pool):
-            grads, total = self.compute(net, kept, names, batch, objective, counts)
-        return _Recording(graph, kept, batch, counts, grads, total, buffers)
+            return step()
 
 
 def rung(lead: int, clients: int) -> int:

@@ -92,11 +92,33 @@ def personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
 def benign(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The own models of the clients that do not attack, on their own test data (spec 9.6)."""
     found = percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size)
+    return {"benign": _of_honest(desk, clients, found)}
+
+
+@measure("backdoor", of="own", marked=True)
+def backdoor(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """How often the own models of clients that do not attack take a marked test image for what attackers want (attack
+    backdoor); less is better. Images of that class are left out."""
+    return {"backdoor": _success(desk, clients, tensors, how)}
+
+
+@measure("backdoor_initial", of="clients", marked=True)
+def backdoor_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The same of the models that they hold before fine-tuning."""
+    return {"backdoor_initial": _success(desk, clients, tensors, how)}
+
+
+def _success(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    return _of_honest(desk, clients, percent_correct(desk.room, desk.marked_deck(clients), tensors, how.batch_size))
+
+
+def _of_honest(desk: Desk, clients: Sequence[int], found: Tensor) -> Tensor:
+    """NaN for those who attack."""
     hostile = torch.tensor([k in desk.federation.malicious for k in clients], device=found.device)
-    return {"benign": found.masked_fill(hostile, torch.nan)}
+    return found.masked_fill(hostile, torch.nan)
 
 
-@measure("local_only", of="clients")
+@measure("local_only", of="clients", trains_body=True)
 def local_only(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The client on its own test data had it trained alone, for as many epochs as the run has (rounds times local
     epochs): what taking part is worth to it. As expensive as a run in which everybody comes in every round."""
@@ -104,7 +126,7 @@ def local_only(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalua
     return {"local_only": percent_correct(desk.room, desk.test_deck(clients), alone, how.batch_size)}
 
 
-@measure("local_only_best_on_test", of="clients")
+@measure("local_only_best_on_test", of="clients", trains_body=True)
 def local_only_best_on_test(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Not a fair measure: as local_only, with for each client the epoch that is best on the very test data that it is
     measured on, as FedBABU's code does (spec 5.1). It shows what that choice adds; compare nothing else by it."""

@@ -81,7 +81,8 @@ class Measurement:
     generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers, to
     be summed over batches. `mixes`: the same with right answers by class [G, C], which are then weighed by the mix of
     classes of each client. `swept`: taken after each number of epochs of personalize.sweep as well. `whole_test`: taken
-    on the server's own test set, which a real federation may not have.
+    on the server's own test set, which a real federation may not have. `marked`: taken on images that attackers mark.
+    `trains_body`: it trains whole networks on the way, whatever the method trains.
     """
 
     take: Measure
@@ -89,12 +90,21 @@ class Measurement:
     about: str
     swept: bool = False
     whole_test: bool = False
+    marked: bool = False
+    trains_body: bool = False
 
 
 measures: Registry[Measurement] = Registry("measure.names")
 
 
-def measure(*names: str, of: Taken, swept: bool = False, whole_test: bool = False) -> Callable[[Measure], Measure]:
+def measure(
+    *names: str,
+    of: Taken,
+    swept: bool = False,
+    whole_test: bool = False,
+    marked: bool = False,
+    trains_body: bool = False,
+) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use.
 
     One that finds several values in one pass has several names; whoever asks for one of them gets that one."""
@@ -102,7 +112,7 @@ def measure(*names: str, of: Taken, swept: bool = False, whole_test: bool = Fals
     def keep(take: Measure) -> Measure:
         for name in names:
             about, whole = " ".join((take.__doc__ or "").split()), whole_test or of in ("server", "mixes")
-            measures.register(name)(Measurement(take, of, about, swept, whole))
+            measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body))
         return take
 
     return keep

@@ -27,7 +27,7 @@ def new_before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalua
     return {"new_before": percent_by_mix(desk, clients, tensors, how.batch_size)}
 
 
-@measure("new_after", of="newcomers", whole_test=True)
+@measure("new_after", of="newcomers", whole_test=True, trains_body=True)
 def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7).
 

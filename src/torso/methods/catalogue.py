@@ -204,6 +204,25 @@ lp5_ft = lp_ft.but(
 )
 fedncm = ft.but(start=ClassMeans(), about="The head is made of class means, in one exchange and no round (spec 7.1).")
 fedncm_ft = ft.but(start=ClassMeans(rounds=1.0), about="FT from FedNCM's head (spec 7.4).")
+fedit = method(
+    train="lora+head",
+    share="lora+head",
+    about="Adapters on a frozen body: both matrices and the head learn and travel (spec 7.7).",
+    paper="FedIT (Zhang 2023)",
+    pretrained=True,
+)
+ffa_lora = fedit.but(
+    train="lora.b+head",
+    share="lora.b+head",
+    personal=FineTune((Phase("lora.b+head"),)),
+    about="Adapters whose matrix a stays as drawn: b and the head learn and travel (spec 7.7).",
+    paper="FFA-LoRA (Sun 2024)",
+)
+fedsa_lora = fedit.but(
+    share="lora.a",
+    about="Adapters of which a travels; every client keeps b and the head (spec 7.7).",
+    paper="FedSA-LoRA (Guo 2025)",
+)
 partial_update = fedavg.but(
     train=(Phase("blocks:1"),),
     about="Only the first block learns and travels; set method.train=blocks:J (spec 3.4).",

@@ -13,6 +13,7 @@ from torso.learn.phases import Phase, phases
 from torso.learn.steps import Plain, Step, steps
 from torso.methods.starts import Fresh, Start, starts
 from torso.nets.heads import LinearHead, heads
+from torso.nets.parts import names_adapters
 from torso.personal import FineTune, Personal, personals
 from torso.registry import Registry
 from torso.server import Mean, ServerRule, servers
@@ -80,6 +81,12 @@ class Method:
     def but(self, **axes: Any) -> Method:
         """The same method with other choices on some axes: `fedbabu.but(drift=Proximal(0.01))`."""
         return replace(self, **axes)
+
+    @property
+    def uses_adapters(self) -> bool:
+        """Whether a part that it names is one of adapters: then the network must have some."""
+        trained = [phase.part for phase in (*self.train, *self.personal.phases)]
+        return any(map(names_adapters, [*trained, self.share.part, self.server_data]))
 
     def choices(self) -> dict[str, Any]:
         """The axes that say something: those that differ from plain FedAvg."""

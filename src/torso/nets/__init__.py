@@ -4,6 +4,7 @@ from torso.nets import outside  # registers the families of other libraries
 from torso.nets.bodies import bodies, wants_of
 from torso.nets.build import build
 from torso.nets.heads import Head, LinearHead, head_inits, heads
+from torso.nets.mobile import efficientnet_lite0
 from torso.nets.network import (
     Body,
     Network,
@@ -14,9 +15,9 @@ from torso.nets.network import (
     learnable,
     part_names,
     set_modes,
-    skeleton,
     smallest_map,
 )
+from torso.nets.seat import skeleton
 from torso.nets.split import OfTokens, body_of, split
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "body_of",
     "build",
     "check_stacking",
+    "efficientnet_lite0",
     "head_inits",
     "heads",
     "learnable",

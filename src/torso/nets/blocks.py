@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torso.fast import is_fast
-from torso.nets.layers import BatchNorm2d, Conv2d, Linear, flat
+from torso.nets.layers import BatchNorm2d, Conv2d, Linear, SameConv2d, flat
 
 Norm = Literal["batch", "running"]  # statistics in evaluation (spec 12.2)
 
@@ -23,7 +23,9 @@ class Chain(nn.ModuleList):
 
 
 class Unit(nn.Module):
-    """Convolution, then what is asked for of BatchNorm, ReLU and a pool; same-size padding unless told."""
+    """Convolution, then what is asked for of BatchNorm, ReLU and a pool; same-size padding unless told.
+
+    `padding`: a number, or "same" for TensorFlow's. `six`: ReLU6, which lets through no more than 6."""
 
     def __init__(
         self,
@@ -32,22 +34,27 @@ class Unit(nn.Module):
         kernel: int,
         *,
         stride: int = 1,
-        padding: int | None = None,
+        padding: int | Literal["same"] | None = None,
         groups: int = 1,
         bias: bool = True,
         norm: Norm | None = None,
+        eps: float = 1e-5,
         relu: bool = True,
+        six: bool = False,
         pool: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        padding = kernel // 2 if padding is None else padding
-        self.conv = Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=bias)
-        self.norm = None if norm is None else BatchNorm2d(outputs, tracks=norm == "running")
+        if padding == "same" and stride > 1:
+            self.conv: Conv2d = SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=bias)
+        else:
+            zeros = padding if isinstance(padding, int) else kernel // 2
+            self.conv = Conv2d(inputs, outputs, kernel, stride, zeros, groups=groups, bias=bias)
+        self.norm = None if norm is None else BatchNorm2d(outputs, norm == "running", eps)
         self.pool = pool
-        self.relu = nn.ReLU(inplace=True) if relu else None
+        self.relu = (nn.ReLU6 if six else nn.ReLU)(inplace=True) if relu else None
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        if self.norm is not None and self.norm.by_batch and is_fast(x):
+        if self.norm is not None and is_fast(x) and (self.norm.by_batch or not self._learns(x)):
             return self._fused(x, self.norm, real)
         x = self.conv(x)
         if self.norm is not None:
@@ -56,13 +63,18 @@ class Unit(nn.Module):
             x = self.pool(x)
         return x if self.relu is None else self.relu(x)
 
+    def _learns(self, x: Tensor) -> bool:
+        """Whether a gradient is wanted, of x or of a parameter."""
+        return torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters()))
+
     def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
-        """The same with fewer passes over the map; the convolution's bias would be taken away again by BatchNorm."""
+        """The same with fewer passes over the map; BatchNorm takes the convolution's bias into its mean."""
         pool = self.pool
         halves = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
-        x, sums = self.conv.before_norm(x, real)
+        x, sums = self.conv.before_norm(x, real, counted=norm.by_batch)
         if pool is None or halves:
-            return norm.fused(x, real, self.conv.bias, sums, self.relu is not None, 2 if halves else 1)
+            cap = 6.0 if isinstance(self.relu, nn.ReLU6) else 0.0
+            return norm.fused(x, real, self.conv.bias, sums, self.relu is not None, 2 if halves else 1, cap)
         x = pool(norm.fused(x, real, self.conv.bias, sums))
         return x if self.relu is None else self.relu(x)
 
@@ -97,19 +109,20 @@ class Subsample(nn.Module):
 
 
 class Residual(nn.Module):
-    """relu(path(x) + shortcut(x)); without a shortcut, x itself."""
+    """relu(path(x) + shortcut(x)); without a shortcut, x itself; without `relu`, the sum."""
 
-    def __init__(self, path: Chain, shortcut: nn.Module | None) -> None:
+    def __init__(self, path: Chain, shortcut: nn.Module | None, relu: bool = True) -> None:
         super().__init__()
         self.path, self.shortcut = path, shortcut
-        self.relu = nn.ReLU(inplace=True)
+        self.relu = nn.ReLU(inplace=True) if relu else None
 
     def extra_repr(self) -> str:
-        return f"relu(path(x) + {'x' if self.shortcut is None else 'shortcut(x)'})"
+        total = f"path(x) + {'x' if self.shortcut is None else 'shortcut(x)'}"
+        return total if self.relu is None else f"relu({total})"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         joined = self.path(x, real) + (x if self.shortcut is None else self.shortcut(x, real))
-        return self.relu(joined)  # type: ignore[no-any-return]
+        return joined if self.relu is None else self.relu(joined)  # type: ignore[no-any-return]
 
 
 class Fire(nn.Module):

@@ -11,10 +11,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso import randomness
 from torso.data.inputs import Input, Pixels, as_input
 from torso.errors import RequestError, from_outside
+from torso.nets.adapters import adapt, try_once
 from torso.nets.bodies import GIVEN, bodies, is_of_input, kinds_of
 from torso.nets.draws import Watching
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
+from torso.nets.lora import Lora
 from torso.nets.network import Body, Network
 from torso.nets.split import ForeignBody, check_evaluation
 from torso.registry import is_foreign
@@ -31,11 +33,13 @@ def build(
     norm: Literal["default", "batch", "running"] = "default",
     seed: int = 0,
     source: str = "",
+    lora: Lora | None = None,
 ) -> Network:
     """A network on the CPU for a kind of input, or for images (C, H, W); its bits depend on the arguments alone.
 
     Body and head are drawn from keys of their own, so networks that differ in the head share the body's bits. The
-    global random state is left as it was. `source`: the name of the data, for a message.
+    global random state is left as it was. `source`: the name of the data, for a message. `lora`: the body is frozen and
+    gets adapters.
     """
     input = as_input(input)
     _check_given(body, head_init)
@@ -52,6 +56,9 @@ def build(
     for module in made.modules():
         if norm != "default" and isinstance(module, _BatchNorm):
             track(module, norm == "running")
+    if lora is not None:
+        adapt(made, lora, seed, f"model.body = {body!r}")
+        try_once(made, input)
     return Network(made, top, input)
 
 

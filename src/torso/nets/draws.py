@@ -3,6 +3,9 @@
 A module that is not Torso's draws from torch's global random stream, which the threads of an engine share. Under a
 `Keyed` mode every random operation of this thread draws from a generator that is seeded with one key instead, also
 inside a composite operation such as attention. Modes belong to a thread, so threads do not disturb each other.
+
+A mode sees every operation, which slows down a network of many small ones. On CUDA, where one thread drives the device,
+`Seeded` puts the device's own generator at the key instead; a CUDA graph then draws what the eager network draws.
 """
 
 from __future__ import annotations
@@ -34,12 +37,17 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.drew = False
+        self.places: set[str] = set()  # kinds of devices that it was asked for on
+
+    @property
+    def drew(self) -> bool:
+        return bool(self.places)
 
     def __torch_dispatch__(
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self.drew |= is_random(op, args, kwargs or {})
+        if is_random(op, args, kwargs or {}):
+            self.places.add(_device_of(args, kwargs or {}).type)
         return op(*args, **(kwargs or {}))
 
 
@@ -67,6 +75,36 @@ class Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if device not in self._generators:
             self._generators[device] = Generator(device).manual_seed(self.key)
         return self._generators[device]
+
+
+class Seeded:
+    """Inside, a CUDA device's own generator draws from the key; afterwards it goes on where it was."""
+
+    _inside = threading.local()
+
+    def __init__(self, device: torch.device, key: int) -> None:
+        self.key = key
+        self._generator = torch.cuda.default_generators[device.index or 0]
+
+    def __enter__(self) -> None:
+        _default.acquire()
+        self._before = self._generator.get_state()
+        self.restart()
+        Seeded._inside.yes = True
+
+    def __exit__(self, *exc: object) -> None:
+        Seeded._inside.yes = False
+        self._generator.set_state(self._before)
+        _default.release()
+
+    def restart(self) -> None:
+        """Draw the same again from here on."""
+        self._generator.manual_seed(self.key)
+
+    @staticmethod
+    def here() -> bool:
+        """Whether somebody has seen to it for this thread."""
+        return getattr(Seeded._inside, "yes", False)
 
 
 def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

@@ -31,7 +31,7 @@ def register_model(model: Any, name: str = "") -> str:
         )
     digest = hashlib.blake2b(repr(model).encode(), digest_size=4)
     for key, tensor in sorted(model.state_dict().items()):
-        digest.update(key.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(key.encode() + tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     name = name or f"{GIVEN}{type(model).__name__}:{digest.hexdigest()}"
     _holders[name] += 1
     bodies[name] = GivenBody(copy.deepcopy(model))

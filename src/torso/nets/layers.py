@@ -51,9 +51,9 @@ class Conv2d(nn.Conv2d):
         out, _ = self._compute(x, bias)
         return out
 
-    def before_norm(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Without the bias, which BatchNorm will take away again; where a kernel can, with the statistics for it."""
-        return self._compute(x, None, counted=True, real=real)
+    def before_norm(self, x: Tensor, real: Tensor | None, counted: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Without the bias, which BatchNorm knows of; where a kernel can and `counted`, with the statistics for it."""
+        return self._compute(x, None, counted=counted, real=real)
 
     @property
     def _stacked(self) -> Tensor:
@@ -66,16 +66,21 @@ class Conv2d(nn.Conv2d):
         kind = self._kernel(len(weight), bias is not None) if is_fast(x) else "plain"
         if kind == "plain":
             return self._plain(x, weight.to(x.dtype), None if bias is None else bias.flatten().to(x.dtype)), None
-        stride, padding = self.stride[0], int(self.padding[0])
+        x, padding, spare = self._padded(x)
+        stride = self.stride[0]
         if kind == "depthwise":
             from torso.nets.kernels.depthwise import depthwise
 
-            return depthwise(x, weight, stride, padding), None
+            return depthwise(x, weight, stride, padding, spare), None
         from torso.nets.kernels.conv import convolution, pointwise
 
         if kind == "pointwise":
             return pointwise(x, weight.flatten(2)), None
-        return convolution(x, weight, bias, stride, padding, counted, real)
+        return convolution(x, weight, bias, stride, padding, counted, real, spare)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
+        """The map, zeros to be thought around it, and so many more below and on the right: for the fused kernels."""
+        return x, int(self.padding[0]), 0
 
     def _kernel(self, clients: int, with_bias: bool) -> Literal["pointwise", "depthwise", "dense", "plain"]:
         """Which fused kernel computes this layer."""
@@ -112,6 +117,29 @@ class Conv2d(nn.Conv2d):
         return self.kernel_size == self.stride == (1, 1) and self.groups == 1 and self.padding == (0, 0)
 
 
+class SameConv2d(Conv2d):
+    """Padded as TensorFlow's `same`: a side becomes ceil(side / stride), and an odd zero goes below or to the right."""
+
+    def extra_repr(self) -> str:
+        sizes = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{sizes}, zeros around to ceil(side / stride), an odd one below and on the right"
+
+    def _zeros(self, x: Tensor) -> tuple[int, int, int, int]:
+        """Left, right, above, below."""
+        (height, width), kernel, stride = x.shape[2:], self.kernel_size[0], self.stride[0]
+        across, down = (max(-(-side // stride) * stride - stride + kernel - side, 0) for side in (width, height))
+        return across // 2, -(-across // 2), down // 2, -(-down // 2)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
+        left, right, above, below = self._zeros(x)
+        if (left, right) == (above, below):
+            return x, left, right - left
+        return F.pad(x, (left, right, above, below)), 0, 0
+
+    def _plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._plain(F.pad(x, self._zeros(x)), weight, bias)
+
+
 class Linear(nn.Linear):
     """A linear layer of flat features [G, B, d] (without a client dimension: of any [..., d])."""
 
@@ -131,8 +159,8 @@ class BatchNorm2d(nn.BatchNorm2d):
     values per channel (all padding, say) leaves its buffers as they are.
     """
 
-    def __init__(self, channels: int, tracks: bool) -> None:
-        super().__init__(channels, track_running_stats=tracks)
+    def __init__(self, channels: int, tracks: bool, eps: float = 1e-5) -> None:
+        super().__init__(channels, eps, track_running_stats=tracks)
 
     @property
     def tracks(self) -> bool:
@@ -164,14 +192,19 @@ class BatchNorm2d(nn.BatchNorm2d):
         sums: Tensor | None = None,
         relu: bool = False,
         pool: int = 1,
+        cap: float = 0.0,
     ) -> Tensor:
-        """By the batch's statistics, then a pool and ReLU, in one pass. `before`: a bias that x was to have; `sums`:
-        its statistics, where they are known."""
-        from torso.nets.kernels.norm import normalise
+        """By the batch's statistics, then a pool and ReLU (up to `cap`, if any), in one pass. `before`: a bias that x
+        was to have; `sums`: its statistics, where they are known. By running statistics, it has no gradient."""
+        from torso.nets.kernels.norm import by_known, normalise
 
         clients = self._clients
         weight, bias = self.weight.view(clients, -1), self.bias.view(clients, -1)
-        out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool)
+        if not self.by_batch and self.running_mean is not None and self.running_var is not None:
+            mean, var = self.running_mean.view(clients, -1), self.running_var.view(clients, -1)
+            known = None if before is None else before.view(clients, -1)
+            return by_known(x, mean, var, weight, bias, known, self.eps, relu, pool, cap)
+        out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool, cap)
         if self.tracks:
             mean = mean if before is None else mean + before.detach().view(clients, -1)
             samples = mean.new_full((clients,), x.shape[0] / clients) if real is None else real.sum(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,10 +19,22 @@ from torso.data.inputs import Input, as_input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
-from torso.nets.draws import Keyed, Watching
+from torso.nets.draws import Keyed, Seeded, Watching
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
-from torso.nets.parts import Predicate, check_named, chosen, frozen_names, is_norm, parameter_names, pieces, without
+from torso.nets.lora import Adapted, Lora, adapter_parts
+from torso.nets.parts import (
+    Predicate,
+    check_named,
+    chosen,
+    frozen_names,
+    is_norm,
+    names_adapters,
+    parameter_names,
+    pieces,
+    without,
+)
+from torso.nets.seat import Seat, has_plain_modes, skeleton
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -51,7 +62,11 @@ class Body(nn.Module):
 
     native = True
     draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
+    draws_there = False  # … all of them on the device of its input
+    trims = False  # whether tokens may be cut to the longest sequence of a batch: padding changes nothing
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
+    lora: Lora | None = None  # its adapters, where it has any (adapters.py)
+    once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
     features: int
     blocks: Chain | tuple[nn.Module, ...]
     predicates: Mapping[str, Predicate] = MappingProxyType({"norm": is_norm})
@@ -80,6 +95,18 @@ class Body(nn.Module):
             return ""
         return "blocks, then the mean over height and width" if self.pool else "blocks, then flatten"
 
+    @property
+    def keyed(self) -> bool:
+        """Whether it may draw random numbers in training, from keys that come with a batch."""
+        return not self.native or self.draws is True
+
+    @property
+    def in_line(self) -> bool:
+        """Whether G clients of any sizes learn in one forward pass that draws no random number."""
+        if self.lora is None:
+            return self.native
+        return (self.native or self.once) and self.draws is False
+
     def own_parts(self) -> dict[str, tuple[str, ...]]:
         """The body's tensors by part; parts that hold nothing are left out."""
         return {name: held for name, holds in self.predicates.items() if (held := chosen(self, holds))}
@@ -90,7 +117,7 @@ class Body(nn.Module):
             x = block(x, real)
         if self.pool:
             x = x.mean((2, 3), keepdim=True)
-        x = x if x.ndim == 3 else flat(x, clients)
+        x = flat(x, clients) if x.ndim == 4 else x.reshape(clients, -1, x.shape[-1])
         return x.float() if x.dtype == torch.bfloat16 else x  # heads and losses compute in float32
 
 
@@ -119,6 +146,7 @@ class Network(nn.Module):
         self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
+        self.seat: Seat[Network] = Seat()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of samples [B, *] or [G, B, *]; `stacked`: the whole output for any [G, B, …]."""
@@ -142,7 +170,17 @@ class Network(nn.Module):
     @cached_property
     def stacks(self) -> bool:
         """Whether clients of different sizes can be stacked: not where a foreign BatchNorm would count padding."""
-        return self.body.native or not any(isinstance(module, _BatchNorm) for module in self.modules())
+        return self.body.native or not self.counting
+
+    @cached_property
+    def counting(self) -> tuple[str, ...]:
+        """The BatchNorm layers that go by the samples of a batch; frozen running statistics do not."""
+        norms = {name: module for name, module in self.named_modules() if isinstance(module, _BatchNorm)}
+        return tuple(
+            name
+            for name, norm in norms.items()
+            if norm.running_mean is None or any(f"{name}.{tensor}" not in self.frozen for tensor in norm.state_dict())
+        )
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, ...]]:
@@ -154,12 +192,20 @@ class Network(nn.Module):
         head = tuple(name for name in both if name not in personal)
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
+        named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property
     def frozen(self) -> frozenset[str]:
-        """What its owner froze (`requires_grad=False`): never trained, never sent, and held once for all clients."""
-        return frozen_names(self)
+        """What its owner froze (`requires_grad=False`): never trained, never sent, and held once for all clients.
+        Where the body has adapters, that is everything else in it."""
+        return frozen_names(self) | self.base
+
+    @cached_property
+    def base(self) -> frozenset[str]:
+        """The body without its adapters, where it has any."""
+        adapters = self.parts.get("lora", ())
+        return frozenset(self.parts["body"]).difference(adapters) if adapters else frozenset()
 
     @cached_property
     def told(self) -> Mapping[str, tuple[int, ...]]:
@@ -184,7 +230,8 @@ class Network(nn.Module):
 
     def prepare(self, samples: Any) -> Tensor:
         """Samples as a source has them (NumPy, or a tensor) as what the network takes: uint8 images [n, H, W, C] or
-        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded.
+        [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded; a list
+        of texts becomes token ids, where the model knows its tokenizer.
 
         For networks that came out of a run, which know how they were trained."""
         return card_of(self).prepare(samples, next(self.parameters()).device)
@@ -226,6 +273,7 @@ def _piece_names(net: Network, part: str) -> tuple[str, ...]:
     raise RequestError(
         f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
         "as many blocks as this body has; a+b for both, a-b for the one without the other"
+        f"{'; lora, lora.a, lora.b with adapters (model.lora.rank = 8)' if names_adapters(part) else ''}"
     )
 
 
@@ -243,8 +291,9 @@ def apply(
     The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread. `keys`: one for
     each client, from which a body that is not Torso's draws random numbers in training (`Batch.keys`).
     """
-    if net.body.native:
-        said: Output = functional_call(net, tensors, (x, real), {"stacked": True}, tie_weights=False)
+    drawing = draws(net, x) and not Seeded.here()
+    if not drawing and (given := _in_line(net, tensors)) is not None:
+        said: Output = functional_call(net, given, (x, real), {"stacked": True}, tie_weights=False)
         return said
     if real is not None:
         _refuse_padding(net)
@@ -253,17 +302,19 @@ def apply(
         said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
         return tuple(field[0] for field in said if field is not None)
 
-    if net.body.training and _draws(net, x):
+    if drawing:
         if keys is None:
             raise RequestError(
                 "the body draws random numbers in training (dropout), and there is no key to draw them from. "
                 "Pass the batch's on: torso.nets.apply(…, keys=batch.keys)"
             )
-        return _one_by_one(one, tensors, x, real, keys)
+        return _one_by_one(net, one, tensors, x, real, keys)
     if x.shape[0] == 1:
+        if not any(tensor.requires_grad for tensor in tensors.values()) and (seated := net.seat.take(net, tensors)):
+            return seated[0](x, stacked=True)  # type: ignore[no-any-return]
         return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
     if net.body.vmaps:
-        once = {name: None if name in net.frozen else 0 for name in tensors}
+        once = {name: None if name in net.frozen and _is_one(t) else 0 for name, t in tensors.items()}
         given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
         try:
             return Output(*vmap(one, (once, 0), randomness="error")(given, x))
@@ -271,10 +322,26 @@ def apply(
             if "vmap" not in str(error):
                 raise
             net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
-    return _one_by_one(one, tensors, x, real, None)
+    return _one_by_one(net, one, tensors, x, real, None)
+
+
+def _in_line(net: Network, tensors: Tensors) -> Tensors | None:
+    """The tensors with which one call computes for all clients, what is frozen under adapters among them once; None
+    where the body cannot do that."""
+    if not net.body.once:
+        return tensors if net.body.native else None
+    given = {name: t[0] if name in net.base and _is_one(t) else t for name, t in tensors.items()}
+    several = any(t.ndim != 0 and t is tensors[name] for name, t in given.items() if name in net.base)
+    return None if several and not net.body.native else given
+
+
+def _is_one(tensor: Tensor) -> bool:
+    """Whether one tensor stands for all clients of a stack [G, *]."""
+    return len(tensor) == 1 or tensor.stride(0) == 0
 
 
 def _one_by_one(
+    net: Network,
     one: Callable[[Tensors, Tensor], tuple[Tensor, ...]],
     tensors: Tensors,
     x: Tensor,
@@ -287,29 +354,58 @@ def _one_by_one(
     sizes = [width] * len(x) if real is None else [int(size) or width for size in real.sum(dim=1).tolist()]
     said = []
     for place, size in enumerate(sizes):
-        with nullcontext() if keys is None else Keyed(keys[place]):
+        with nullcontext() if keys is None else drawing(net, x.device, keys[place]):
             mine = one({name: t[place] for name, t in tensors.items()}, x[place, :size])
         said.append([F.pad(field, (0, 0, 0, width - size)) for field in mine])
     return Output(*(torch.stack(field) for field in zip(*said, strict=True)))
 
 
+def drawing(net: Network, device: torch.device, key: int) -> Keyed | Seeded:
+    """Inside, a body that draws does so from the key."""
+    return Seeded(device, key) if device.type == "cuda" and net.body.draws_there else Keyed(key)
+
+
+def draws(net: Network, x: Tensor) -> bool:
+    """Whether the body draws random numbers in its present mode."""
+    return net.body.training and _draws(net, x)
+
+
+def goes_alone(net: Network, input: Input) -> bool:
+    """Whether a group of clients gains nothing in training: the body draws, so each is computed by itself."""
+    return not net.body.native and _draws(net, input.example(1)[None])
+
+
 def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
     go without content may do anything, so it counts as one that does."""
+    if net.body.native:
+        return net.body.draws is True  # of adapters with dropout
     if net.body.draws is None:
-        bare = skeleton(net).to("meta").train()
+        bare, dtype = skeleton(net).to("meta").train(), torch.float32 if x.dtype == torch.bfloat16 else x.dtype
         try:
             with Watching() as seen, torch.no_grad():
-                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=x.dtype, device="meta"))
-            net.body.draws = seen.drew
+                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=dtype, device="meta"))
+            net.body.draws, net.body.draws_there = seen.drew, seen.places <= {"meta"}
         except Exception:  # somebody's own forward: nobody knows what it may raise
             net.body.draws = True
     return net.body.draws
 
 
+def pads(net: Network, x: Tensor) -> bool:
+    """Whether a sample's answer and gradient are the same beside padded samples, in the network's present modes."""
+    if net.body.native:
+        return True
+    return not draws(net, x) and not any(_counts_all(module) for module in net.modules())
+
+
+def _counts_all(module: nn.Module) -> bool:
+    """Whether it is a BatchNorm that goes by the statistics of the batch."""
+    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+
+
 def _refuse_padding(net: Network) -> None:
     for name, module in net.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        if _counts_all(module):
             raise RequestError(
                 f"{name} ({type(module).__name__}) of a network that is not Torso's own would count padded samples in "
                 "its statistics. Choose batches without padding (one client at a time), or a body of torso.nets.bodies"
@@ -325,27 +421,38 @@ def check_stacking(net: Network, clients: int) -> None:
         )
 
 
-def skeleton(net: Network) -> Network:
-    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap."""
-    memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in net.parameters()}
-    kept = net.state_dict(keep_vars=True).values()  # buffers outside the state_dict keep their values
-    memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
-    return copy.deepcopy(net, memo)
-
-
 def set_modes(net: Network, learning: Collection[str]) -> None:
     """Train mode where something learns, eval mode elsewhere, so that frozen statistics stay (spec 7.2, 12.2).
 
     A layer with running statistics goes by its own tensors; anything else by its half of the network.
     """
+    learning = frozenset(learning)
+    if learning in net.seat.modes:  # to ask every layer for its tensors takes milliseconds
+        for module, training in net.seat.modes[learning]:
+            if module.training is not training:
+                module.training = training
+        return
     names = {f"{half}.{n}": half for half in ("body", "head") for n, _ in net.get_submodule(half).named_parameters()}
     halves = {half for name, half in names.items() if name in learning}
     net.train(bool(halves))
     net.body.train("body" in halves)
+    if net.body.training and net.body.lora is not None and net.body.lora.base == "eval":
+        _keep_base_still(net.body)
     net.head.train("head" in halves)
     for name, module in net.named_modules():
         if isinstance(module, _NormBase) and (own := module.state_dict()):
             module.train(any(f"{name}.{tensor}" in learning for tensor in own))
+    if has_plain_modes(net):
+        net.seat.modes[learning] = [(module, module.training) for module in net.modules()]
+
+
+def _keep_base_still(body: Body) -> None:
+    """The layers of a body in eval mode, but for its adapters: what is frozen computes without dropout."""
+    adapters = [module for module in body.modules() if isinstance(module, Adapted)]
+    for module in list(body.modules())[1:]:
+        module.training = False
+    for adapter in adapters:
+        adapter.train()
 
 
 def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
@@ -355,7 +462,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     the answer is `sys.maxsize`: any batch will do.
     """
     bare, zeros = hollow(net)
-    norms = [module for module in bare.modules() if isinstance(module, _BatchNorm)]
+    norms = [bare.get_submodule(name) for name in net.counting]
     sizes: list[int] = []
 
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:

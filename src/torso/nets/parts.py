@@ -16,7 +16,7 @@ from torso.errors import RequestError
 Predicate = Callable[[str, nn.Module], bool]
 """(name of a tensor, the layer that holds it) → whether the part has it."""
 
-RESERVED = ("all", "full", "body", "head", "personal", "none", "blocks", "method")
+RESERVED = ("all", "full", "body", "head", "personal", "none", "blocks", "method", "lora")
 
 
 def is_norm(name: str, layer: nn.Module) -> bool:
@@ -62,6 +62,11 @@ def pieces(part: str) -> Iterator[tuple[str, str]]:
     first, *rest = re.split(r"\s*(?<!:)([+-])\s*", part.strip())  # blocks:-1 is one word, and unknown
     yield "+", first
     yield from zip(rest[::2], rest[1::2], strict=True)
+
+
+def names_adapters(part: str) -> bool:
+    """Whether `a+b-c` names `lora`, `lora.a` or `lora.b`, which only a network with adapters has."""
+    return any(piece.partition(".")[0] == "lora" for _, piece in pieces(part))
 
 
 def without(names: Sequence[str], others: Collection[str], parameters: Collection[str]) -> tuple[str, ...]:

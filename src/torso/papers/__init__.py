@@ -5,6 +5,7 @@ The rooms, in the order in which they may import each other:
     experiments   many configs in one folder: where the data lie, which runs share training, the order, the time
     tables        the published numbers, the recipes that run them again, the answers, the claims
     board         the leaderboard: every method at one budget, and the search for new combinations
+    pretrained    bodies trained elsewhere: blocks of experiments, run in a given time, one json file a cell
     pages         the pages in docs/ and the tables that the commands print
     commands      `torso papers`, `torso reproduce`, `torso leaderboard`: parse, call, print
 

@@ -1,4 +1,5 @@
-"""The pages of docs/reproduction, and docs/leaderboard.md, made from json files: `python -m torso.papers.docs [OUT]`.
+"""The pages of docs/reproduction, docs/leaderboard.md and docs/pretrained.md, made from json files: `python -m
+torso.papers.docs [OUT]`.
 
 With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results found there are taken in first.
 """
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torso.papers.pages import leaderboard, reproduction
+from torso.papers.pages import leaderboard, pretrained, reproduction
 from torso.papers.tables.collect import collect, tidy
 
 
@@ -24,6 +25,7 @@ def main(words: Sequence[str]) -> None:
         _tell([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")
     reproduction.write()
     leaderboard.write(reproduction.FOLDER.parent)
+    pretrained.write(reproduction.FOLDER.parent)
 
 
 def _tell(left: Sequence[str], why: str) -> None:

@@ -22,7 +22,7 @@ from torso.runs.rounds import tell
 from torso.runs.stages import Stage, stages
 from torso.server.state import ServerState, bytes_of
 
-_PARTS = ("all", "body", "head", "personal")
+_PARTS = ("all", "body", "head", "personal", "lora", "lora.a", "lora.b")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def anatomy(
     method: Method, body: str = "conv4", classes: int = 10, image: tuple[int, int, int] = (3, 32, 32)
 ) -> Anatomy:
     config = Config(method=method, model={"body": body})
-    net = build(body, classes, (3, 32, 32), config.method.head)
+    net = build(body, classes, (3, 32, 32), config.method.head, lora=config.lora)
     stage = stages(config, net)[-1]
     if stage.rounds == 0:
         words, sent = method.start.uploads(net, classes)
@@ -90,11 +90,16 @@ def _keeps(stage: Stage) -> str:
 
 def _named(net: Network, names: frozenset[str]) -> str:
     """The largest parts that make the names up; the number of tensors where no parts do."""
-    for part in _PARTS:
+    parts = [part for part in _PARTS if part in net.parts]
+    for part in parts:
         if names and names == frozenset(part_names(net, part)):
             return part
-    found = [part for part in _PARTS[1:] if (held := frozenset(part_names(net, part))) and held <= names]
-    if frozenset(name for part in found for name in part_names(net, part)) == names:
+    found: dict[str, frozenset[str]] = {}
+    for part in parts[1:]:
+        held = frozenset(part_names(net, part))
+        if held and held <= names and not any(held <= other for other in found.values()):
+            found[part] = held
+    if frozenset().union(*found.values()) == names:
         return " + ".join(found)
     depth = len(net.body.blocks)
     blocks = [f"blocks:{j}" for j in range(1, depth + 1) if frozenset(part_names(net, f"blocks:{j}")) == names]

@@ -14,14 +14,11 @@ from torso.data.inventory import Stock
 from torso.data.survey import Survey
 from torso.report.charts.drawing import WIDTH, shortened
 from torso.report.charts.heat import Heat, Ramp, evenly
-from torso.report.charts.palette import DARK, LIGHT, Palette
 from torso.report.charts.panels import Axis, Panel, Plot, room_for
-from torso.report.charts.svg import to_svg
+from torso.report.charts.svg import standing_alone, to_svg
 
 _THUMB, _GAP, _PER_CLASS, _CLASSES = 64, 6, 8, 30
 _CLIENTS, _COLUMNS = 60, 400
-_WIDE = 960  # pixels of a picture in a browser
-_FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif"
 
 
 def contact_sheet(stock: Stock, found: Survey) -> str:
@@ -46,7 +43,7 @@ def contact_sheet(stock: Stock, found: Survey) -> str:
         marks.append(f'<text x="{_GAP}" y="{height + 8}" class="f-muted" font-size="12">and {more} more classes</text>')
         height += 20
     size = f'viewBox="0 0 {width} {height}"'
-    return _page(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(marks)}</svg>', width, height)
+    return standing_alone(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(marks)}</svg>', width, height)
 
 
 def _chosen(stock: Stock, label: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
@@ -94,7 +91,7 @@ def partition_chart(found: Survey) -> str:
         marks=[Heat(drawn, Ramp(0, float(table.max())), blank=0, legend=found.noun)],
     )
     said = f"{found.noun} of {len(found.clients) or 1} clients in {len(found.classes)} classes"
-    return _page(to_svg(Plot(height + 90, [panel]).drawing(), said), WIDTH, height + 90)
+    return standing_alone(to_svg(Plot(height + 90, [panel]).drawing(), said), WIDTH, height + 90)
 
 
 def _thinned(shown: int, every: int) -> str:
@@ -106,17 +103,3 @@ def _below(names: Sequence[str], room: float) -> tuple[tuple[float, str], ...]:
     each = room / len(names)
     step = max(1, int(np.ceil(40 / each)))
     return tuple((i + 0.5, shortened(names[i], 11, each * step - 4)) for i in range(0, len(names), step))
-
-
-def _page(svg: str, width: float, height: float) -> str:
-    """The drawing with its colours, light or dark as the reader's system is."""
-    dark = f"@media(prefers-color-scheme:dark){{{_colours(DARK)}}}"
-    style = f"<style>text{{{_FONT}}}{_colours(LIGHT)}{dark}</style>"
-    ground = '<rect width="100%" height="100%" class="f-ground"/>'
-    begin, _, rest = svg.partition(">")
-    size = f'width="{_WIDE}" height="{_WIDE * height / width:.0f}"'
-    return f"{begin} {size}>{style}{ground}{rest}\n"
-
-
-def _colours(palette: Palette) -> str:
-    return "".join(f".f-{role}{{fill:{c}}}.s-{role}{{stroke:{c};fill:none}}" for role, c in palette.items())

@@ -7,6 +7,7 @@ from torch import Tensor
 from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.nets.bodies import is_old_head
+from torso.nets.lora import is_adapter
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of BatchNorm; `model.norm` may do without them
 _COUNTER = "num_batches_tracked"  # files of old torch versions have none, and nothing depends on it
@@ -61,7 +62,8 @@ def _words(tensor: Tensor) -> str:
 
 
 def _missing(found: Tensors, model: Tensors) -> list[str]:
-    lacks = [n for n in model if n.startswith("body.") and n not in found and not n.endswith(_COUNTER)]
+    body = (name for name in model if name.startswith("body.") and not is_adapter(name))
+    lacks = [name for name in body if name not in found and not name.endswith(_COUNTER)]
     return [f"it lacks {name} {list(model[name].shape)}" for name in lacks]
 
 

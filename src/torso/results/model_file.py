@@ -33,9 +33,10 @@ _FORM = "2"  # of the metadata for samples that are no images; those of images h
 SUFFIX = ".safetensors"
 FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
 """The formats of models by name, with how their files end."""
-_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
-
-_NEWER = {"class_names", "calibrated"}  # in the metadata where there is something to tell; older files have none
+_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form", "tokenizer_file"}
+"""Words as they are; everything else is JSON."""
+_NEWER = {"class_names", "calibrated", "lora", "tokenizer_file"}
+"""In the metadata where there is something to tell; older files have none."""
 
 
 def save_model(
@@ -78,7 +79,9 @@ def load_model(path: str | Path, model: Any = None) -> Network:
     given = None if model is None else register_model(model, card.body)
     try:
         head = method_from_config({"head": card.head}).head
-        net = nets.build(card.body, card.classes, card.input, head, head_bias=card.head_bias, norm=card.norm)
+        net = nets.build(
+            card.body, card.classes, card.input, head, head_bias=card.head_bias, norm=card.norm, lora=card.lora
+        )
     except TorsoError as error:
         raise RequestError(f"{str(path)!r}: {error} (A plugin's network: import the plugin first.)") from None
     finally:
@@ -169,6 +172,7 @@ def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
     """Before anything of that size is made: no dimension of a network is larger than the number of its weights."""
     values = sum(tensor.numel() for tensor in tensors.values())
     options = {f"head.{key}": value for key, value in card.head.items() if isinstance(value, int)}
+    options |= {} if card.lora is None else {"lora.rank": card.lora.rank}
     what = "image" if isinstance(card.input, Pixels) else "input"
     sizes = {"classes": card.classes, **options, **{f"{what}.{i}": side for i, side in enumerate(card.input.shape)}}
     if isinstance(card.input, Tokens):

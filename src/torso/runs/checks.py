@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torso.config import Config
+from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
@@ -14,6 +14,7 @@ from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
+from torso.nets.lora import Lora
 from torso.registry import is_foreign
 from torso.runs.rounds import participants
 from torso.runs.stages import Stage
@@ -30,9 +31,23 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
     lr = wants_of(config.model.body, config.model.weights).lr
     if lr and lr == config.train.lr:
         found.append(f"train.lr = {lr} is the default with pre-trained weights")
-    if not net.body.native:
+    if net.body.lora is not None:
+        found.append(_about_adapters(net, net.body.lora))
+    elif not net.body.native:
         found.append(f"model.body = {config.model.body!r} {_how_it_runs(net)}")
     return tuple(found)
+
+
+def _about_adapters(net: Network, lora: Lora) -> str:
+    """How much learns, and how clients are computed."""
+    sizes = {name: tensor.numel() for name, tensor in net.body.state_dict().items()}
+    adapters = [name.removeprefix("body.") for name in net.parts["lora"]]
+    learns, whole = sum(sizes[name] for name in adapters), sum(sizes.values())
+    how = "clients share one forward pass" if net.body.in_line else "clients are computed one after the other"
+    return (
+        f"model.lora: adapters of rank {lora.rank} on {len(adapters) // 2} layers, {learns:,} of the body's {whole:,} "
+        f"numbers; {how}"
+    )
 
 
 def _how_it_runs(net: Network) -> str:
@@ -59,6 +74,15 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
             names = [name for phase in phases for name in part_names(net, phase.part) if name in unused]
             if names:
                 raise not_reached(names, key)
+
+
+def check_faults(config: Config) -> None:
+    """Refuse to play faults where clients are real."""
+    if config.run.engine == "flower" and config.run.faults != FaultsConfig():
+        raise RequestError(
+            "run.faults is for simulations, and run.engine = 'flower' is a real federation, whose clients fail by "
+            "themselves. Leave run.faults out"
+        )
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
@@ -98,6 +122,11 @@ def check_measures(config: Config, roster: Roster) -> None:
             raise RequestError(
                 f"measure.{key} = {name!r} is of clients that never train, and data.new_clients is 0. "
                 "Example: --set data.new_clients=10"
+            )
+        if measures[name].marked and not config.attack.chosen.changes_samples():
+            raise RequestError(
+                f"measure.{key} = {name!r} is of images that attackers mark, and attack.kind = {config.attack.kind!r} "
+                "marks none. Example: --set attack.kind=backdoor"
             )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases

@@ -36,22 +36,21 @@ def schema_bytes(schema: Schema) -> int:
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in schema.values())
 
 
-def cost_of(
-    stage: Stage,
-    roster: Roster,
-    before: ServerState,
-    told: Told,
-    chosen: Sequence[int],
-    heard: Sequence[int] | None = None,
-) -> Cost:
-    """What one round has cost, data that travel once included; `before`: the server's state before it.
+@dataclass(frozen=True)
+class Busy:
+    """Who did how much of a round: was sent what the server says, trained, uploaded."""
 
-    All who were chosen are sent something; `heard` (default: all of them) have learned and sent something back."""
-    heard = chosen if heard is None else heard
-    first = chosen[0] if chosen else None  # all participants of a round are sent as much
+    sent: Sequence[int]
+    trained: Sequence[int]
+    uploaded: Sequence[int]
+
+
+def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, busy: Busy) -> Cost:
+    """What one round has cost, data that travel once included; `before`: the server's state before it."""
+    first = busy.sent[0] if busy.sent else None  # all participants of a round are sent as much
     each = (0, 0) if first is None else (bytes_of(down(told, first)), schema_bytes(up(stage, told, first)))
-    newly_met = len(set(chosen) - before.met)
-    bytes_down, bytes_up = each[0] * len(chosen), each[1] * len(heard)
+    newly_met = len(set(busy.sent) - before.met)
+    bytes_down, bytes_up = each[0] * len(busy.sent), each[1] * len(busy.uploaded)
     method, model = stage.method, before.model
     if method.share.frozen == "once" and stage.travels:
         bytes_down += bytes_of({name: model[name] for name in model.keys() - stage.moving}) * newly_met
@@ -62,8 +61,8 @@ def cost_of(
     return Cost(
         bytes_up,
         bytes_down,
-        _sum(stage, roster, told, heard, _passes(stage)),
-        _sum(stage, roster, told, heard, _flops(stage, roster)),
+        _sum(stage, roster, told, busy.trained, _passes(stage)),
+        _sum(stage, roster, told, busy.trained, _flops(stage, roster)),
     )
 
 

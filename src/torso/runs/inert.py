@@ -15,7 +15,7 @@ from torso.runs.stages import Stage
 def unread_keys(config: Config, plan: Sequence[Stage]) -> tuple[str, ...]:
     """A note for each key that is set to no avail."""
     reasons = {key: reason for key, reason, read in _conditions(config, plan) if not read}
-    sections = ("data", "train", "attack", "measure", "run")
+    sections = ("data", "model", "train", "attack", "measure", "run")
     found = [pair for name in sections for pair in changed(getattr(config, name), f"{name}.")]
     return tuple(
         f"{key} = {value!r} is set, but has no effect: {reasons[section]}"
@@ -35,6 +35,7 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield "measure.analyses_every", "measure.analyses names none that is taken of rounds", bool(of_rounds)
     uses_meta = any(stage.uses_meta for stage in plan)
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
+    yield "model.lora", "model.lora.rank = 0, and no part of the method is one of adapters", config.lora is not None
     # not run.ray: a cluster does whole runs with run.engine = auto in its workers
     yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"
 

@@ -12,14 +12,16 @@ import torch
 from torso import data, nets
 from torso.config import Config, RunConfig
 from torso.data import Federation, Roster
+from torso.engine.feature_files import check_cache
 from torso.errors import RequestError
 from torso.learn.attacks import attacked
 from torso.methods import Start
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
+from torso.results.peft_file import read_adapters
 from torso.results.result import Result
-from torso.runs.checks import check_attack, check_measures, check_reach, check_rule
+from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
 from torso.runs.exchange import misfit
 from torso.runs.stages import Stage, check_server_data, stages
 
@@ -108,16 +110,20 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         norm=config.model.norm,
         seed=config.run.seed,
         source=config.data.source,
+        lora=config.lora,
     )
     plan = stages(config, net)
     check_server_data(plan, roster)
     check_attack(config, plan)
+    check_faults(config)
     check_rule(plan, roster)
     check_reach(config, plan, net, roster.input)
     check_stacking(net, config.run.clients_at_once)
     for stage in plan:
         stage.method.start.check(net)
     check_measures(config, roster)
+    if config.run.features == "disk":
+        check_cache()
     if config.train.batch_size == 1 and nets.smallest_map(net, roster.input) == 1:
         raise RequestError(
             f"train.batch_size = 1: BatchNorm of model.body = {config.model.body!r} sees one value per channel in "
@@ -127,6 +133,9 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     notes: list[str] = []
     if begins and config.model.weights:
         model |= load_body(config.model.weights, model, config.model.body, notes)
+    if begins and config.model.lora.weights and net.body.lora is not None:
+        where = f"model.lora.weights = {config.model.lora.weights!r}"
+        model |= read_adapters(Path(config.model.lora.weights), model, net, where)
     if begins:
         model = _started(plan[0].method.start, model)
     return Job(config, roster, net, plan, model, notes=tuple(notes))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from torso.personal import Personal
 from torso.personal.state import State
 from torso.randomness import numpy_generator
 from torso.runs.aggregate import Aggregate
-from torso.runs.cost import cost_of
+from torso.runs.cost import Busy, cost_of
+from torso.runs.faults import TRAINED, UPLOADED, Faults
 from torso.runs.messages import Told
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
@@ -41,6 +42,7 @@ class Round:
     loss: float  # mean over participants, weighted as the aggregation weights them
     cost: Cost
     missing: tuple[int, ...] = ()  # those who were asked and have not answered
+    why: Faults = field(default_factory=dict)  # what went wrong with them, where that is known
 
 
 class TooFewAnswered(TorsoError):
@@ -92,9 +94,18 @@ def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[i
     return dict(zip(clients, shares.tolist(), strict=True))
 
 
-def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed: int) -> tuple[State, Round]:
+def play_round(
+    stage: Stage,
+    state: State,
+    roster: Roster,
+    engine: Engine,
+    seed: int,
+    faults: Callable[[Sequence[int]], Faults] | None = None,
+) -> tuple[State, Round]:
     """The next state, and what happened. Raises RunFailed when a loss or the result is not finite, TooFewAnswered when
-    too few of the participants did: nothing has changed then, and the round can be played again."""
+    too few of the participants did: nothing has changed then, and the round can be played again.
+
+    `faults`: what goes wrong with whom of the participants."""
     number = state.round + 1
     here = engine.present() if isinstance(engine, ComeAndGo) else None
     chosen = participants(stage, roster, seed, number, here)
@@ -103,8 +114,10 @@ def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
     told = tell(stage, server, roster, chosen, number, seed)
     visit = visit_of(stage, told, seed)
+    why = faults(chosen) if faults else {}
+    able = tuple(k for k in chosen if k not in why)
     nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
-    came = add_up(engine, visit, chosen, state.clients, nothing, here=nothing.holds_uploads)
+    came = add_up(engine, visit, able, state.clients, nothing, here=nothing.holds_uploads)
     loss, heard = came.close(), came.clients
     missing = tuple(k for k in chosen if k not in set(heard))
     if missing and len(heard) < stage.train.min_clients:
@@ -117,12 +130,22 @@ def play_round(stage: Stage, state: State, roster: Roster, engine: Engine, seed:
         loss = loss if chosen else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
-    spent = cost_of(stage, roster, before, told, chosen, heard)
+    spent = cost_of(stage, roster, before, told, _busy(chosen, heard, why))
     server = replace(server, round=number, met=server.met.union(heard), cost=server.cost + spent)
-    played = Round(number, stage.method.name, stage.rate(number), heard, loss, server.cost, missing)
+    played = Round(number, stage.method.name, stage.rate(number), heard, loss, server.cost, missing, why)
     if isinstance(engine, ComeAndGo):
         engine.counted(number, heard)
     return State(server, state.clients.updated(came.left)), played
+
+
+def _busy(chosen: Sequence[int], heard: Sequence[int], why: Faults) -> Busy:
+    """Who did how much of a round."""
+    counted = frozenset(heard)
+    return Busy(
+        sent=tuple(k for k in chosen if why.get(k) != "drop"),
+        trained=tuple(k for k in chosen if k in counted or why.get(k) in TRAINED),
+        uploaded=tuple(k for k in chosen if k in counted or why.get(k) in UPLOADED),
+    )
 
 
 def tell(stage: Stage, server: ServerState, roster: Roster, chosen: Sequence[int], number: int, seed: int) -> Told:

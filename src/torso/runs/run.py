@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
+from torso.runs.faults import FAULTS, faults_of
+from torso.runs.features import FeaturePlan, remark
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
@@ -164,6 +167,7 @@ class _Run:
         self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
+        self.features = FeaturePlan(job, self.listener.note)
 
     def go(self, engine: Engine, resume: bool, notes: Sequence[str] = ()) -> Result:
         note = self._resume() if resume else ""
@@ -179,8 +183,9 @@ class _Run:
                 note,
             )
         )
-        for remark in (*notes, *job.notes, *remarks(config, job.roster, job.net), *unread_keys(config, job.plan)):
-            self.listener.note(remark)
+        said = remarks(config, job.roster, job.net)
+        for line in (*notes, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
+            self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
             if not self.opened:
@@ -224,7 +229,8 @@ class _Run:
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
         config, state = self.config, self.state
-        begun = opened(stage, state.server, self.job.roster, engine, config.measure.batch_size, config.run.seed)
+        asked = self.features.opening(engine, stage, state.server.model)
+        begun = opened(stage, state.server, self.job.roster, asked, config.measure.batch_size, config.run.seed)
         self.state = State(begun, state.clients)
 
     def _round(self, engine: Engine) -> None:
@@ -247,9 +253,12 @@ class _Run:
 
     def _play(self, engine: Engine, stage: Stage) -> tuple[State, Round]:
         """A round that too few clients have answered has not happened: it is played again, a few times."""
-        for _ in range(_ATTEMPTS):
+        run, number = self.config.run, self.state.round + 1
+        for attempt in range(_ATTEMPTS):
+            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
             try:
-                return play_round(stage, self.state, self.job.roster, engine, self.config.run.seed)
+                place = self.features.rounds(engine, stage, self.state.server.model)
+                return play_round(stage, self.state, self.job.roster, place, run.seed, faults)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
@@ -276,8 +285,11 @@ class _Run:
             return
         line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
         del line["cost"]
+        del line["why"]
         if not played.missing:
             del line["missing"]
+        if played.why:
+            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in FAULTS}
         if replaced:
             line["replaced"] = replaced
         if accuracy:
@@ -320,8 +332,10 @@ class _Run:
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
         began = time.perf_counter()
         job, state = self.job, self.state
-        how = evaluation_of(job, job.stage(state.round), state)
-        found = evaluate(engine, job.roster, names, state.reported, how, job.measured_clients)
+        stage = job.stage(state.round)
+        how, reported, found = evaluation_of(job, stage, state), state.reported, dict[str, Accuracy]()
+        for place, some in self.features.measuring(engine, stage, reported.model, names, how):
+            found |= evaluate(place, job.roster, some, reported, how, job.measured_clients)
         self._took(began)
         return found
 

@@ -26,13 +26,14 @@ class _Convolution(torch.autograd.Function):
         padding: int,
         counted: bool,
         real: Tensor | None,
+        spare: int,
     ) -> tuple[Tensor, Tensor | None]:
         clients, out_c, _, kernel, _ = weight.shape
         x = x.contiguous(memory_format=torch.channels_last)
         ready = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous()
         bias = None if bias is None else bias.contiguous()  # one model for all clients is an expanded view
-        height, width = ((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:])
-        like, boxed, sums = (x.shape[0], out_c, height, width), boxes.boxable(x, out_c, stride), None
+        height, width = ((side + 2 * padding + spare - kernel) // stride + 1 for side in x.shape[2:])
+        like, boxed, sums = (x.shape[0], out_c, height, width), boxes.boxable(x, out_c, stride) and spare == 0, None
         if boxed:
             out, sums = boxes.convolve(x, ready, bias, like, padding, counted=counted, real=real)
         else:
@@ -62,7 +63,7 @@ class _Convolution(torch.autograd.Function):
                 to_weight = gather.weight_gradient(x, slope, clients, kernel, stride, padding)
         if has_bias and ctx.needs_input_grad[2]:
             to_bias = slope.view(clients, -1, *slope.shape[1:]).sum((1, 3, 4), dtype=torch.float32)
-        return to_x, to_weight, to_bias, *[None] * 4
+        return to_x, to_weight, to_bias, *[None] * 5
 
 
 def convolution(
@@ -73,18 +74,20 @@ def convolution(
     padding: int,
     counted: bool = False,
     real: Tensor | None = None,
+    spare: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Maps [G·B, in, H, W] through square kernels [G, out, in, K, K] (float32) and biases [G, out].
 
-    `counted`: with statistics for `norm.normalise` over `real` samples [G, B], where the kernel can take them."""
+    `counted`: with statistics for `norm.normalise` over `real` samples [G, B], where the kernel can take them. `spare`:
+    zeros below and on the right beyond `padding` on every side."""
     kernel, values = weight.shape[-1], weight[0, 0].numel()
     if x.shape[1] < 16 and values <= 64 and not x.requires_grad:  # images: few channels make a poor matrix product
         wide = max(16, 1 << (values - 1).bit_length())
-        x = gather.patches(x, kernel, stride, padding, wide)
+        x = gather.patches(x, kernel, stride, padding, wide, spare)
         weight = F.pad(weight.permute(0, 1, 3, 4, 2).flatten(2), (0, wide - values))[..., None, None]
-        stride, padding = 1, 0
+        stride, padding, spare = 1, 0, 0
     real = None if real is None else real.float().contiguous()
-    return _Convolution.apply(x, weight, bias, stride, padding, counted, real)  # type: ignore[no-any-return,no-untyped-call]
+    return _Convolution.apply(x, weight, bias, stride, padding, counted, real, spare)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _Pointwise(torch.autograd.Function):

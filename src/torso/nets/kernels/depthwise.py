@@ -18,8 +18,8 @@ from torso.nets.kernels.gather import seen
 _PROGRAMS = 24 * 132
 # values that a program works on at a time, of so many channels, by so many warps; found by trying on an H200
 FORWARD = (1024, 64, 2)
-BACKWARD = (512, 64, 2)
-HALVING = (512, 64, 2)
+BACKWARD = (512, 64, 2), (256, 64, 2)  # 3×3 taps, and more: a sum is kept for each
+HALVING = (512, 64, 2), (256, 64, 2)
 
 
 @triton.jit(do_not_specialize=["samples", "in_h", "in_w", "out_h", "out_w"])
@@ -91,29 +91,34 @@ def _backward_kernel(
 
 
 @triton.constexpr_function
-def _pixel_of(tap):
+def _pixel_of(tap, kernel, pad):
     """Which of four input pixels, at even and odd rows and columns, is seen through a tap at stride 2."""
-    return (tap // 3 + 1) % 2 * 2 + (tap % 3 + 1) % 2
+    return (tap // kernel + pad) % 2 * 2 + (tap % kernel + pad) % 2
 
 
 @triton.constexpr_function
-def _slope_of(tap):
-    """By which of the four slopes around them."""
-    return (tap // 3 == 0) * 2 + (tap % 3 == 0)
+def _slope_of(tap, kernel, pad):
+    """By which of the slopes around them: 2×2 of 3×3 taps, 3×3 of 5×5 taps."""
+    before, span = (kernel - 1 - pad) // 2, (kernel + 1) // 2
+    row, column = (((t + pad) % 2 + pad - t) // 2 + before for t in (tap // kernel, tap % kernel))
+    return row * span + column
 
 
 @triton.jit(do_not_specialize=["samples", "in_h", "in_w", "out_h", "out_w", "chunk"])
 def _backward_halving_kernel(
     x, weight, slope, to_x, to_weight, samples, in_h, in_w, out_h, out_w, channels, chunk,
-    BP: tl.constexpr, BC: tl.constexpr,
+    KERNEL: tl.constexpr, PAD: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """As `_backward_kernel` for 3×3 taps and stride 2, which would find most taps empty: four input pixels and the four
-    slopes around them have nine taps between them. Pixel (a, b) sees slope (p, q) through tap (a+1−2p, b+1−2q)."""
+    """As `_backward_kernel` for 3×3 or 5×5 taps and stride 2, which would find most taps empty: four input pixels and
+    the slopes around them have all taps between them. In a row, pixel 2r + a sees slope r + d through tap a + PAD − 2d:
+    d from −BEFORE on. There are half as many slopes as pixels, rounded up."""
+    BEFORE: tl.constexpr = (KERNEL - 1 - PAD) // 2
+    SPAN: tl.constexpr = (KERNEL + 1) // 2
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c, windows = c < channels, samples * out_h * out_w
-    taps = weight + (client * channels + c) * 9
-    sums = (tl.zeros((BP, BC), tl.float32),) * 9
+    taps = weight + (client * channels + c) * (KERNEL * KERNEL)
+    sums = (tl.zeros((BP, BC), tl.float32),) * (KERNEL * KERNEL)
     slope += client.to(tl.int64) * windows * channels
     x += client.to(tl.int64) * samples * in_h * in_w * channels
     to_x += client.to(tl.int64) * samples * in_h * in_w * channels
@@ -123,9 +128,10 @@ def _backward_halving_kernel(
         column, row, sample = window % out_w, window // out_w % out_h, window // (out_w * out_h)
         corner = (sample * in_h + row * 2) * in_w + column * 2
         came, values = (), ()
-        for p in tl.static_range(4):
-            near = good & (row + p // 2 < out_h) & (column + p % 2 < out_w)
-            at = (window + p // 2 * out_w + p % 2)[:, None] * channels + c[None, :]
+        for p in tl.static_range(SPAN * SPAN):
+            r, q = row + (p // SPAN - BEFORE), column + (p % SPAN - BEFORE)
+            near = good & (r >= 0) & (r < out_h) & (q >= 0) & (q < out_w)
+            at = (window + (p // SPAN - BEFORE) * out_w + (p % SPAN - BEFORE))[:, None] * channels + c[None, :]
             one = tl.load(slope + at, mask=near[:, None] & good_c[None, :], other=0.0).to(tl.float32)
             came = came + (one,)  # noqa: RUF005 (Triton has no unpacking)
         for a in tl.static_range(4):
@@ -134,26 +140,28 @@ def _backward_halving_kernel(
             one = tl.load(x + at, mask=inside[:, None] & good_c[None, :], other=0.0).to(tl.float32)
             values = values + (one,)  # noqa: RUF005
             total = tl.zeros((BP, BC), tl.float32)
-            for p in tl.static_range(4):
-                if p // 2 <= a // 2 and p % 2 <= a % 2:
-                    tap = (a // 2 + 1 - 2 * (p // 2)) * 3 + a % 2 + 1 - 2 * (p % 2)
-                    total += came[p] * tl.load(taps + tap, mask=good_c, other=0.0)[None, :]
+            for tap in tl.static_range(KERNEL * KERNEL):
+                if _pixel_of(tap, KERNEL, PAD) == a:
+                    by = tl.load(taps + tap, mask=good_c, other=0.0)
+                    total += came[_slope_of(tap, KERNEL, PAD)] * by[None, :]
             tl.store(to_x + at, total.to(to_x.dtype.element_ty), mask=inside[:, None] & good_c[None, :])
         moved = ()
-        for tap in tl.static_range(9):
-            moved = moved + (sums[tap] + came[_slope_of(tap)] * values[_pixel_of(tap)],)  # noqa: RUF005
+        for tap in tl.static_range(KERNEL * KERNEL):
+            total = sums[tap]
+            total += came[_slope_of(tap, KERNEL, PAD)] * values[_pixel_of(tap, KERNEL, PAD)]
+            moved = moved + (total,)  # noqa: RUF005
         sums = moved
-    at = ((part * tl.num_programs(2) + client) * channels + c).to(tl.int64) * 9
-    for tap in tl.static_range(9):
+    at = ((part * tl.num_programs(2) + client) * channels + c).to(tl.int64) * (KERNEL * KERNEL)
+    for tap in tl.static_range(KERNEL * KERNEL):
         tl.store(to_weight + at + tap, tl.sum(sums[tap], 0), mask=good_c)
 
 
 class _Depthwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, spare: int) -> Tensor:
         clients, channels, kernel = weight.shape[0], x.shape[1], weight.shape[-1]
         x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
-        height, width = ((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:])
+        height, width = ((side + 2 * padding + spare - kernel) // stride + 1 for side in x.shape[2:])
         like = (x.shape[0], channels, height, width)
         out = torch.empty(like, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         values, most, warps = FORWARD
@@ -177,8 +185,9 @@ class _Depthwise(torch.autograd.Function):
         clients, kernel = weight.shape[0], weight.shape[-1]
         slope = slope.contiguous(memory_format=torch.channels_last)
         to_x = torch.empty_like(x)
-        halving = (kernel, stride, padding) == (3, 2, 1)
-        values, most, warps = HALVING if halving else BACKWARD
+        halved = (out_h, out_w) == ((in_h + 1) // 2, (in_w + 1) // 2)
+        halving = stride == 2 and kernel in (3, 5) and padding < kernel // 2 + 1 and halved
+        values, most, warps = (HALVING if halving else BACKWARD)[kernel > 3]
         block = min(most, triton.next_power_of_2(channels))
         tile, pixels = values // block, n // clients * (out_h * out_w if halving else in_h * in_w)
         groups = clients * triton.cdiv(channels, block)
@@ -186,14 +195,15 @@ class _Depthwise(torch.autograd.Function):
         chunk = triton.cdiv(pixels, parts * tile) * tile
         to_weight = torch.empty(parts, *weight.shape, dtype=torch.float32, device=x.device)
         run = _backward_halving_kernel if halving else _backward_kernel
-        how = {} if halving else dict(KERNEL=kernel, STRIDE=stride, PAD=padding)
+        how = dict(KERNEL=kernel, PAD=padding) | ({} if halving else dict(STRIDE=stride))
         run[(parts, triton.cdiv(channels, block), clients)](
             *(x, weight, slope, to_x, to_weight, n // clients, in_h, in_w, out_h, out_w, channels, chunk),
             **(how | dict(BP=tile, BC=block, num_warps=warps)),
         )
-        return to_x, to_weight[0] if parts == 1 else to_weight.sum(0), None, None
+        return to_x, to_weight[0] if parts == 1 else to_weight.sum(0), *[None] * 3
 
 
-def depthwise(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Maps [G·B, C, H, W] through square kernels [G, C, 1, K, K] (float32), a channel at a time."""
-    return _Depthwise.apply(x, weight, stride, padding)  # type: ignore[no-any-return,no-untyped-call]
+def depthwise(x: Tensor, weight: Tensor, stride: int, padding: int, spare: int = 0) -> Tensor:
+    """Maps [G·B, C, H, W] through square kernels [G, C, 1, K, K] (float32), a channel at a time. `spare`: zeros below
+    and on the right beyond `padding` on every side."""
+    return _Depthwise.apply(x, weight, stride, padding, spare)  # type: ignore[no-any-return,no-untyped-call]

@@ -144,11 +144,12 @@ def _patch_kernel(
     tl.store(out + pixel.to(tl.int64)[:, None] * WIDE + k[None, :], value, mask=(pixel < pixels)[:, None])
 
 
-def patches(x: Tensor, kernel: int, stride: int, padding: int, wide: int) -> Tensor:
-    """Maps [n, C, H, W] as [n, wide, H', W']: C values for each tap, then zeros; a 1×1 convolution does the rest."""
+def patches(x: Tensor, kernel: int, stride: int, padding: int, wide: int, spare: int = 0) -> Tensor:
+    """Maps [n, C, H, W] as [n, wide, H', W']: C values for each tap, then zeros; a 1×1 convolution does the rest.
+    `spare`: see `conv.convolution`."""
     x = x.contiguous(memory_format=torch.channels_last)
     n, in_c, in_h, in_w = x.shape
-    out_h, out_w = ((side + 2 * padding - kernel) // stride + 1 for side in (in_h, in_w))
+    out_h, out_w = ((side + 2 * padding + spare - kernel) // stride + 1 for side in (in_h, in_w))
     out = torch.empty((n, wide, out_h, out_w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     pixels, tile = n * out_h * out_w, 2048 // wide
     _patch_kernel[(triton.cdiv(pixels, tile),)](

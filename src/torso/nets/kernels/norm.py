@@ -1,4 +1,4 @@
-"""BatchNorm by each client's own batch, with ReLU and a 2×2 max-pool in the same pass over the map.
+"""BatchNorm by each client's own batch, with ReLU (or ReLU6) and a 2×2 max-pool in the same pass over the map.
 
 Four kernels, each reading the map y once: statistics; normalise, pool, ReLU; the two sums of the backward pass; the
 gradient of y. What the pool and ReLU let through is worked out again from y going back, so nothing else is kept.
@@ -20,6 +20,7 @@ from torso.nets.kernels.norm_kernels import (
     apply_kernel,
     gradient_kernel,
     join_kernel,
+    known_kernel,
     statistics_kernel,
     sums_kernel,
 )
@@ -89,6 +90,7 @@ class _Normalise(torch.autograd.Function):
         eps: float,
         relu: bool,
         pool: int,
+        cap: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         clients, channels = weight.shape
         n, _, height, width = y.shape
@@ -100,14 +102,15 @@ class _Normalise(torch.autograd.Function):
         like = (n, channels, high, wide)
         out = torch.empty(like, dtype=y.dtype, device=y.device, memory_format=torch.channels_last)
         plan = _Plan.of(samples * high * wide, channels, clients, pool)
-        how = dict(HAS_REAL=real is not None, RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block, num_warps=TILE[2])
+        how = dict(HAS_REAL=real is not None, RELU=relu, CAP=cap, POOL=pool)
         apply_kernel[plan.grid](
             *(y, mask, sums, weight, bias, out, mean, var, number),
             *(samples, height, width, high, wide, channels, plan.chunk, sums.shape[1], eps),
             **how,
+            **dict(BP=plan.tile, BC=plan.block, num_warps=TILE[2]),
         )
         ctx.save_for_backward(y, weight, bias, mask, mean, var, number)
-        ctx.how = eps, relu, pool, real is not None, before
+        ctx.how = eps, pool, how, before
         ctx.mark_non_differentiable(mean, var)
         return out, mean, var
 
@@ -115,18 +118,18 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         y, weight, bias, mask, mean, var, number = ctx.saved_tensors
-        eps, relu, pool, has_real, before = ctx.how
+        eps, pool, how, before = ctx.how
         clients, channels = weight.shape
         n, _, height, width = y.shape
         samples, slope = n // clients, slope.contiguous(memory_format=torch.channels_last)
         high, wide = height // pool, width // pool
         plan = _Plan.of(samples * high * wide, channels, clients, pool)
         sums = torch.empty(clients, plan.grid[0], 2, channels, dtype=torch.float32, device=y.device)
-        how = dict(HAS_REAL=has_real, RELU=relu, POOL=pool, BP=plan.tile, BC=plan.block, num_warps=TILE[2])
         sums_kernel[plan.grid](
             *(y, mask, slope, mean, var, weight, bias, sums, samples, height, width, high, wide),
             *(channels, plan.chunk, eps),
             **how,
+            **dict(BP=plan.tile, BC=plan.block, num_warps=TILE[2]),
         )
         sums = _few(sums)
         to_y, to_weight, to_bias = torch.empty_like(y), torch.empty_like(weight), torch.empty_like(bias)
@@ -135,10 +138,11 @@ class _Normalise(torch.autograd.Function):
         gradient_kernel[plan.grid](
             *(y, mask, slope, mean, var, number, weight, bias, sums, to_y, to_weight, to_bias),
             *(samples, height, width, high, wide, channels, plan.chunk, sums.shape[1], eps),
-            **(how | dict(BP=plan.tile, BC=plan.block)),
+            **how,
+            **dict(BP=plan.tile, BC=plan.block, num_warps=TILE[2]),
         )
         to_before = None if before is None else torch.zeros_like(before)
-        return to_y, to_weight, to_bias, to_before, *[None] * 5
+        return to_y, to_weight, to_bias, to_before, *[None] * 6
 
 
 def normalise(
@@ -151,9 +155,42 @@ def normalise(
     eps: float = 1e-5,
     relu: bool = False,
     pool: int = 1,
+    cap: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Maps [G·B, C, H, W] normalised per client and channel, times weight plus bias [G, C]; the mean and the (biased)
     variance [G, C] too. `before` is a bias that was left out of y: BatchNorm takes it away again, so it has no slope.
-    `sums`: partial statistics of y, where whoever made it has taken them.
+    `sums`: partial statistics of y, where whoever made it has taken them. `cap`: the most that ReLU lets through; 0: no
+    limit.
     """
-    return _Normalise.apply(y, weight, bias, before, real, sums, eps, relu, pool)  # type: ignore[no-any-return,no-untyped-call]
+    return _Normalise.apply(y, weight, bias, before, real, sums, eps, relu, pool, cap)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def by_known(
+    y: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    before: Tensor | None = None,
+    eps: float = 1e-5,
+    relu: bool = False,
+    pool: int = 1,
+    cap: float = 0.0,
+) -> Tensor:
+    """The same by statistics [G, C] that are known, such as running ones, in one pass; it has no gradient.
+
+    `before` [G, C]: a bias that was left out of y."""
+    (clients, channels), (n, _, height, width) = weight.shape, y.shape
+    if clients == 1 and n > 1 and y.numel() >= 2**31:  # addresses within a client have 32 bits
+        return torch.cat([by_known(half, mean, var, weight, bias, before, eps, relu, pool, cap) for half in y.chunk(2)])
+    y, high, wide = y.contiguous(memory_format=torch.channels_last), height // pool, width // pool
+    tensors = [t.contiguous() for t in (mean, var, mean if before is None else before, weight, bias)]
+    out = torch.empty((n, channels, high, wide), dtype=y.dtype, device=y.device, memory_format=torch.channels_last)
+    plan = _Plan.of(n // clients * high * wide, channels, clients, pool)
+    grid = triton.cdiv(n // clients * high * wide, plan.tile), *plan.grid[1:]
+    known_kernel[grid](
+        *(y, *tensors, out, n // clients, height, width, high, wide, channels, eps),
+        **dict(HAS_BEFORE=before is not None, RELU=relu, CAP=cap, POOL=pool),
+        **dict(BP=plan.tile, BC=plan.block, num_warps=TILE[2]),
+    )
+    return out

@@ -122,7 +122,8 @@ def _normal(y, at, channels, c, mask, mean, scale, bias, counts):
 def apply_kernel(
     y, real, sums, weight, bias, out, mean_out, var_out, number_out, samples, height, width, high, wide, channels,
     chunk, parts, eps,
-    HAS_REAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """Join the parts' statistics; normalise, pool and ReLU a chunk of windows. The first chunk writes down which."""
     part, client = tl.program_id(0), tl.program_id(2)
@@ -150,14 +151,51 @@ def apply_kernel(
                 best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
         if RELU:  # as PyTorch's: a GPU's own maximum of NaN and 0 is 0, and a run would go on after it has diverged
             best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if CAP > 0:
+            best = tl.minimum(best, CAP, propagate_nan=tl.PropagateNan.ALL)
         window = start + tl.arange(0, BP)
         tl.store(out + window[:, None] * channels + c[None, :], best.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["samples", "height", "width", "high", "wide"])
+def known_kernel(
+    y, mean, var, before, weight, bias, out, samples, height, width, high, wide, channels, eps,
+    HAS_BEFORE: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
+):  # fmt: skip
+    """As `apply_kernel`, by statistics that are known: a tile of windows for each program."""
+    client = tl.program_id(2)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    good_c, own = c < channels, client * channels + c
+    centre = tl.load(mean + own, mask=good_c, other=0.0)
+    if HAS_BEFORE:
+        centre -= tl.load(before + own, mask=good_c, other=0.0)
+    scale = tl.load(weight + own, mask=good_c, other=0.0)
+    scale = scale / tl.sqrt(tl.load(var + own, mask=good_c, other=1.0) + eps)
+    shift = tl.load(bias + own, mask=good_c, other=0.0)
+    y += client.to(tl.int64) * samples * height * width * channels
+    out += client.to(tl.int64) * samples * high * wide * channels
+    window = tl.program_id(0) * BP + tl.arange(0, BP)
+    at, _sample, _row, _column, good = _window(tl.program_id(0) * BP, samples, high, wide, height, width, BP, POOL)
+    counts, mask = good.to(tl.float32), good[:, None] & good_c[None, :]
+    _far, best = _normal(y, at, channels, c, mask, centre, scale, shift, counts)
+    if POOL == 2:
+        for k in tl.static_range(1, 4):
+            step = (k // 2) * width + k % 2
+            _far, z = _normal(y, at + step, channels, c, mask, centre, scale, shift, counts)
+            best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
+    if RELU:
+        best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if CAP > 0:
+        best = tl.minimum(best, CAP, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(out + window[:, None] * channels + c[None, :], best.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["samples", "height", "width", "high", "wide", "chunk"])
 def sums_kernel(
     y, real, slope, mean, var, weight, bias, sums, samples, height, width, high, wide, channels, chunk, eps,
-    HAS_REAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """Σ slope and Σ slope · deviation over a chunk of windows, after what ReLU and the pool let through."""
     part, client = tl.program_id(0), tl.program_id(2)
@@ -185,6 +223,8 @@ def sums_kernel(
         passes = counts[:, None] > 0
         if RELU:
             passes = passes & (best > 0)
+        if CAP > 0:
+            passes = passes & (best < CAP)
         came = tl.where(passes, came, 0.0)
         plain += came
         tilted += came * far
@@ -197,7 +237,8 @@ def sums_kernel(
 def gradient_kernel(
     y, real, slope, mean, var, number, weight, bias, sums, to_y, to_weight, to_bias, samples, height, width, high,
     wide, channels, chunk, parts, eps,
-    HAS_REAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """scale · (slope − mean slope − x̂ · mean of slope · x̂), pixel by pixel; windows at the edge may be cut off."""
     part, client = tl.program_id(0), tl.program_id(2)
@@ -234,6 +275,8 @@ def gradient_kernel(
         passes = mask & (counts[:, None] > 0)
         if RELU:
             passes = passes & (best > 0)
+        if CAP > 0:
+            passes = passes & (best < CAP)
         came = tl.where(passes, came, 0.0)
         for k in tl.static_range(POOL * POOL):
             there = whole

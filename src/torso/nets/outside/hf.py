@@ -12,10 +12,11 @@ from typing import Any
 
 from torso.errors import RequestError
 from torso.nets.bodies import BodyMaker
-from torso.nets.outside.base import import_library
+from torso.nets.outside.hf_text import HfText, without_pooling
 from torso.nets.outside.hf_vision import HfVision
+from torso.nets.outside.libraries import transformers_for
 
-kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision}
+kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision, "texts": HfText}
 """Makers of `hf/…` by what the encoder takes: they are asked with the whole name."""
 
 
@@ -33,17 +34,11 @@ def hf_body(name: str) -> BodyMaker:
     return kinds[kind](name)
 
 
-def place_of(name: str) -> str:
-    """The folder or id of `hf/…`; a word after a colon is about the encoder's pooling."""
-    where = name.partition("/")[2]
-    return where if Path(where).exists() else where.partition(":")[0]
-
-
 @cache
 def config_of(name: str) -> Any:
     """The config of a model of the transformers library, from its folder or the hub."""
-    where, key = place_of(name), f"model.body = {name!r}"
-    transformers = import_library("transformers", key, "text")
+    where, key = without_pooling(name.partition("/")[2])[0], f"model.body = {name!r}"
+    transformers = transformers_for(key)
     is_folder = Path(where).is_dir()
     if is_folder and not (Path(where) / "config.json").is_file():
         raise RequestError(f"{key}: {where} has no config.json. Expected: a folder that save_pretrained has written")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from torso.papers.tables.answers import Answer
-from torso.papers.tables.claims import Verdict, claims, judge
+from torso.papers.tables.claims import OWN, Verdict, claims, judge
 from torso.papers.tables.pairs import Tally
 from torso.report.docs import table as markdown
 from torso.report.summary import counted
@@ -28,6 +28,8 @@ it.
 - **So far**: less than half of the paper's pairs have been run with two or more seeds (*one seed*: none has; *few \
 pairs*: less than half have been run at all). A verdict from one seed shows a direction, not that it is more than \
 chance.
+- **Another body**: the paper's pairs need a body that cannot be had here. The claim is judged by pairs of our own \
+settings, all with one body: [bodies trained elsewhere](../pretrained.md).
 
 The other words:
 
@@ -51,7 +53,7 @@ def page(tables: Mapping[str, Sequence[Answer]]) -> str:
 
 
 def _row(verdict: Verdict) -> dict[str, object]:
-    some = 0 < verdict.ours.there < verdict.published.there
+    some = 0 < verdict.published_there.there < verdict.published.there
     there = f"; in the pairs run {_met(verdict.published_there)}" if some else ""
     return {
         "claim": verdict.claim.says,
@@ -59,10 +61,13 @@ def _row(verdict: Verdict) -> dict[str, object]:
         "pairs run": _run(verdict),
         "ours": _met(verdict.ours) + _beside(verdict.ours),
         "the paper's numbers": _met(verdict.published) + there,
-        "tables": ", ".join(
-            name if name in verdict.tables else f"{name} (no pair run)" for name in verdict.claim.tables
-        ),
+        "tables": ", ".join(_table(name, verdict) for name in verdict.claim.tables),
     }
+
+
+def _table(name: str, verdict: Verdict) -> str:
+    shown = "[another body](../pretrained.md)" if name == OWN else name
+    return shown if name in verdict.tables else f"{shown} (no pair run)"
 
 
 def _run(verdict: Verdict) -> str:
@@ -71,7 +76,8 @@ def _run(verdict: Verdict) -> str:
     each = [f"{count} with {counted(seeds, 'seed')}" for seeds, count in by_seeds]
     if len(each) == 1:
         each = [counted(by_seeds[0][0], "seed")]
-    said = f"{verdict.ours.there} of {verdict.published.there}" + f" ({', '.join(each)})" * bool(each)
+    where = " of our own" if verdict.elsewhere else f" of {verdict.published.there}"
+    said = f"{verdict.ours.there}{where}" + f" ({', '.join(each)})" * bool(each)
     return said + f"; nothing yet of {', '.join(verdict.missing)}" * bool(verdict.missing)
 
 

@@ -10,7 +10,10 @@ from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.pages.claims import page as page_of_claims
 from torso.papers.pages.table import cell, layout, notes, place
+from torso.papers.pretrained import records
+from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.answers import Answer
+from torso.papers.tables.claims import OWN
 from torso.papers.tables.collect import blank, read, whole_table
 from torso.papers.tables.published import names, recipe
 from torso.papers.tables.review import review
@@ -147,16 +150,18 @@ def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
     return markdown(lines or [{"nothing run": ""}])
 
 
-def claims_page(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """The text of claims.md; of tables that have not been run it has the published numbers."""
-    return page_of_claims({name: tables.get(name) or blank(name) for name in names()})
+def claims_page(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ()) -> str:
+    """The text of claims.md; of tables that have not been run it has the published numbers. `own`: answers of settings
+    of our own, of which the papers have no numbers."""
+    return page_of_claims({**{name: tables.get(name) or blank(name) for name in names()}, OWN: own})
 
 
 def write(folder: Path = FOLDER) -> None:
     tables = read(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(plain_lines(overview(tables)), encoding="utf-8")
-    (folder / "claims.md").write_text(plain_lines(claims_page(tables)), encoding="utf-8")
+    own = own_answers(records.read(folder.parent / "pretrained"))
+    (folder / "claims.md").write_text(plain_lines(claims_page(tables, own)), encoding="utf-8")
 
 
 def plain_lines(text: str) -> str:

@@ -13,6 +13,8 @@ from torso.papers.tables.answers import Answer
 from torso.papers.tables.pairs import Pair, Tally, matched, tally
 
 _FILE = Path(__file__).with_name("claims.toml")
+OWN = "fedncm/pretrained"  # settings of our own (docs/pretrained), of which the paper has no numbers
+ELSEWHERE = "another body"
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,21 @@ class Verdict:
     def word(self) -> str:
         if not self.ours.there:
             return "no evidence yet"
-        doubts = self.doubts
-        return f"{self.outcome} so far ({', '.join(doubts)})" if doubts else self.outcome
+        doubts, said = self.doubts, [*([ELSEWHERE] if self.elsewhere else []), *self.doubts]
+        return self.outcome + " so far" * bool(doubts) + f" ({', '.join(said)})" * bool(said)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether all pairs that have been run are of our own settings, of which the paper has no numbers."""
+        run = [pair for pair in self.pairs if pair.run]
+        return bool(run) and not any(pair.quoted for pair in run)
 
     @property
     def wanted(self) -> float:
         """In what share of the pairs that have been run the claim has to hold: not more than in the paper's own numbers
         of these pairs, but at least in half."""
-        return max(0.5, min(self.claim.share, self.published_there.share))
+        theirs = self.published_there.share if self.published_there.there else 1.0
+        return max(0.5, min(self.claim.share, theirs))
 
     @property
     def outcome(self) -> str:
@@ -124,8 +133,9 @@ class Verdict:
 
     @property
     def doubts(self) -> list[str]:
-        """Why the outcome is not final. It is final once half of the paper's pairs have been run with several seeds."""
-        half = self.published.there / 2
+        """Why the outcome is not final. It is final once half of the pairs have been run with several seeds: of the
+        paper's, or of our own where only those were run."""
+        half = (self.ours if self.elsewhere else self.published).there / 2
         if self.ours.several >= half:
             return []
         seeds = ["one seed"] if not self.ours.several else []

@@ -27,6 +27,11 @@ class Pair:
         return all(side["ours"] is not None or diverged(side) for side in (self.better, self.worse))
 
     @property
+    def quoted(self) -> bool:
+        """Whether the paper has numbers of this pair; a pair of our own setting has none."""
+        return all(side["published"] for side in (self.better, self.worse))
+
+    @property
     def seeds(self) -> int:
         """How many seeds of ours the pair has, failed ones included."""
         sides = (self.better, self.worse)
@@ -100,7 +105,7 @@ class Tally:
 
 def tally(pairs: Sequence[Pair], ours: bool) -> Tally:
     """Count the pairs: by the paper's numbers, or by ours where they have been run."""
-    there = [pair for pair in pairs if pair.run] if ours else pairs
+    there = [pair for pair in pairs if (pair.run if ours else pair.quoted)]
     finished = [pair for pair in there if not pair.diverged(ours)]
     sure = [pair.sure() for pair in finished] if ours else []
     return Tally(

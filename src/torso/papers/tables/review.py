@@ -16,7 +16,7 @@ from torso.papers.tables.interval import half_width_to_published
 
 SETTING = (
     *("dataset", "model", "metric", "clients", "partition", "shards", "test_shards", "alpha", "imbalance_ratio"),
-    *("fraction", "local_epochs"),
+    *("fraction", "local_epochs", "per_class"),
 )
 """Keys of the data and of the federation: methods and their options are ranked within one setting."""
 

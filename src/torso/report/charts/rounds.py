@@ -162,6 +162,35 @@ def loss(comparison: Comparison) -> list[Chart]:
     ]
 
 
+def _heard(run: Record) -> dict[int, float]:
+    """Per round, the share of those who were asked that the server heard."""
+    found = {}
+    for line in run.history:
+        came, missing = line.get("participants"), line.get("missing", [])
+        if isinstance(came, list) and isinstance(missing, list) and came:
+            found[line["round"]] = 100 * len(came) / (len(came) + len(missing))
+    return found
+
+
+@kind("heard", "rounds")
+def heard(comparison: Comparison) -> list[Chart]:
+    """Share of the participants that the server heard, where some were missing."""
+    series, missed = [], False
+    for entry in comparison.entries:
+        runs = [_heard(run) for run in (entry.good or entry.runs)]
+        missed = missed or any(share < 100 for run in runs for share in run.values())
+        shared = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
+        if shared:
+            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in shared)
+            series.append(Series(entry.label, entry.place, tuple(map(float, shared)), ys))
+    if not missed:
+        return []
+    plot = draw_lines(series, Look("round", "clients heard, %", whole=True))
+    note = "Of those who were asked in a round. history.jsonl names the others, and says why where that is known."
+    rows = [row[:3] for row in _rows(series)]
+    return [Chart("heard", "Clients heard", note, plot, ("method", "round", "percent"), rows)]
+
+
 def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: str, note: str) -> list[Chart]:
     known = during(comparison)
     measure = next((m for m in (comparison.headline, *known) if m in known), None)

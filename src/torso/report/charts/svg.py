@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from html import escape
 
 from torso.report.charts.drawing import Area, Boxes, Cells, Dots, Drawing, Line, Mark, Point, Text, Words
+from torso.report.charts.palette import DARK, LIGHT, Palette
+
+_WIDE = 960  # pixels of a picture in a browser
+_FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif"
 
 
 def to_svg(drawing: Drawing, label: str = "") -> str:
@@ -14,6 +18,20 @@ def to_svg(drawing: Drawing, label: str = "") -> str:
     said = f' role="img" aria-label="{escape(label)}"' if label else ""
     marks = "".join(_mark(mark) for mark in drawing.marks)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}"{said}>{marks}</svg>'
+
+
+def standing_alone(svg: str, width: float, height: float) -> str:
+    """The drawing as a file with its own colours, light or dark as the reader's system is."""
+    dark = f"@media(prefers-color-scheme:dark){{{_colours(DARK)}}}"
+    style = f"<style>text{{{_FONT}}}{_colours(LIGHT)}{dark}</style>"
+    ground = '<rect width="100%" height="100%" class="f-ground"/>'
+    begin, _, rest = svg.partition(">")
+    size = f'width="{_WIDE}" height="{_WIDE * height / width:.0f}"'
+    return f"{begin} {size}>{style}{ground}{rest}\n"
+
+
+def _colours(palette: Palette) -> str:
+    return "".join(f".f-{role}{{fill:{c}}}.s-{role}{{stroke:{c};fill:none}}" for role, c in palette.items())
 
 
 def _paint(kind: str, role: str) -> str:

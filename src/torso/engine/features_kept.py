@@ -1,0 +1,149 @@
+"""The features of a run's samples, found or computed: in memory while the samples are there, or in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from torso.data import Federation, Split
+from torso.engine.base import Engine, Features
+from torso.engine.batched import free_bytes
+from torso.engine.feature_files import FeatureFile, body_digest, digest_of, file_key
+from torso.engine.feature_space import SplitName, compute, probe, same
+from torso.errors import RunFailed
+from torso.nets import Network, Tensors
+
+Where = Literal["auto", "device", "disk"]
+_SHARE = 0.5  # of the free memory that features may take
+_PROBED = 16  # samples that are computed again before features of an earlier pass are used
+_kept = WeakIdKeyDictionary()
+"""The last features of a samples tensor, with the body's checksum: runs on the same data share them."""
+
+
+@dataclass
+class KeptFeatures:
+    """Features of a federation under a network's body, which may change; those of the last one are kept.
+
+    `note` is told what a person should know."""
+
+    net: Network
+    federation: Federation
+    where: Where
+    note: Callable[[str], None]
+    _last: tuple[Tensors, str] | None = field(default=None, init=False)  # a body and its checksum
+    _found: dict[SplitName, tuple[str, Tensor]] = field(default_factory=dict, init=False)  # of this body or an earlier
+    _refused: bool = field(default=False, init=False)
+
+    def of(self, engine: Engine, model: Tensors, splits: Sequence[SplitName]) -> Features | None:
+        """Those of a model's body, of the splits asked for at least; None where a feature is no function of its
+        sample."""
+        body = {name: tensor for name, tensor in model.items() if name.startswith("body.")}
+        digest = self._digest(body)
+        for name in splits:
+            if self._found.get(name, ("",))[0] != digest and not self._refused:
+                self._found.pop(name, None)  # its memory first
+                self._refused = not self._find(engine, body, digest, name)
+        if self._refused:
+            return None
+        found = {name: features for name, (its, features) in sorted(self._found.items()) if its == digest}
+        return Features(f"{digest} {', '.join(found)}", self.net.body.features, **found)
+
+    def _digest(self, body: Tensors) -> str:
+        """The checksum of a body; that of the last one needs no second look at its content."""
+        if self._last is None or not _is(self._last[0], body):
+            self._last = body, body_digest(body)
+        return self._last[1]
+
+    def _find(self, engine: Engine, body: Tensors, digest: str, name: SplitName) -> bool:
+        """Compute those of a split, or find them; whether it was possible."""
+        samples = getattr(self.federation, name).samples
+        if not len(samples):
+            self._found[name] = digest, samples.new_empty(0, self.net.body.features, dtype=torch.float32)
+            return True
+        key = f"{digest} {self.net.body!r} {self.federation.input!r}"
+        known = _kept.pop(samples, None)  # type: ignore[no-untyped-call]
+        rows = torch.linspace(0, len(samples) - 1, min(_PROBED, len(samples))).long().tolist()
+        probed = probe(engine, body, name, rows)
+        if not probed.fixed:
+            self.note("features are computed every time: a feature depends on the other samples of its batch")
+            return False
+        if known is not None and known[0] == key and same(known[1][rows].cpu(), probed.features):
+            found = known[1]
+        else:
+            known = None
+            found = self._made(engine, body, digest, name, rows, probed.features)
+        _kept[samples], self._found[name] = (key, found), (digest, found)
+        return True
+
+    def _made(
+        self, engine: Engine, body: Tensors, digest: str, name: SplitName, rows: Sequence[int], probed: Tensor
+    ) -> Tensor:
+        split: Split = getattr(self.federation, name)
+        shape, device = (len(split.samples), self.net.body.features), self.federation.device
+        room = 4 * shape[0] * shape[1] <= _SHARE * memory_left(device)
+        if self.where == "device" or (self.where == "auto" and room):
+            found = _memory(shape, device)
+            compute(engine, body, name, found)
+            return found
+        file = FeatureFile(self._name(split, digest), shape)
+        mapped, wrong = file.read()
+        if mapped is not None and not same(mapped[torch.tensor(rows)], probed):
+            mapped, wrong = None, "the body says something else of its samples now"
+        if wrong:
+            self.note(f"the features in {file.folder} are computed anew: {wrong}")
+        if mapped is None:
+            mapped = self._written(engine, body, name, file)
+        return mapped.to(device, copy=True) if room else mapped
+
+    def _written(self, engine: Engine, body: Tensors, name: SplitName, file: FeatureFile) -> Tensor:
+        new = file.new()
+        try:
+            compute(engine, body, name, new.features)
+        except BaseException:
+            new.drop()
+            raise
+        new.keep()
+        return new.features
+
+    def _name(self, split: Split, digest: str) -> str:
+        return file_key(
+            body=digest,
+            structure=repr(self.net.body),
+            samples=digest_of([split.samples]),
+            input=repr(self.federation.input),
+            precision="fp32",
+        )
+
+
+def _memory(shape: tuple[int, int], device: torch.device) -> Tensor:
+    try:
+        return torch.empty(shape, device=device)
+    except (torch.OutOfMemoryError, RuntimeError):  # the latter on CPU
+        needed = 4 * shape[0] * shape[1] / 2**30
+        raise RunFailed(
+            f"run.features = 'device': {shape[0]} features of {shape[1]} numbers need {needed:.1f} GiB, which {device} "
+            "has not. Accepted: auto, disk, off"
+        ) from None
+
+
+def _is(one: Tensors, other: Tensors) -> bool:
+    """Whether they are the same tensors, by identity: a server's step leaves what it does not move as it is."""
+    return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
+
+
+def memory_left(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    if device.type == "cuda":
+        return free_bytes(device)
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            (line,) = (line for line in lines if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, ValueError):  # not Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**32

@@ -1,0 +1,173 @@
+"""The same for a body that is not Torso's: one client at a time, and nothing may go wrong that goes well without.
+
+Its BatchNorm would count padding, so a batch is replayed at its own width: the full width from the first batch on, a
+narrower one once it has come a second time, and only a few of these. Where a module waits for the device, draws random
+numbers on the host or cannot be recorded for another reason, it goes on kernel by kernel, and says so once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import Batch
+from torso.learn.gradients import leading_gradients
+from torso.learn.objectives import Objective
+from torso.learn.recorded import Recorder, _Recording
+from torso.nets import Network, Tensors
+from torso.nets.draws import Seeded
+from torso.nets.network import draws, pads
+from torso.nets.substitutes import Substitutes
+
+Step = Callable[[], tuple[Tensors, Tensor]]
+_NARROW = 12  # recordings of batches that are not full, for each way to use a network
+_WIDTHS = 4  # of padded batches: quarters of the full width
+
+
+class CannotRecord(Exception):
+    """Why a step cannot be recorded."""
+
+
+class ForeignRecorder(Recorder):
+    """Gradients of one client, or of several that one pass computes (`Body.in_line`); others are not recorded."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.substitutes = False  # whether Torso's kernels take the place of PyTorch's
+        self.refused = ""  # why nothing is recorded any more
+        self._narrow: dict[object, Counter[int]] = {}  # by the way a network is used: how often a width was met
+        self._seeded: Seeded | None = None  # in the midst of a step that draws
+        self._wanted = torch.zeros(0)  # the loss of the step that is being recorded
+
+    def gradients(
+        self,
+        net: Network,
+        tensors: Tensors,
+        names: Sequence[str],
+        batch: Batch,
+        objective: Objective,
+        counts: Tensor,
+    ) -> tuple[Tensors, Tensor]:
+        given = net, tensors, names, batch, objective, counts
+        apart = len(batch.labels) > 1 and not net.body.in_line
+        width = 0 if self.refused or apart else self._width_for(net, batch)
+        if not width:
+            return leading_gradients(*given)
+        try:
+            with self._drawing(net, batch):
+                return self._replayed(*given, width)
+        except CannotRecord as error:
+            self._refuse(net, str(error))
+        except torch.OutOfMemoryError:
+            if not self._recordings:
+                raise
+            self._refuse(net, "the recordings and a further one do not fit into memory")
+        return leading_gradients(*given)
+
+    def _refuse(self, net: Network, why: str) -> None:
+        self.refused = why
+        self.forget()
+        name = type(getattr(net.body, "module", net.body)).__name__
+        warnings.warn(f"{name} trains without CUDA graphs, kernel by kernel: {why}", stacklevel=3)
+
+    def _width_for(self, net: Network, batch: Batch) -> int:
+        """The width at which a batch is replayed; 0: it is not."""
+        width, full = batch.labels.shape[1], max(self._width, batch.labels.shape[1])
+        if draws(net, batch.inputs) and not (net.body.draws_there and batch.keys):
+            return 0
+        if pads(net, batch.inputs) and len(batch.labels) > 1:
+            return full
+        if width == full:
+            return full if batch.real is None else 0
+        if pads(net, batch.inputs):
+            quarter = -(-full // _WIDTHS)
+            return min(-(-width // quarter) * quarter, full)
+        met = self._narrow.setdefault((id(net), self._modes(net), full), Counter())
+        met[width] += met[width] < 2 and (not met[width] or sum(n > 1 for n in met.values()) < _NARROW)
+        return width if met[width] > 1 else 0
+
+    @contextmanager
+    def _drawing(self, net: Network, batch: Batch) -> Iterator[None]:
+        """Random numbers of the step come from its key, in a replay as well."""
+        if batch.keys is None or not draws(net, batch.inputs):
+            yield
+            return
+        self._seeded = Seeded(batch.inputs.device, batch.keys[0])
+        try:
+            with self._seeded:
+                yield
+        finally:
+            self._seeded = None
+
+    def _restart(self) -> None:
+        if self._seeded is not None:
+            self._seeded.restart()
+
+    def _record(self, *given: Any) -> _Recording:
+        """As any recording; then a replay must give the loss that the step gives."""
+        made = super()._record(*given)
+        before = {name: made.tensors[name].clone() for name in made.buffers}
+        self._restart()
+        made.graph.replay()
+        same = torch.allclose(made.total, self._wanted, rtol=1e-2, atol=1e-3, equal_nan=True)
+        for name, tensor in before.items():
+            made.tensors[name].copy_(tensor)
+        self._restart()
+        if not same:
+            raise CannotRecord("a replay gives another loss than the step that was recorded")
+        return made
+
+    def _try(self, step: Step) -> None:
+        """Twice: kernels are chosen, then nothing may wait for the device. A graph that fails while it is recorded
+        leaves torch's generator in the midst of it, so the usual reason for that is found out before."""
+        self._wanted = step()[1].clone()
+        if self.substitutes:
+            with self._kernels():
+                step()
+        try:
+            with _no_waiting(), self._kernels():
+                step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise CannotRecord(_first_line(error)) from None
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        return Substitutes() if self.substitutes else nullcontext()
+
+    def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> tuple[Tensors, Tensor]:
+        stream = torch.cuda.current_stream()
+        try:
+            with self._kernels():
+                return super()._captured(graph, step)
+        except RuntimeError as error:  # also for want of memory
+            torch.cuda.set_stream(stream)
+            _end_capture()
+            raise CannotRecord(_first_line(error.__context__ or error)) from None
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Inside, an operation that waits for the device raises a RuntimeError."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _end_capture() -> None:
+    """After a recording that failed: torch's generator takes itself to be recorded until a recording ends well."""
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,126 @@
+"""Adapters for a body: which layers get one, and whether G clients can then be computed in one forward pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from torso import randomness
+from torso.data.inputs import Input
+from torso.errors import RequestError
+from torso.nets.layers import Conv2d
+from torso.nets.lora import Lora, adapter_parts, put_adapter
+from torso.nets.network import Body
+from torso.nets.split import is_linear
+
+Layer = nn.Linear | nn.Conv2d
+ATTENTION = frozenset(
+    {"query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "wq", "wv", "q", "v"}
+    | {"qkv", "in_proj", "Wqkv", "query_key_value", "mixes"}
+)
+"""What libraries call the layers that make queries and values; several make both, and keys, by one layer."""
+# modules that read the weights of layers inside them, so that an adapter there would never be asked
+_READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+def adapt(body: Body, lora: Lora, seed: int, where: str) -> None:
+    """Freeze a body and give layers of it adapters, drawn from the seed and the layer's name."""
+    layers = adaptable(body)
+    names = targets(layers, lora.targets, where)
+    body.requires_grad_(False)
+    for name in names:
+        put_adapter(layers[name], lora, randomness.torch_generator(seed, "weights", "lora", name))
+    body.lora = lora
+    body.draws = lora.dropout > 0 if body.native or lora.base == "eval" else None
+
+
+def adaptable(body: nn.Module) -> dict[str, Layer]:
+    """The layers that can have an adapter, by name: linear ones, and convolutions that are not grouped."""
+    found: dict[str, Layer] = {}
+    inside = tuple(f"{name}." for name, module in body.named_modules() if isinstance(module, _READERS))
+    for name, module in body.named_modules():
+        fits = is_linear(module) or (isinstance(module, nn.Conv2d) and _is_plain(module))
+        if fits and not name.startswith(inside):
+            assert isinstance(module, Layer)
+            found[name] = module
+    return found
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    """Whether it computes what an nn.Conv2d without groups does; a kind of its own (one that pads, say) is tried."""
+    if layer.groups != 1 or layer.padding_mode != "zeros":
+        return False
+    if type(layer) in (nn.Conv2d, Conv2d):
+        return True
+    largest = max(size * step for size, step in zip(layer.kernel_size, layer.dilation, strict=True))
+    return all(_computes(layer, largest + more) for more in range(max(layer.stride) + 1))
+
+
+@torch.no_grad()
+def _computes(layer: nn.Conv2d, side: int) -> bool:
+    """Whether a layer's answer to a map of this size is that of an nn.Conv2d."""
+    probe = torch.linspace(-1, 1, layer.in_channels * side * side).view(1, -1, side, side).to(layer.weight)
+    wanted = F.conv2d(probe, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation)
+    try:
+        found: Tensor = layer(probe)
+    except Exception:  # somebody's own forward: nobody knows what it may raise
+        return False
+    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> list[str]:
+    """The names of the layers that `model.lora.targets` asks for."""
+    if not layers:
+        raise RequestError(f"model.lora: {where} has no linear layer and no convolution that could get an adapter")
+    if asked == ("auto",):
+        return [name for name in layers if name.rpartition(".")[2] in ATTENTION] or list(layers)
+    if asked == ("all",):
+        return list(layers)
+    chosen: set[str] = set()
+    for text in asked:
+        held = {name for name in layers if name == text or name.endswith(f".{text}") or _matches(text, name)}
+        if not held:
+            some = ", ".join(list(layers)[:4])
+            raise RequestError(
+                f"model.lora.targets = {text!r} is no layer of {where} that could get an adapter. Accepted: auto, all, "
+                f"or the ends of names or regular expressions of some of its {len(layers)} layers, such as {some}"
+            )
+        chosen |= held
+    return [name for name in layers if name in chosen]
+
+
+def _matches(text: str, name: str) -> bool:
+    try:
+        return re.fullmatch(text, name) is not None
+    except re.error as error:
+        raise RequestError(f"model.lora.targets = {text!r} is no regular expression: {error}") from None
+
+
+@torch.no_grad()
+def try_once(body: Body, input: Input) -> None:
+    """Find out whether the frozen body can be given once for several clients: two, of one sample each, must say in line
+    what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot."""
+    names = frozenset(adapter_parts(body).get("lora", ()))
+    training = [module.training for module in body.modules()]
+    body.eval()
+    tensors, draw = dict(body.state_dict()), torch.Generator().manual_seed(0)
+    own = {n: tensors[n] + torch.randn(2, *tensors[n].shape, generator=draw) / 8 for n in names}
+    x = input.example(2)[:, None]
+    body.once = True
+    try:
+        together = functional_call(body, {**tensors, **own}, (x,), tie_weights=False)
+        alone = [
+            functional_call(body, {**tensors, **{n: t[g] for n, t in own.items()}}, (x[g : g + 1],), tie_weights=False)
+            for g in (0, 1)
+        ]
+        body.once = torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-4 * float(together.abs().max()))
+    except (RuntimeError, ValueError, IndexError):  # of shapes: it counts its samples in a way of its own
+        body.once = False
+    finally:
+        for module, mode in zip(body.modules(), training, strict=True):
+            module.training = mode

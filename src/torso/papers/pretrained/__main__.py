@@ -1,0 +1,113 @@
+"""`python -m torso.papers.pretrained --seconds 500 --data-root DIR`: run pretrained.toml until time is up.
+
+Each cell (a method in a setting) has a json file in `--folder`; what is there is not run again. Run folders are below
+`--work`. `--pack FILE` writes all json files into one archive, to be carried from machine to machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from torso.errors import TorsoError
+from torso.papers.experiments.datasets import data_root, known_roots
+from torso.papers.pretrained.cells import Plan
+from torso.papers.pretrained.definition import FILE, Block, load
+from torso.papers.pretrained.estimate import print_estimate
+from torso.papers.pretrained.running import Deadline, Runs
+
+FOLDER = Path("docs") / "pretrained"
+NEWS = "ag_news_test.csv"
+
+
+def main(words: Sequence[str]) -> int:
+    said = _parser().parse_args(words)
+    try:
+        return _go(said)
+    except TorsoError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+
+
+def _go(said: argparse.Namespace) -> int:
+    evidence = load(Path(said.plan))
+    defaults = [f"{key}={value}" for key, value in _network(said).items() if value is not None]
+    plan = Plan(evidence, said.work, tuple(defaults), tuple(said.set), _roots(said.data_root), said.rounds)
+    blocks = [block for block in evidence.blocks if not said.only or block.name in said.only.split(",")]
+    if said.seeds:
+        blocks = [block.model_copy(update={"seeds": said.seeds}) for block in blocks]
+    if said.estimate:
+        print_estimate(plan, blocks, said.estimate)
+        return 0
+    return _run(plan, blocks, said)
+
+
+def _roots(given: Sequence[Path]) -> dict[str, str]:
+    """Source → data.root, for the data sets that are there."""
+    found: dict[str, str] = {}
+    for root in given or [data_root(None)]:
+        found = {**known_roots(root), **({"csv": str(root / NEWS)} if (root / NEWS).is_file() else {}), **found}
+    return found
+
+
+def _run(plan: Plan, blocks: Sequence[Block], said: argparse.Namespace) -> int:
+    from torso.parallel.hire import filling
+
+    runs = Runs(plan, said.folder, Deadline(said.seconds), say=lambda text: print(text, flush=True))
+    run = plan.final(cell := plan.cells(blocks[0])[0], plan.points(cell)[0], 0).config.run if blocks else None
+    try:
+        done = runs.go(blocks, said.processes or (filling(run) if run else 1))
+    finally:
+        if said.pack:
+            pack(said.folder, said.pack)
+    for name, why in runs.broken.items():
+        print(f"not done: {name}: {why}")
+    print(f"{'all is done' if done else 'not all is done'} after {runs.stop.passed:.0f} s; {said.folder}")
+    return 0
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """All json files of the folder in one archive."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as file:
+        for path in sorted(folder.glob("*.json")):
+            file.add(path, path.name)
+
+
+def _network(said: argparse.Namespace) -> dict[str, object]:
+    """What stands in place of the plan's own network; a setting that names another one keeps it."""
+    return {"model.body": said.body, "model.weights": said.weights, "data.size": said.size}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m torso.papers.pretrained", description=__doc__)
+    parser.add_argument("--plan", type=Path, default=FILE, help="another file like pretrained.toml")
+    parser.add_argument("--seconds", type=float, default=500.0, help="runs end, with a checkpoint, after this time")
+    parser.add_argument(
+        "--data-root", type=Path, action="append", default=[], help="folder with data sets; several may be given"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the json files")
+    parser.add_argument("--work", type=Path, default=Path("runs") / "pretrained", help="of the run folders")
+    parser.add_argument("--pack", type=Path, default=None, help="an archive of all json files, written at the end")
+    parser.add_argument("--only", default="", help="blocks, with commas between")
+    parser.add_argument("--seeds", type=int, default=0, help="of every block, in place of the plan's")
+    parser.add_argument("--rounds", type=float, default=1.0, help="share of all rounds: 0.5 halves them")
+    parser.add_argument("--processes", type=int, default=0, help="that share the device; 0: as many as keep it busy")
+    parser.add_argument("--body", help="model.body, where a setting has no own")
+    parser.add_argument("--weights", help="model.weights, likewise")
+    parser.add_argument("--size", type=int, help="data.size, likewise")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every run, above all else")
+    parser.add_argument(
+        "--estimate",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="print the time of each block at this many trained images a second, and run nothing",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

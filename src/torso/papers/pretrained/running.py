@@ -1,0 +1,155 @@
+"""Run the blocks in the order of their worth until time is up; a second call goes on where the first ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torso.errors import RequestError
+from torso.papers.experiments.datasets import DATASETS
+from torso.papers.experiments.provenance import note_machine
+from torso.papers.pretrained import records
+from torso.papers.pretrained.cells import Cell, Plan, Trial
+from torso.papers.pretrained.definition import Block
+from torso.papers.pretrained.records import Record
+from torso.parallel.crew import Crew
+from torso.parallel.hire import crew
+from torso.parallel.together import run_together
+from torso.results.result import Result
+from torso.runs.events import Listener, Stop
+from torso.runs.run import Stopped
+
+Say = Callable[[str], None]
+
+
+class Deadline(Stop):
+    """Asks runs to end, each with a checkpoint, once so many seconds have passed."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.began, self.seconds = time.monotonic(), seconds
+
+    @property
+    def passed(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def asked(self) -> bool:
+        return self._asked or self.passed > self.seconds
+
+
+@dataclass
+class Runs:
+    """The runs of a plan and the files of its cells (`folder`)."""
+
+    plan: Plan
+    folder: Path
+    stop: Deadline
+    say: Say = print
+    listener: Listener | None = None
+    cells: dict[str, Record] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)  # name of a run or block → what went wrong
+
+    def __post_init__(self) -> None:
+        self.cells = records.read(self.folder)
+
+    def go(self, blocks: Sequence[Block], processes: int = 1) -> bool:
+        """Run what is not known yet; returns whether all is done.
+
+        Block by block: bodies, then rates, then seeds. The seeds of a block, the rates of the next and the bodies of
+        the one after it run side by side, so that no process waits for the last run of a block."""
+        possible = [block for block in blocks if self._possible(block)]
+        if possible:
+            cell = self.plan.cells(possible[0])[0]
+            run = self.plan.final(cell, self.plan.points(cell)[0], 0).config.run
+            with crew(run, processes) as workers:
+                for number in range(len(possible) + 2):
+                    trials = list(self._wave(possible, number))
+                    if trials and not self._run(trials, workers):
+                        return False
+        return not self.broken
+
+    def _possible(self, block: Block) -> bool:
+        """Whether all configs of a block are accepted here; where one is not, the others go on without the block."""
+        try:
+            for cell in self.plan.cells(block):
+                self.plan.tuning(cell)
+                _check_data(self.plan.final(cell, self.plan.points(cell)[0], 0))
+            self.plan.bodies(block)
+        except RequestError as error:
+            self._lost(f"block {block.name}", error)
+            return False
+        return True
+
+    def _wave(self, blocks: Sequence[Block], number: int) -> Iterator[Trial]:
+        """The seeds of one block, the rates of the next, the bodies of the one after; those that are not known yet."""
+        given: set[str] = set()
+        for place, step in ((number - 2, self._seeds), (number - 1, self._rates), (number, self._bodies)):
+            for trial in step(blocks[place]) if 0 <= place < len(blocks) else ():
+                if trial.name not in given:
+                    given.add(trial.name)
+                    yield trial
+
+    def _bodies(self, block: Block) -> Iterator[Trial]:
+        wanted = any(self._missing(cell, block.seeds) for cell in self.plan.cells(block))
+        yield from self.plan.bodies(block) if wanted else ()
+
+    def _rates(self, block: Block) -> Iterator[Trial]:
+        for cell in self.plan.cells(block):
+            tuning = self.plan.tuning(cell) if self._missing(cell, block.seeds) else []
+            yield from (trial for trial in tuning if not records.knows(self.cells.get(cell.name), trial))
+
+    def _seeds(self, block: Block) -> Iterator[Trial]:
+        for cell in self.plan.cells(block):
+            if records.chosen(self.cells.get(cell.name), self.plan.tuning(cell), self.plan.points(cell)) is not None:
+                yield from self._missing(cell, block.seeds)
+
+    def _missing(self, cell: Cell, seeds: int) -> list[Trial]:
+        """The runs on test data that are still to do. Where no rate has been chosen yet, those of any rate."""
+        known, points = self.cells.get(cell.name), self.plan.points(cell)
+        point = records.chosen(known, self.plan.tuning(cell), points)
+        trials = [self.plan.final(cell, points[0] if point is None else point, seed) for seed in range(seeds)]
+        return [trial for trial in trials if not records.knows(known, trial)]
+
+    def _run(self, trials: Sequence[Trial], workers: Crew | None) -> bool:
+        """False where time was up."""
+        configs, places = [trial.config for trial in trials], [self.plan.work / trial.name for trial in trials]
+        self.say(f"{self.stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
+        ends = run_together(configs, places, listener=self.listener, stop=self.stop, after=note_machine, crew=workers)
+        try:
+            with closing(ends):
+                for number, result in ends:
+                    self._note(trials[number], result)
+        except Stopped:
+            self.say(f"{self.stop.passed:5.0f} s: time is up; the same command goes on")
+            return False
+        return True
+
+    def _note(self, trial: Trial, result: Result | Exception) -> None:
+        if isinstance(result, Exception) or not records.is_final(result):
+            self._lost(trial.name, result if isinstance(result, Exception) else result.status)
+            return
+        found = ", ".join(f"{name} {accuracy.mean:.1f}" for name, accuracy in result.accuracy.items())
+        took = result.seconds.get("train", 0.0), result.seconds.get("measure", 0.0)
+        self.say(
+            f"{self.stop.passed:5.0f} s: {trial.name}: {found or result.status} "
+            f"(train {took[0]:.1f} s, measure {took[1]:.1f} s)"
+        )
+        if trial.kind != "body":
+            record = self.cells.setdefault(trial.cell.name, records.empty(trial.cell))
+            records.note(record, trial, result, self.plan.work / trial.name)
+            records.write(self.folder, record)
+
+    def _lost(self, name: str, why: object) -> None:
+        self.broken[name] = str(why)
+        self.say(f"{self.stop.passed:5.0f} s: {name}: {type(why).__name__ if isinstance(why, Exception) else ''} {why}")
+
+
+def _check_data(trial: Trial) -> None:
+    """Raise RequestError where the files of the data are not there."""
+    data = trial.config.data
+    if not data.root and (data.source in DATASETS or data.source == "csv"):
+        raise RequestError(f"{trial.cell.setting}: the data of data.source = {data.source!r} are in no --data-root")
