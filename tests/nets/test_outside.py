@@ -313,3 +313,10 @@ def test_a_size_that_the_network_cannot_take(tmp_path: Path) -> None:
         match=r"model.body = 'torchvision/alexnet' fails: .*too small.* not images of 8×8 .*; set data.size, such as",
     ):
         simulate(Config.load(None, ["model.body=torchvision/alexnet", "data.clients=10"]))
+
+
+def test_heads_and_constants_that_are_not_as_usual() -> None:
+    assert bodies["torchvision/regnet_y_400mf"].old_head == ("fc.",)  # type: ignore[attr-defined]
+    assert bodies["timm/levit_128s"].old_head == ("head.", "head_dist.")  # type: ignore[attr-defined]
+    # with its own weights it maps ImageNet's constants to these (transform_input)
+    assert wants_of("torchvision/googlenet", "DEFAULT").mean == (0.5, 0.5, 0.5)

@@ -27,7 +27,8 @@ def fitting(held: Tensors, model: Tensors, body: str, where: str, notes: list[st
         )
     _check_numbers(found, where)
     if old:
-        notes.append(f"{where}: the head of the pre-training ({', '.join(sorted(old))}) is left out")
+        some = f"{', '.join(sorted(old)[:_MOST_NAMED])}{' …' if len(old) > _MOST_NAMED else ''}"
+        notes.append(f"{where}: the head of the pre-training ({some}) is left out")
     return {name: tensor.to(model[name], copy=True) for name, tensor in found.items()}
 
 

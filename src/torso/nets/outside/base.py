@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from torso.data.inputs import Input, Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError, did_you_mean
 from torso.nets.network import Body
+from torso.nets.split import head_of
 from torso.nets.weight_files import PICKLED, SAFETENSORS, names_in, read_weights
 from torso.reading import parse_toml
 
@@ -46,6 +48,16 @@ def unknown(whose: str, name: str, known: Collection[str], library: str) -> Requ
     return RequestError(
         f"{whose} is unknown: {library} has no {name!r}{did_you_mean(name, known)} It has {len(known)} networks"
     )
+
+
+def head_name(make: Callable[[], nn.Module]) -> str:
+    """The library's name of the last layer; made without weights where the network can do without."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                return head_of(make())[0]
+        except (NotImplementedError, RuntimeError):  # it looks at numbers while it is made
+            return head_of(make())[0]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from torso.data.inputs import Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.network import Body
-from torso.nets.outside.base import Outside, import_library
-from torso.nets.split import body_of, head_of
+from torso.nets.outside.base import Outside, head_name
+from torso.nets.outside.libraries import transformers_for
+from torso.nets.split import body_of
 
 _WORD = "pretrained"
 _PROCESSOR = "preprocessor_config.json"
@@ -27,10 +28,9 @@ class HfVision(Outside):
     """An image classifier of the transformers library without its last layer. `model.weights`: `pretrained`, those in
     the folder or of the id."""
 
-    @property
+    @cached_property
     def library(self) -> Any:
-        found = import_library("transformers", self.key, "text")
-        found.utils.logging.set_verbosity_error()
+        found = transformers_for(self.key)
         found.utils.logging.disable_progress_bar()
         return found
 
@@ -39,11 +39,7 @@ class HfVision(Outside):
         return self.library.AutoConfig.from_pretrained(self.own_name)
 
     def _classifier(self) -> nn.Module:
-        try:
-            made: nn.Module = self.library.AutoModelForImageClassification.from_config(self._config)
-        except ImportError:  # transformers imports torchvision where it is installed, even a broken one
-            import_library("torchvision", self.key, "vision")
-            raise
+        made: nn.Module = self.library.AutoModelForImageClassification.from_config(self._config)
         return made.train()
 
     def __call__(self, input: Pixels) -> Body:
@@ -54,9 +50,7 @@ class HfVision(Outside):
         return (_WORD,)
 
     def find_old_head(self) -> tuple[str, ...]:
-        with torch.device("meta"):
-            name, _ = head_of(self._classifier())
-        return (f"{name}.",)
+        return (f"{head_name(self._classifier)}.",)
 
     def bare(self) -> Wants:
         """The channels and the size that its config names: most have a place for each patch."""

@@ -62,7 +62,9 @@ class Timm(Outside):
 
     def find_old_head(self) -> tuple[str, ...]:
         named = self._about.classifier if self._about else ()
-        return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named or ()))
+        names = (named,) if isinstance(named, str) else tuple(named or ())
+        # some put a norm before their linear layer and replace both
+        return tuple(f"{name.removesuffix('.linear').removesuffix('.l')}." for name in names)
 
     def bare(self) -> Wants:
         """The size that some are made for."""

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torso.data.inputs import Pixels
 from torso.data.wants import Wants
 from torso.nets.network import Body
-from torso.nets.outside.base import Outside, import_library, unknown
-from torso.nets.split import body_of, head_of
+from torso.nets.outside.base import Outside, head_name, import_library, unknown
+from torso.nets.split import body_of
 
 _FIXED = ("vit_", "maxvit_")  # made for images of one size
 _PATCH = {"vit_b_16": 16, "vit_b_32": 32, "vit_l_16": 16, "vit_l_32": 32, "vit_h_14": 14}
@@ -27,6 +27,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "inception_v3": {"aux_logits": False, "init_weights": True},
 }
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # heads of training only
+_OTHERWISE = ("googlenet", "inception_v3")  # with weights, these normalise their input again (`transform_input`)
 _SQUEEZED = 512  # features of SqueezeNet, whose head is a convolution
 
 
@@ -77,9 +78,7 @@ class Torchvision(Outside):
     def find_old_head(self) -> tuple[str, ...]:
         if self.own_name.startswith("squeezenet"):
             return ("classifier.",)
-        with torch.device("meta"):
-            name, _ = head_of(self._classifier())
-        return (f"{name}.", *_AUXILIARY.get(self.own_name, ()))
+        return (f"{head_name(self._classifier)}.", *_AUXILIARY.get(self.own_name, ()))
 
     def bare(self) -> Wants:
         """Three channels; and the size that some are made for."""
@@ -89,7 +88,10 @@ class Torchvision(Outside):
     def trained(self, word: str) -> Wants:
         known = self.models.get_model_weights(self.own_name)
         preset = known[word or "DEFAULT"].transforms()
-        return Wants(self.key, preset.crop_size[0], 3, tuple(preset.mean), tuple(preset.std))
+        mean, std = tuple(preset.mean), tuple(preset.std)
+        if self.own_name in _OTHERWISE:
+            mean = std = (0.5, 0.5, 0.5)
+        return Wants(self.key, preset.crop_size[0], 3, mean, std)
 
     def fetched(self, word: str) -> dict[str, Tensor]:
         chosen = self.models.get_model_weights(self.own_name)[word]
