@@ -74,7 +74,10 @@ def _panel(curves: Sequence[Curve], top: float, label: str, xs: Sequence[Sequenc
         *(40, top, right, top + _HIGH, (low, high), accuracy_span(y for c in curves for y in (*c.low, *c.high))),
         across=Axis(label, whole=axis == 0, named=named),
         up=Axis("accuracy in %", 4),
-        ends=[End(x[-1], c.mean[-1], c.label, series_role(c.place)) for c, x in zip(curves, xs, strict=True)],
+        ends=[
+            End(x[-1] if len(x) > 1 else high, c.mean[-1], c.label, series_role(c.place))
+            for c, x in zip(curves, xs, strict=True)
+        ],
     )
     if named is not None:
         panel.add(Line([(low, panel.ys[0]), (high, panel.ys[0])], "faint", 1))
@@ -93,7 +96,8 @@ def _powers(low: float, high: float) -> tuple[tuple[float, str], ...]:
 
 def _draw(panel: Panel, one: Curve, xs: Sequence[float]) -> None:
     role, points = series_role(one.place), list(zip(xs, one.mean, strict=True))
-    if len(points) == 1:
+    if len(points) == 1:  # it stays where it is
+        panel.add(Line([points[0], (panel.xs[1], one.mean[0])], role, 1, (1.5, 2.5)))
         panel.add(Dots([(*points[0], f"{one.label}: {one.mean[0]:.1f}")], role, 3.6, 1))
         return
     above, below = zip(xs, one.high, strict=True), zip(xs, one.low, strict=True)

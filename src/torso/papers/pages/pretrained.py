@@ -17,6 +17,7 @@ from torso.report.docs import table as markdown
 from torso.report.summary import counted
 
 FOLDER, PAGE = "pretrained", "pretrained.md"
+DRAWN = {"FedNCM": 0, "LP": 1, "FT": 2, "FedNCM+FT": 3, "Random": 4}  # in pictures, with their colours
 THEIRS = ("SqueezeNet", "ResNet18")  # the paper's bodies
 Cells = Mapping[str, Record]
 
@@ -48,7 +49,9 @@ class Page:
     def __init__(self, cells: Cells, evidence: Evidence | None = None) -> None:
         self.known = evidence or load()
         run = {name: cell for name, cell in cells.items() if cell["runs"]}
-        self.cells = {(cell["setting"], cell["method"]): cell for cell in run.values()}
+        found = {(cell["setting"], cell["method"]): cell for cell in run.values()}
+        places = [(setting, method) for setting in self.known.settings for method in self.known.methods]
+        self.cells = {place: found[place] for place in places if place in found}
         self.settings = {n: s for n, s in self.known.settings.items() if any(n == at for at, _ in self.cells)}
         self.pictures: dict[str, str] = {}
 
@@ -152,8 +155,9 @@ class Page:
     def _course(self, name: str, setting: Setting) -> bool:
         means = self.cells.get((name, "fedncm"))
         found = [
-            curve(self._label(m), place, self.cells[name, m], means if m.startswith("fedncm-") else None)
-            for place, m in enumerate(self._methods({name: setting}))
+            curve(self._label(m), DRAWN[label], self.cells[name, m], means if m.startswith("fedncm-") else None)
+            for m in self._methods({name: setting})
+            if (label := self._label(m)) in DRAWN
         ]
         curves = [one for one in found if one is not None]
         if any(len(one.points) > 1 for one in curves):
@@ -163,15 +167,15 @@ class Page:
     def _rows(self, key: str) -> Iterator[str]:
         """The paper's figures 3 and 4: accuracy by heterogeneity, and by local epochs."""
         figure, title, words = {
-            "alpha": (3, "Heterogeneity", "α of the Dirichlet distribution; small: clients have few classes"),
+            "alpha": (3, "Heterogeneity", "α (small: clients have few classes)"),
             "local_epochs": (4, "Local epochs", "local epochs"),
-            "per_class": (2, "Few texts", "examples of each class, in all clients together"),
+            "per_class": (2, "Few texts", "examples of each class"),
         }[key]
         groups: dict[str, dict[str, Setting]] = {}
         for name, setting in self._having(key).items():
             others = {k: v for k, v in setting.keys.items() if k != key}
             groups.setdefault(f"{setting.dataset} {others}", {})[name] = setting
-        chosen = [group for group in groups.values() if len(group) > 1]
+        chosen = [group for group in groups.values() if self._compared(group)]
         if not chosen:
             return
         yield f"## {title}"
@@ -184,24 +188,26 @@ class Page:
             yield f"![{next(iter(group.values())).dataset}: accuracy by {words}]({FOLDER}/{name}.svg)"
             yield ""
 
+    def _compared(self, group: Mapping[str, Setting]) -> bool:
+        """Whether a method that is drawn has been run in two of the settings."""
+        methods = [m for m in self._methods(group) if self._label(m) in DRAWN]
+        return any(sum((name, m) in self.cells for name in group) > 1 for m in methods)
+
     def _picture(self, group: Mapping[str, Setting], key: str, words: str) -> str:
         ordered = sorted(group, key=lambda name: float(group[name].keys[key]))
-        methods = self._methods(group)
         values = {
-            self._label(method): [
-                accuracies(self.cells[name, method]) if (name, method) in self.cells else [] for name in ordered
-            ]
-            for method in methods
+            label: [accuracies(self.cells[name, m]) if (name, m) in self.cells else [] for name in ordered]
+            for m in self._methods(group)
+            if (label := self._label(m)) in DRAWN and sum((name, m) in self.cells for name in ordered) > 1
         }
         names = [f"{group[name].keys[key]:g}" for name in ordered]
-        return by_setting(values, range(len(methods)), names, f"accuracy by {words}", words)
+        return by_setting(values, [DRAWN[label] for label in values], names, f"accuracy by {words}", words)
 
     def _texts(self) -> Iterator[str]:
         settings = self._having("per_class")
         if not settings:
             return
-        made = self._rows("per_class")
-        yield from made
+        yield from list(self._rows("per_class")) or ["## Few texts", ""]
         yield "The paper has a figure and no numbers. Its encoder is DistilBERT; ours is a sentence encoder, MiniLM-L6."
         yield ""
         rows: list[dict[str, object]] = [
