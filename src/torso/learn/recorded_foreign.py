@@ -156,7 +156,9 @@ class ForeignRecorder(Recorder):
 def _no_waiting() -> Iterator[None]:
     """Inside, an operation that waits for the device raises a RuntimeError."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
