@@ -35,11 +35,7 @@ FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": prog
 """The formats of models by name, with how their files end."""
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
 
-_NEWER = {
-    "class_names",
-    "calibrated",
-    "lora",
-}  # in the metadata where there is something to tell; older files have none
+_NEWER = {"class_names", "calibrated", "lora"}  # in the metadata where there is something to tell; older files have none
 
 
 def save_model(
