@@ -79,8 +79,8 @@ def look(
 
 
 def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
-    """What the network says of a batch. For each new width of a batch cuDNN chooses its kernels anew, which takes longer
-    than to compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
+    """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
+    compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
     x, width = batch.inputs, batch.labels.shape[1]
     more = wider(width, full) - width if width < full else 0
     alone = len(x) == 1 and batch.real is None
