@@ -74,7 +74,7 @@ class SyntheticConfig(_Section):
 
 
 class CsvConfig(_Section):
-    """How the `csv` source reads a table."""
+    """How the sources `csv`, `jsonl` and `parquet` read a table."""
 
     label: str = Field("label", description="column of the classes")
     client: str = Field("", description="column that says whose a row is, for data.partition = by-client; no feature")
@@ -82,10 +82,30 @@ class CsvConfig(_Section):
         (), strict=False, description="columns of categories though they hold numbers, such as a postcode"
     )
     drop: Names = Field((), strict=False, description="columns that are no features, such as an id")
+    text: Names = Field(
+        (), strict=False, description="columns that hold the text of a row, joined by blanks; other columns are unused"
+    )
+    names: Names = Field(
+        (), strict=False, description="names of the columns, in their order, of a .csv without a line of names"
+    )
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="share of the rows held out for testing where there is no test.csv; of every client, or class"
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="between the fields")
+
+
+class TextConfig(_Section):
+    """How texts become sequences of tokens."""
+
+    length: CountOrZero = Field(
+        0, description="most tokens of a text, what is longer is cut; 0: the longest text, or what the body takes"
+    )
+    vocabulary: Annotated[int, Field(ge=3, lt=2**31)] = Field(
+        10_000, description="ids of the built-in word tokenizer, for bodies that bring no tokenizer"
+    )
+    empty: Literal["refuse", "skip"] = Field(
+        "refuse", description="rows without a text: end with the line, or leave them out and say so"
+    )
 
 
 class NpzConfig(_Section):
@@ -133,6 +153,9 @@ class DataConfig(_Section):
     min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
+    per_class: CountOrZero = Field(
+        0, description="train on so many samples of each class alone, drawn by the seed; 0: all"
+    )
     validation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="hold out this share of every client's training samples and measure on it, not on test data"
     )
@@ -153,6 +176,7 @@ class DataConfig(_Section):
     )
     synthetic: SyntheticConfig = SyntheticConfig()
     csv: CsvConfig = CsvConfig()
+    text: TextConfig = TextConfig()
     npz: NpzConfig = NpzConfig()
     folder: FolderConfig = FolderConfig()
 
@@ -169,6 +193,9 @@ class LoraConfig(_Section):
         strict=False,
         description="layers that get an adapter: auto (those of attention that make queries and values; in a body "
         "without them, all), all (linear layers, convolutions without groups), or ends of names or regular expressions",
+    )
+    weights: str = Field(
+        "", description="adapters to begin with: a folder that peft or torso.results.peft_file.save_adapters wrote"
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="on what adapters get of a layer's input; above 0, clients are computed one after the other"

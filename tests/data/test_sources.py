@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 def test_every_source_says_what_it_is() -> None:
     assert sorted(sources) == sorted(
-        [*DATASETS, "digits", "synthetic", "folder", "npz", "csv", "given", "parquet", "hf/NAME"]
+        [*DATASETS, "digits", "synthetic", "folder", "npz", "csv", "jsonl", "given", "parquet", "hf/NAME"]
     )
     assert all((source.__doc__ or "").strip().endswith(".") for source in sources.values())
     with pytest.raises(RequestError, match=r"data.source = 'cifar' is unknown; did you mean 'cifar10'?"):

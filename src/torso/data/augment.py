@@ -55,6 +55,14 @@ class Lens:
         picked = samples[index]
         return picked.to(self.dtype if picked.is_floating_point() else torch.int64)
 
+    def for_body(self, trims: bool) -> Lens:
+        """The same for a body to which padding at the end of a sequence makes no difference (`trims`), or does."""
+        return self
+
+    def widths(self, samples: Tensor, order: Tensor, batch_size: int) -> list[int] | None:
+        """How many columns of the samples each batch of an order [G, n] needs; None: all of them."""
+        return None
+
 
 @dataclass(frozen=True)
 class FeatureLens(Lens):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torso.data.augment import Augmentation, Lens
+from torso.data.token_lens import TokenLens
 from torso.randomness import key, random_bits
 
 _LAST = torch.iinfo(torch.int64).max
@@ -40,6 +41,7 @@ class Batch:
     active: Tensor | None = None
     lead: int | None = None
     keys: tuple[int, ...] | None = None
+    pad: int = 0  # id of padding, where inputs are token sequences: batches may have different lengths
 
     def first(self, clients: int) -> Batch:
         """That of the first clients, which may be more than have samples."""
@@ -62,13 +64,14 @@ class Batch:
         if self.active is None:
             return self
         width = self.labels.shape[1]
+        ours, theirs = _as_long(self.inputs, other.inputs, self.pad)
         mine = self.active.unsqueeze(-1)
         every = torch.ones_like(other.labels, dtype=torch.float32)
         real = every[:, :width] if self.real is None else self.real
         fallback = every if other.real is None else other.real
-        inputs, labels = other.inputs.clone(), other.labels.clone()
+        inputs, labels = theirs.clone(), other.labels.clone()
         wide = mine.view(*mine.shape, *[1] * (inputs.ndim - 2))
-        inputs[:, :width] = torch.where(wide, self.inputs, other.inputs[:, :width])
+        inputs[:, :width] = torch.where(wide, ours, theirs[:, :width])
         labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
         padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
         keys = self.keys
@@ -76,6 +79,15 @@ class Batch:
             had = zip(self.active.tolist(), keys, other.again(1).keys or keys, strict=True)
             keys = tuple(here if has else there for has, here, there in had)
         return Batch(inputs, labels, torch.where(mine, padded, fallback), other.active, other.lead, keys)
+
+
+def _as_long(one: Tensor, other: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """Two batches [G, B, L] whose sequences have the same length; anything else as it is."""
+    if one.ndim != 3 or one.shape[2] == other.shape[2]:
+        return one, other
+    longest = max(one.shape[2], other.shape[2])
+    first, second = (torch.nn.functional.pad(x, (0, longest - x.shape[2]), value=pad) for x in (one, other))
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -254,7 +266,10 @@ class Deck:
         change: Augmentation | None,
         coins: Tensor | None,
     ) -> Iterator[Batch]:
+        columns = lens.widths(self.samples, order, batch_size)
+        pad = lens.pad if isinstance(lens, TokenLens) else 0
         for start in range(0, max(sizes), batch_size):
+            samples = self.samples if columns is None else self.samples[:, : columns[start // batch_size]]
             width = min(batch_size, max(sizes) - start)
             index = order[:, start : start + width]
             bits = None if coins is None else coins[:, start : start + width]
@@ -266,4 +281,5 @@ class Deck:
             if min(filled) == 0:
                 active, with_any = count.squeeze(-1) > 0, sum(map(bool, filled))
                 lead = with_any if all(filled[:with_any]) else None
-            yield Batch(lens.look(self.samples, index, change, bits), self.labels[index], real, active, lead)
+            inputs = lens.look(samples, index, change, bits)
+            yield Batch(inputs, self.labels[index], real, active, lead, pad=pad)

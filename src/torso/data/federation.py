@@ -20,12 +20,13 @@ from torso.data.augment import augmentations
 from torso.data.fit import fitted
 from torso.data.fit_images import sized
 from torso.data.images import Dataset, Ints, Labelled
-from torso.data.inputs import Array, Input, Pixels
+from torso.data.inputs import Array, Input, Pixels, Tokens
 from torso.data.keys import noting, unread
 from torso.data.partitions import Partition, deal, long_tail
 from torso.data.roster import Roster
 from torso.data.rows import Rows
 from torso.data.sources import is_seedless, load
+from torso.data.token_lens import lengths_of
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
@@ -119,9 +120,14 @@ class Federation:
 
     @cached_property
     def test_order(self) -> Tensor:
-        """The whole test set in a fixed random order, the same for every run: files are often sorted by class."""
-        order = numpy_generator(0, "test order").permutation(len(self.test.labels))
-        return torch.from_numpy(order).to(self.test.labels.device)
+        """The whole test set in a fixed random order, the same for every run: files are often sorted by class. Token
+        sequences go by their length, the longest first, so that a batch has little padding."""
+        order = torch.from_numpy(numpy_generator(0, "test order").permutation(len(self.test.labels)))
+        order = order.to(self.test.labels.device)
+        if not isinstance(self.input, Tokens):
+            return order
+        lengths = lengths_of(self.test.samples, self.input.pad)
+        return order[lengths[order].argsort(descending=True, stable=True)]
 
     @cached_property
     def class_counts(self) -> Tensor:
@@ -142,10 +148,13 @@ def mixed(rows: Rows, seed: int) -> Rows:
 
 def seeded(options: DataConfig) -> bool:
     """Whether another seed makes other samples, not only other clients."""
-    return not is_seedless(options.source) or options.imbalance != 1
+    return not is_seedless(options.source) or options.imbalance != 1 or options.per_class > 0
 
 
-_READ = {"source", "root", "normalize", "size", "imbalance", "imbalance_test", "synthetic", "csv", "npz", "folder"}
+_READ = {
+    *("source", "root", "normalize", "size", "imbalance", "imbalance_test", "per_class"),
+    *("synthetic", "csv", "text", "npz", "folder"),
+}
 """Keys of [data] that say what is read, whoever it is dealt to."""
 
 
@@ -164,7 +173,7 @@ class Shelf:
             keys: set[str] = set()
             noted = noting(options, keys)
             found = load(noting(sized(options, wants), keys), seed)
-            found = fitted(tailed(found, noted, seed), noted, wants)
+            found = fitted(few(tailed(found, noted, seed), noted, seed), noted, wants)
             self._read[key] = found, frozenset(keys)
         found, came_from = self._read[key]
         if read is not None:
@@ -297,6 +306,21 @@ def tailed(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
     return replace(dataset, train=cut(dataset.train, "train"), test=test)
 
 
+def few(dataset: Dataset, options: DataConfig, seed: int) -> Dataset:
+    """The data set with as many training samples of each class as `data.per_class` says."""
+    if not options.per_class:
+        return dataset
+    counts = np.bincount(dataset.train.labels, minlength=dataset.classes)
+    least = int(counts.argmin())
+    if counts[least] < options.per_class:
+        name = repr(dataset.class_names[least]) if dataset.class_names else least
+        raise RequestError(
+            f"data.per_class = {options.per_class}: class {name} has {counts[least]} training samples. "
+            f"Accepted: 0 (all of them) to {counts[least]}"
+        )
+    return replace(dataset, train=dataset.train.take(_per_class(dataset.train.labels, options.per_class, seed, "few")))
+
+
 def draw_newcomers(clients: int, count: int, seed: int) -> Ints:
     """Which clients never train, sorted (spec 10.4, "50+50")."""
     if count >= clients:
@@ -313,7 +337,12 @@ def draw_server_rows(samples: int, fraction: float, seed: int) -> Ints:
 
 def draw_meta_rows(labels: Ints, per_class: int, seed: int) -> Ints:
     """As many training samples of every class, whoever owns them; all of a class that has fewer (spec 5.7)."""
-    order = numpy_generator(seed, "partition", "meta").permutation(len(labels))
+    return _per_class(labels, per_class, seed, "meta")
+
+
+def _per_class(labels: Ints, per_class: int, seed: int, purpose: str) -> Ints:
+    """Rows, sorted: so many of every class, or all of a class that has fewer."""
+    order = numpy_generator(seed, "partition", purpose).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
     place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its class

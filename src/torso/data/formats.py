@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torso.data.sources.base import HF
 
-SUFFIXES = {".csv": "csv", ".npz": "npz", ".parquet": "parquet"}
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".npz": "npz", ".parquet": "parquet"}
 
 
 def source_for(path: Path) -> str:
@@ -15,6 +15,8 @@ def source_for(path: Path) -> str:
         return SUFFIXES.get(path.suffix.lower(), "")
     if (path / "train.csv").exists():
         return "csv"
+    if (path / "train.jsonl").exists():
+        return "jsonl"
     if any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json")):
         return f"{HF}{path.resolve().name}"
     return "parquet" if next(path.rglob("*.parquet"), None) else "folder"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torso.data.inputs import Array, Floats, Input, Known, Pixels, Tokens
+from torso.data.texts import Texts
 from torso.errors import RequestError
 
 Ints = NDArray[np.int64]
@@ -126,8 +127,10 @@ def checked(dataset: Any, where: str) -> Dataset:
             f"{where} gave {found}. Expected: torso.data.images.Dataset(name, train, test, classes) whose train and "
             "test are Images(images, labels), or Samples(samples, labels) where they are no images"
         )
-    if not isinstance(dataset.input, Known | None):
-        raise RequestError(f"{where} gave input = {dataset.input!r}. Expected: Pixels, Floats or Tokens, or None")
+    if not isinstance(dataset.input, Known | Texts | None):
+        raise RequestError(
+            f"{where} gave input = {dataset.input!r}. Expected: Pixels, Floats, Tokens or Texts, or None"
+        )
     (train, kind), (test, other) = (
         _checked_part(f"{where}, {split}", part, dataset.input)
         for split, part in (("train", dataset.train), ("test", dataset.test))
@@ -144,8 +147,10 @@ def checked(dataset: Any, where: str) -> Dataset:
     return replace(dataset, train=train, test=test, input=_with_constants(where, kind, dataset))
 
 
-def _checked_part(where: str, part: Labelled, kind: Input | None) -> tuple[Labelled, Known]:
+def _checked_part(where: str, part: Labelled, kind: Input | None) -> tuple[Labelled, Known | Texts]:
     """A split as it is stored, and its kind: the given one, or what the array says."""
+    if isinstance(kind, Texts):
+        return as_samples(where, kind.accept(where, part.samples), part.labels, part.writers), kind
     found = np.asarray(part.samples)
     if kind is None and found.dtype.kind in "iu" and found.dtype != np.uint8 and not isinstance(part, Images):
         raise RequestError(
@@ -162,12 +167,12 @@ def _checked_part(where: str, part: Labelled, kind: Input | None) -> tuple[Label
     return as_samples(where, numbers, part.labels, part.writers), Floats(numbers.shape[1:], names=names)
 
 
-def _with_constants(where: str, kind: Known, dataset: Dataset) -> Input:
+def _with_constants(where: str, kind: Known | Texts, dataset: Dataset) -> Input:
     """The kind with the mean and std that the source has given, if any."""
     mean, std = dataset.mean, dataset.std
     if isinstance(dataset.input, Pixels | Floats) and not mean:
         mean, std = dataset.input.mean, dataset.input.std
-    if isinstance(kind, Tokens):
+    if isinstance(kind, Tokens | Texts):
         return kind
     if isinstance(kind, Floats) and len(kind.names) not in (0, kind.sizes[0]):
         raise RequestError(

@@ -23,7 +23,7 @@ from torso.errors import RequestError
 if TYPE_CHECKING:
     from torso.config import DataConfig
 
-FORMATS = f"a folder of images ({LAYOUTS}), a .csv, .parquet or .npz file, or a folder that `datasets` saved"
+FORMATS = f"a folder of images ({LAYOUTS}), a .csv, .jsonl, .parquet or .npz file, or a folder that `datasets` saved"
 _SIDE = 64  # to which images are resized where a source wants one size
 Picture = Callable[[int], NDArray[np.uint8] | None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torso.data.augment import Lens
 from torso.data.input_base import CPU, Array, Input, as_array, axes, plural, refuse_none, seeded_generator
+from torso.data.token_lens import TokenLens
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
 
@@ -25,6 +26,7 @@ class Tokens(Input):
     length: Count
     vocabulary: Count
     pad: CountOrZero = 0
+    tokenizer: str = field(default="", repr=False)  # identity of what made ids of texts (tokenizers.py), if known
     kind: Literal["tokens"] = "tokens"
 
     many: ClassVar[str] = "token sequences"
@@ -78,7 +80,8 @@ class Tokens(Input):
 
     @property
     def argument(self) -> str:
-        return f"integers {axes(self.shape)}, padded with {self.pad}"
+        texts = "a list of texts, or " if self.tokenizer else ""
+        return f"{texts}integers {axes(self.shape)}, padded with {self.pad}"
 
     @property
     def by_hand(self) -> str:
@@ -88,7 +91,7 @@ class Tokens(Input):
         )
 
     def lens(self, device: torch.device) -> Lens:
-        return Lens()
+        return TokenLens(pad=self.pad)
 
     def example(self, samples: int, device: torch.device = CPU) -> Tensor:
         if device.type == "meta":

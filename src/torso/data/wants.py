@@ -26,6 +26,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def ending(self) -> tuple[int, ...]:
+        """Special tokens at the end of every text, which stay when it is cut."""
+        ...
+
+    @property
     def identity(self) -> str:
         """A checksum of whatever decides which ids come out."""
         ...

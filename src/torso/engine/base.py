@@ -70,7 +70,7 @@ class Desk:
         room = Classroom(
             net=skeleton(net),
             classes=federation.classes,
-            lens=federation.input.lens(device),
+            lens=federation.input.lens(device).for_body(net.body.trims),
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
@@ -156,7 +156,7 @@ class Desk:
 
 
 def _recorder(net: Network) -> Recorder:
-    kind = Recorder if net.body.native and not net.body.draws else ForeignRecorder
+    kind = ForeignRecorder if net.body.keyed else Recorder
     return kind(gradients, frozen=net.frozen)
 
 

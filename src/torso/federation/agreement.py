@@ -263,7 +263,8 @@ def _constants(told: Told, options: DataConfig) -> tuple[Known, bool]:
     first = inputs[0]
     if isinstance(first, Tokens):
         texts = [input for input in inputs if isinstance(input, Tokens)]
-        return Tokens(max(i.length for i in texts), max(i.vocabulary for i in texts), first.pad), False
+        length, vocabulary = (max(getattr(each, of) for each in texts) for of in ("length", "vocabulary"))
+        return replace(first, length=length, vocabulary=vocabulary), False
     if options.normalize == "source" and all(map(any, map(constants_of, inputs))):
         return first, True
     sums = [tensors for _, tensors in told.values()]

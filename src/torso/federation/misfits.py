@@ -113,7 +113,7 @@ def _other_inputs(told: Told, fitting: Fitting) -> dict[str, str]:
 def form_of(input: Known) -> Hashable:
     """What must be the same for all clients: all but constants, and the length and vocabulary of texts, which grow."""
     if isinstance(input, Tokens):
-        return "tokens", input.pad
+        return "tokens", input.pad, input.tokenizer
     return replace(input, mean=(), std=())
 
 
@@ -124,6 +124,12 @@ def has_room(agreed: Known, input: Known) -> bool:
 
 
 def other_input(found: Known, wanted: Known) -> str:
+    if isinstance(found, Tokens) and isinstance(wanted, Tokens) and found.tokenizer != wanted.tokenizer:
+        mine, theirs = (f"tokenizer {each.tokenizer}" if each.tokenizer else "no tokenizer" for each in (found, wanted))
+        return (
+            f"its token ids are of {mine}, those of others of {theirs}. Expected: the same; a client reads texts for "
+            "the run's body with --set model.body=…"
+        )
     said, other = ([_words(each)] for each in (found, wanted))
     if said == other and isinstance(found, Floats) and isinstance(wanted, Floats):
         pairs = zip((*found.names, *wanted.names[len(found.names) :]), wanted.names or found.names, strict=True)

@@ -26,7 +26,7 @@ from torso.federation.site_data import read_test
 from torso.federation.status import note_descriptions
 from torso.learn.attacks import NoAttack
 from torso.measure import measures
-from torso.nets.bodies import GIVEN
+from torso.nets.bodies import GIVEN, wants_of
 from torso.reading import parse_json
 from torso.results.checkpoint import rounds_of, write_text
 from torso.results.folder import RunFolder
@@ -45,7 +45,7 @@ ServerData = Callable[[Agreement], Federation]
 
 def test_set(path: Path, config: Config) -> ServerData:
     """A test set of the server's own, from a file or folder."""
-    found = read_test(path, config.data)
+    found = read_test(path, config.data, wants_of(config.model.body, config.model.weights))
     return lambda agreement: server_federation(found, agreement, torch.device("cpu"))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torso.data.clients import ClientSamples, divided_in_two
+from torso.data.fit import fitted
 from torso.data.fit_images import of_size
 from torso.data.formats import SUFFIXES, source_for
 from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
@@ -22,6 +23,8 @@ from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
+from torso.data.texts import Texts
+from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, from_outside
 from torso.federation.description import TORCH, TORSO, Description
 from torso.nets import Tensors
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from torso.config import DataConfig
 
 _FORMATS = (
-    "an .npz file with train_images and train_labels (or train_samples), a .csv or .parquet file, a folder with "
-    "train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
+    "an .npz file with train_images and train_labels (or train_samples), a .csv, .jsonl or .parquet file, a folder "
+    "with train.csv and test.csv, or a folder of images CLASS/*.png, in train/ and test/ where both are given"
 )
 _NEED_A_FILE = {"cifar10", "cifar100", "fashion-mnist", "femnist"}  # layouts of their own
 _NEED_NONE = {"digits", "given", "synthetic"}
@@ -95,27 +98,28 @@ class SiteData:
         return kept, len(self.train) - len(kept.train)
 
 
-def read_site(path: str | Path, options: DataConfig, name: str) -> SiteData:
-    """What lies at `path`. Where no part of it is for testing, a part is held out, drawn by the client's name."""
-    found, parted = _read(Path(path).expanduser(), options)
+def read_site(path: str | Path, options: DataConfig, name: str, wants: Wants = ANYTHING) -> SiteData:
+    """What lies at `path`, texts tokenised as a body wants it. Where no part of it is for testing, a part is held out,
+    drawn by the client's name."""
+    found, parted = _read(Path(path).expanduser(), options, wants)
     if not parted:
         train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
         return replace(found, train=Samples(*train), test=Samples(*test))
     return found
 
 
-def read_test(path: str | Path, options: DataConfig) -> SiteData:
+def read_test(path: str | Path, options: DataConfig, wants: Wants = ANYTHING) -> SiteData:
     """A test set for the server: what at `path` is for testing, or all of it where it does not say."""
     path = Path(path).expanduser()
-    found, parted = _read(path, options, for_test=True)
+    found, parted = _read(path, options, wants, for_test=True)
     test = found.test if parted else found.train
-    if path.suffix.lower() in (".csv", ".parquet"):  # whose source holds rows out
+    if path.suffix.lower() in (".csv", ".jsonl", ".parquet"):  # whose source holds rows out
         both = found.train, found.test
         test = Samples(*(np.concatenate([getattr(part, of) for part in both]) for of in ("samples", "labels")))
     return replace(found, train=found.train.take(np.arange(0)), test=test)
 
 
-def _read(path: Path, options: DataConfig, for_test: bool = False) -> tuple[SiteData, bool]:
+def _read(path: Path, options: DataConfig, wants: Wants, for_test: bool = False) -> tuple[SiteData, bool]:
     """What is there, and whether it says what is for testing; if not, all of it is in the training part.
 
     `for_test`: what is for testing is all that is looked at, where it can be told apart."""
@@ -132,6 +136,7 @@ def _read(path: Path, options: DataConfig, for_test: bool = False) -> tuple[Site
     tested = bool(len(dataset.test))
     whole = checked(dataset if tested else replace(dataset, test=dataset.train), f"data {str(path)!r}")
     whole = of_size(whole, own.size) if own.size else whole
+    whole = fitted(whole, own, wants) if isinstance(whole.kind, Texts) else whole
     found = SiteData(
         train=whole.train,
         test=whole.test if tested else whole.train.take(np.arange(0)),

@@ -118,7 +118,8 @@ class Recorder:
         at_home = frozenset(n for n, t in tensors.items() if self._is_home(n, t))
         modes = self._modes(net)
         switches = torch.get_float32_matmul_precision(), batch.inputs.dtype, is_fast(batch.inputs)
-        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches
+        shape = batch.inputs.shape[2:]  # of a sample; sequences have few lengths
+        key = id(net), modes, tuple(names), objective, clients, rows, width, masked, at_home, switches, shape
         if key not in self._recordings:
             fixed = _room_for(batch, width, masked)
             _fill(fixed, batch)

@@ -55,8 +55,8 @@ class ForeignRecorder(Recorder):
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
         given = net, tensors, names, batch, objective, counts
-        together = len(batch.labels) == 1 or getattr(net.body, "in_line", False)
-        width = self._width_for(net, batch) if together and not self.refused else 0
+        apart = len(batch.labels) > 1 and not net.body.in_line
+        width = 0 if self.refused or apart else self._width_for(net, batch)
         if not width:
             return leading_gradients(*given)
         try:

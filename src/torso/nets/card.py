@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,8 +11,12 @@ from pydantic import Field
 from torch import Tensor
 
 from torso.data.images import Labelled, as_images, as_samples
-from torso.data.inputs import Known, Pixels
+from torso.data.inputs import Known, Pixels, Tokens
 from torso.data.pictures import as_stored
+from torso.data.texts import Texts
+from torso.data.tokenise import are_texts, padded
+from torso.data.tokenizers import tokenizer_of
+from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero
 from torso.nets.lora import Lora
@@ -36,6 +40,7 @@ class Card:
     torso: str  # version
     client: CountOrZero | str | None = None
     class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
+    tokenizer_file: str = field(default="", repr=False)  # content of the body's tokenizer.json, where it has one
     calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
     lora: Lora | None = None  # of the body, where it has adapters
 
@@ -51,6 +56,14 @@ class Card:
     def names(self) -> tuple[str, ...]:
         """Of the classes: numbers where the run knew no names."""
         return self.class_names or tuple(map(str, range(self.classes)))
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What turns texts into the model's token ids; None where nobody knows."""
+        kind, whose = self.input, f"the model of model.body = {self.body!r}"
+        if not isinstance(kind, Tokens):
+            return None
+        return tokenizer_of(kind.tokenizer, self.tokenizer_file, kind.vocabulary, kind.pad, kind.length, whose)
 
     def samples(self, where: str, samples: Any, labels: Any) -> Labelled:
         """Labelled samples of unknown origin, which must fit the model; `where` is how a message calls them."""
@@ -68,6 +81,8 @@ class Card:
         """Samples as the network's input [n, *]: as in evaluation, never augmented."""
         if isinstance(self.input, Pixels):
             samples = as_stored(self.input, samples)
+        elif isinstance(self.input, Tokens) and are_texts(samples) and (tokenizer := self.tokenizer) is not None:
+            samples = padded(Texts().accept("texts", samples).tolist(), self.input, tokenizer).ids
         stored = torch.from_numpy(self.input.accept(self.input.noun, samples)).to(device)
         every = torch.arange(len(stored), device=device).unsqueeze(0)
         return self.input.lens(device).look(stored, every)[0]

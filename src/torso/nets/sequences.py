@@ -42,7 +42,8 @@ class Embedding(nn.Module):
             tokens = F.embedding(ids + first, self.weight.flatten(0, 1))
         if self.places is None:
             return tokens
-        return tokens + (self.places if self.places.ndim == 2 else self.places.unsqueeze(1))
+        places = self.places[..., : ids.shape[-1], :]  # a batch may be cut to its longest sequence
+        return tokens + (places if places.ndim == 2 else places.unsqueeze(1))
 
 
 class LayerNorm(nn.LayerNorm):
@@ -94,6 +95,8 @@ class SequenceBody(Body):
     """An embedding, layers on tokens and their mask, the mean over the tokens, blocks on what is flat then.
 
     A sequence without a token has the mean 0."""
+
+    trims = True
 
     def __init__(
         self,

@@ -142,13 +142,18 @@ def join(
     from torso.federation.home import Home
     from torso.federation.keys import check_name
     from torso.federation.site_data import read_site
+    from torso.nets import wants_of
     from torso.runs.job import device_named
 
-    strange = [text for text in sets if not text.strip().startswith("data.")]
+    strange = [text for text in sets if not text.strip().startswith(("data.", "model.body", "model.weights"))]
     if strange:
-        raise RequestError(f"--set {strange[0]!r}: a client sets how its data are read. Accepted: keys of data.*")
+        raise RequestError(
+            f"--set {strange[0]!r}: a client sets how its data are read. Accepted: keys of data.*, and model.body and "
+            "model.weights of the run where these say how (a tokenizer)"
+        )
     place = ClientPlace.open(folder)
-    found = read_site(data, Config.load(None, sets).data, check_name(name))
+    own = Config.load(None, sets)
+    found = read_site(data, own.data, check_name(name), wants_of(own.model.body, own.model.weights))
     torch.set_num_threads(threads)
     for remark in found.remarks:
         _say(remark)

@@ -12,10 +12,11 @@ from torso.config import Config, DataConfig
 from torso.data.inputs import Pixels, Tokens
 from torso.data.inventory import Stock
 from torso.data.survey import Survey
+from torso.data.texts import Texts
 
 _SIDES = (16, 32, 64)  # data.size: larger images cost more, and keep more detail
 _KEEP = 96  # images of one size are taken as they are up to this side
-_SECTIONS = ("csv", "npz", "folder")
+_SECTIONS = ("csv", "text", "npz", "folder")
 
 
 def fitting(stock: Stock, found: Survey) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _dealt(found: Survey) -> dict[str, Any]:
 
 
 def _body(stock: Stock, found: Survey, size: int) -> str:
-    if isinstance(stock.input, Tokens):
+    if isinstance(stock.input, Tokens | Texts):
         return "embedding-mean"
     if stock.input is not None and not isinstance(stock.input, Pixels):
         return "mlp"

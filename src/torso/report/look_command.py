@@ -23,7 +23,7 @@ _MOST = 20  # rows of a table; --json has all
 
 
 def look(
-    path: Annotated[Path, typer.Argument(help="Folder of images, or a .csv, .parquet or .npz file.")],
+    path: Annotated[Path, typer.Argument(help="Folder of images, or a .csv, .jsonl, .parquet or .npz file.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write config.toml, look.json and pictures into this folder.")
     ] = None,

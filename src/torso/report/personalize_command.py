@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torso.plugins import Plugins, load_plugins
-from torso.report.predict_command import ChangedData, DataRoot, Label, model_at, note
+from torso.report.predict_command import ChangedData, DataRoot, Label, Text, model_at, note
 
 if TYPE_CHECKING:
     from torso.runs.personalize import Personalized
@@ -40,6 +40,7 @@ def add_to(app: typer.Typer) -> None:
         ] = [],  # noqa: B006  typer copies it
         keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
         label: Label = "label",
+        text: Text = "text",
         data_root: DataRoot = None,
         accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
@@ -66,6 +67,7 @@ def add_to(app: typer.Typer) -> None:
             seed=seed,
             keep=keep,
             label=label,
+            text=text,
             data_root=data_root,
             accept_changed_data=accept_changed_data,
         )

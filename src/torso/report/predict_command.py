@@ -27,7 +27,10 @@ DataRoot = Annotated[
 ChangedData = Annotated[
     bool, typer.Option("--accept-changed-data", help="Use the run though its data are not those that it trained on.")
 ]
-Label = Annotated[str, typer.Option(metavar="COLUMN", help="The column of a .csv file that names the class.")]
+Label = Annotated[str, typer.Option(metavar="COLUMN", help="The column of a table that names the class.")]
+Text = Annotated[
+    str, typer.Option(metavar="COLUMN,…", help="Of a model of texts: the column of a table that holds the text.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,12 +40,14 @@ def add_to(app: typer.Typer) -> None:
     def predict(
         model: Model,
         data: Annotated[
-            Path, typer.Option(metavar="PATH", help="An image, a folder of images, or a .csv, .npz or .txt file.")
+            Path,
+            typer.Option(metavar="PATH", help="An image, a folder of images, or a .csv, .jsonl, .npz or .txt file."),
         ],
         client: Client = None,
         top: Annotated[int, typer.Option(min=1, help="How many classes to name for each sample.")] = 3,
         out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to a table.")] = None,
         label: Label = "label",
+        text: Text = "text",
         data_root: DataRoot = None,
         accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
@@ -56,7 +61,7 @@ def add_to(app: typer.Typer) -> None:
 
         net = model_at(model, client, data_root, accept_changed_data)
         card = card_of(net)
-        found = answers(net, offered(data, card, label))
+        found = answers(net, offered(data, card, label, text))
         if out is not None:
             found.write(out, top)
         if as_json:

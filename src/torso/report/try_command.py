@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
         accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
     ) -> None:
-        """Ask a model about images on a local page: drop one, see its answer; ends with Ctrl-C."""
+        """Ask a model about images or texts on a local page: drop one, see its answer; ends with Ctrl-C."""
         load_plugins(plugin)
         from torso.report.try_page import serve
 

@@ -1,4 +1,4 @@
-"""A local page that asks models about an image: the generic answer beside the personal one."""
+"""A local page that asks models about an image or a text: the generic answer beside the personal one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from torso.data.inputs import Pixels
+from torso.data.inputs import Pixels, Tokens
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.network import card_of
 from torso.report.local_page import LocalHandler, listen
 from torso.report.page import render
 from torso.report.predict_command import described
-from torso.runs.offered import Offered
+from torso.runs.offered import Offered, offered
 from torso.runs.pictures import decoded, told
 from torso.runs.predict import answers
 
@@ -38,36 +38,52 @@ class Asked:
     network: Network
 
     @property
-    def kind(self) -> Pixels:
-        kind = card_of(self.network).input
-        if not isinstance(kind, Pixels):
-            raise RequestError(f"the model takes {kind.words}, and torso try shows images. Use torso predict.")
-        return kind
+    def kind(self) -> Pixels | Tokens:
+        card = card_of(self.network)
+        if isinstance(card.input, Pixels) or (isinstance(card.input, Tokens) and card.tokenizer is not None):
+            return card.input
+        raise RequestError(
+            f"the model takes {card.input.words}, and torso try shows images and texts. Use torso predict."
+        )
 
 
 class Booth:
-    """Models that are asked about one image after the other."""
+    """Models that are asked about one image, or one text, after the other."""
 
     def __init__(self, models: Sequence[Asked]) -> None:
         self.models = models
         self.kinds = [model.kind for model in models]
+        self.of_texts = isinstance(self.kinds[0], Tokens)
+        if any(isinstance(kind, Tokens) != self.of_texts for kind in self.kinds):
+            raise RequestError("one model takes images and the other texts. Expected: two models of one kind")
         self._one_at_a_time = Lock()
 
     def ask(self, raw: bytes) -> dict[str, Any]:
-        """What the models say of the image in a file, and what they saw of it."""
+        """What the models say of the image in a file, and what they saw of it; or of a text."""
         with self._one_at_a_time:
             return {"models": [self._say(*both, raw) for both in zip(self.models, self.kinds, strict=True)]}
 
-    def _say(self, model: Asked, kind: Pixels, raw: bytes) -> dict[str, Any]:
-        picture = decoded("the file", raw, kind)
-        found = answers(model.network, Offered(("image",), picture.pixels[None], (), told([picture], kind)))
+    def _say(self, model: Asked, kind: Pixels | Tokens, raw: bytes) -> dict[str, Any]:
+        picture = decoded("the file", raw, kind) if isinstance(kind, Pixels) else None
+        if picture is not None and isinstance(kind, Pixels):
+            given = Offered(("image",), picture.pixels[None], (), told([picture], kind))
+        else:
+            given = offered([_text(raw)], card_of(model.network))
+        found = answers(model.network, given)
         (best,) = found.top(_SHOWN)
         return {
             "title": model.title,
             "classes": [{"name": name, "probability": probability} for name, probability in best],
             "remarks": list(found.remarks),
-            "seen": _as_address(picture.pixels),
+            "seen": "" if picture is None else _as_address(picture.pixels),
         }
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise RequestError("what was sent is no text. Expected: UTF-8") from None
 
 
 def _as_address(pixels: np.ndarray) -> str:
@@ -92,7 +108,12 @@ class _Handler(LocalHandler):
         self.answer(
             HTTPStatus.OK,
             "text/html",
-            render("try.html", "try.js", ["base.css", "try.css"], models=shown, most=MOST_BYTES),
+            render(
+                *("try.html", "try.js", ["base.css", "try.css"]),
+                models=shown,
+                most=MOST_BYTES,
+                of_texts=self.booth.of_texts,
+            ),
         )
 
     def do_POST(self) -> None:
@@ -100,7 +121,7 @@ class _Handler(LocalHandler):
             return
         size = self.headers.get("Content-Length") or ""
         if self.path != "/ask" or not (size.isascii() and size.isdecimal() and len(size) < 12):
-            self._refuse(HTTPStatus.BAD_REQUEST, "Send the bytes of one image to /ask.")
+            self._refuse(HTTPStatus.BAD_REQUEST, "Send the bytes of one image, or one text, to /ask.")
         elif int(size) > MOST_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The file is larger than {MOST_BYTES >> 20} MB.")
         else:

@@ -33,9 +33,10 @@ _FORM = "2"  # of the metadata for samples that are no images; those of images h
 SUFFIX = ".safetensors"
 FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
 """The formats of models by name, with how their files end."""
-_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form"}  # words as they are; everything else as JSON
-
-_NEWER = {"class_names", "calibrated", "lora"}  # in the metadata where there is something to tell; older files have none
+_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form", "tokenizer_file"}
+"""Words as they are; everything else is JSON."""
+_NEWER = {"class_names", "calibrated", "lora", "tokenizer_file"}
+"""In the metadata where there is something to tell; older files have none."""
 
 
 def save_model(

@@ -103,7 +103,8 @@ def about(card: Card, preprocessing: Preprocessing) -> dict[str, str]:
             *((kind.height, kind.width, kind.channels) if inside and isinstance(kind, Pixels) else kind.shape),
         ],
     }
-    parts = {"card": asdict(card), "classes": list(card.names), "input": takes}
+    told = {key: value for key, value in asdict(card).items() if value or key != "tokenizer_file"}
+    parts = {"card": told, "classes": list(card.names), "input": takes}
     return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in sorted(parts.items())}
 
 

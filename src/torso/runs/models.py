@@ -13,13 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data import Federation, Split
 from torso.data.images import Labelled
-from torso.data.inputs import known
+from torso.data.inputs import Tokens, known
+from torso.data.tokenizers import stored
 from torso.engine import Desk, Engine, engines
 from torso.measure.base import Evaluation
 from torso.measure.evaluate import own_models
 from torso.measure.newcomers import settled
 from torso.methods.parse import axis_to_config
-from torso.nets import Network, Tensors, heads
+from torso.nets import Network, Tensors, heads, wants_of
 from torso.nets.card import Card
 from torso.personal.models import generic_model
 from torso.personal.state import State
@@ -120,7 +121,16 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
         client=roster.names[client] if client is not None and roster.names else client,
         class_names=roster.class_names,
         lora=config.lora,
+        tokenizer_file=_tokenizer_file(job),
     )
+
+
+def _tokenizer_file(job: Job) -> str:
+    """What a model file has to hold so that it takes texts: nothing where the run's data were no texts."""
+    kind = job.roster.input
+    if not isinstance(kind, Tokens) or not kind.tokenizer:
+        return ""
+    return stored(wants_of(job.config.model.body, job.config.model.weights).tokenizer)
 
 
 def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:

@@ -14,9 +14,12 @@ from torso.data.image_files import SUFFIXES, list_images
 from torso.data.inputs import Array, Floats, Pixels, Tokens, is_missing
 from torso.data.sources.arrays import read_npz
 from torso.data.sources.base import reading
-from torso.data.sources.table import Table
+from torso.data.sources.cells import Table
+from torso.data.tokenise import are_texts
+from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets.card import Card
+from torso.runs.offered_text import TABLES, TEXT, OfferedTexts, from_lines, from_table, of_texts
 from torso.runs.pictures import Fitted, fitted, read_pictures, told
 
 _ARRAYS = "an .npz file with images or samples (and labels, where they are known)"
@@ -37,19 +40,37 @@ class Offered:
         return len(self.names)
 
 
-def offered(data: Any, card: Card, label: str = LABEL) -> Offered:
-    """Files, or objects of a program (arrays, images of Pillow), as samples of a model.
+def offered(data: Any, card: Card, label: str = LABEL, text: str = TEXT) -> Offered:
+    """Files, or objects of a program (arrays, images of Pillow, a list of texts), as samples of a model.
 
-    `label`: the column of a table that names the classes, if it is there."""
+    `label`: the column of a table that names the classes, if it is there. `text`: the column of the texts, or several
+    with commas between them, for a model of texts."""
+    columns = [name.strip() for name in text.split(",")]
     if isinstance(data, str | Path):
-        return _read(Path(data), card, label)
+        return _read(Path(data), card, label, columns)
+    if isinstance(card.input, Tokens) and are_texts(data):
+        return _offered(of_texts("data", data, card.input, _tokenizer(card)))
     if isinstance(card.input, Pixels):
         return _of_pictures(_listed(data), card.input)
     samples = card.input.accept("data", data)
     return Offered(_numbers(card.input.noun, len(samples)), samples)
 
 
-def _read(path: Path, card: Card, label: str) -> Offered:
+def _tokenizer(card: Card) -> Tokenizer:
+    found = card.tokenizer
+    if found is None:
+        raise RequestError(
+            "the model takes token ids and has no tokenizer: turn texts into ids with the one that its training data "
+            "were made with"
+        )
+    return found
+
+
+def _offered(found: OfferedTexts) -> Offered:
+    return Offered(found.names, found.samples, found.labels, found.remarks)
+
+
+def _read(path: Path, card: Card, label: str, text: Sequence[str]) -> Offered:
     if not path.exists():
         raise RequestError(f"--data {str(path)!r} does not exist. Expected: {_wanted(card)}")
     if path.suffix.lower() == ".npz":
@@ -60,8 +81,11 @@ def _read(path: Path, card: Card, label: str) -> Offered:
         raise RequestError(f"--data {str(path)!r} is a folder. Expected: {_wanted(card)}")
     if isinstance(card.input, Floats) and path.suffix.lower() in (".csv", ".tsv"):
         return _from_table(path, card.input, label)
+    if isinstance(card.input, Tokens) and path.suffix.lower() in TABLES:
+        return _offered(from_table(path, _delimiter(path), card.input, _tokenizer(card), label, text))
     if isinstance(card.input, Tokens) and path.suffix.lower() == ".txt":
-        return _from_ids(path, card.input)
+        tokenizer = card.tokenizer
+        return _from_ids(path, card.input) if tokenizer is None else _offered(from_lines(path, card.input, tokenizer))
     raise RequestError(f"--data {str(path)!r} is no file that this model takes. Expected: {_wanted(card)}")
 
 
@@ -69,7 +93,10 @@ def _wanted(card: Card) -> str:
     """What would do, for a message."""
     if isinstance(card.input, Pixels):
         return f"an image, a folder of images, or an .npz file with images; the model takes {card.input.words}"
-    files = "a .csv or .npz file" if isinstance(card.input, Floats) else "a .txt file with token ids, or an .npz file"
+    files = "a .csv or .npz file"
+    if isinstance(card.input, Tokens):
+        texts = "a .txt file with a text on each line, a .csv or .jsonl file with texts"
+        files = f"{texts if card.tokenizer else 'a .txt file with token ids'}, or an .npz file"
     return f"{files}; the model takes {card.input.words}"
 
 

@@ -16,6 +16,7 @@ from torso.results.export import PLAIN, Form, write_models
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, SPLITS, Offered, offered
+from torso.runs.offered_text import TEXT
 from torso.runs.predict import logits_of, model_file, network_of
 from torso.runs.ways import Client, made, split_by_class, ways
 
@@ -68,16 +69,17 @@ def personalize(
     seed: int = 0,
     keep: bool = False,
     label: str = LABEL,
+    text: str = TEXT,
     data_root: str | Path | None = None,
     accept_changed_data: bool = False,
 ) -> Personalized:
     """A personal model for a client that the run has never heard of, from its labelled samples.
 
     `model`: a network, an exported file, a Result, or the folder of a finished run; tuning needs one of the last two.
-    `data`: a folder CLASS/*.png, a .csv or .npz file with labels. `how`: "hyper" makes the head from the mix of classes
-    (Fed-RoD's hypernetwork); "class-means" takes the nearest class mean of the body's features; "calibrate" gives
-    BatchNorm the statistics of the client; "tune" trains as the method's new clients do, for `epochs`; "auto" takes
-    what does best on a part of the training samples.
+    `data`: a folder CLASS/*.png, a .csv, .jsonl or .npz file with labels (`text`: its column of texts).
+    `how`: "hyper" makes the head from the mix of classes (Fed-RoD's hypernetwork); "class-means" takes the nearest
+    class mean of the body's features; "calibrate" gives BatchNorm the statistics of the client; "tune" trains as the
+    method's new clients do, for `epochs`; "auto" takes what does best on a part of the training samples.
 
     A share `held_out` of each class is not trained on and measures the model before and after. If the model was better
     before, that one is the result, unless `keep`. `data_root` and `accept_changed_data` are as in `torso.load`."""
@@ -85,7 +87,7 @@ def personalize(
     result = _result_of(model, data_root, accept_changed_data)
     generic = network_of(model if result is None else result)
     card = card_of(generic)
-    found = offered(data, card, label)
+    found = offered(data, card, label, text)
     client = _client_of(found, card.names, label)
     train, test = (client.take(rows) for rows in split_by_class(client.labels, held_out, seed))
     chosen, why = _chosen(how, generic, result, train, _Plan(held_out, seed, epochs))

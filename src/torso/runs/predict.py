@@ -24,6 +24,7 @@ from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.load import load
 from torso.runs.offered import LABEL, Offered, offered
+from torso.runs.offered_text import TEXT
 
 _MODEL = "an exported .safetensors file, or the folder of a finished run"
 _AT_ONCE = 256  # samples in a batch
@@ -93,15 +94,21 @@ class Predictions:
 
 
 def predict(
-    model: Network | Result | str | Path, data: Any, *, client: int | str | None = None, label: str = LABEL
+    model: Network | Result | str | Path,
+    data: Any,
+    *,
+    client: int | str | None = None,
+    label: str = LABEL,
+    text: str = TEXT,
 ) -> Predictions:
     """Names and probabilities for new samples.
 
     `model`: a network of a run, an exported file, a Result, or the folder of a finished run; of the last two `client`
-    says whose model (None: the generic one). `data`: an image, a folder of images, a .csv, .npz or .txt file, or
-    objects: images of Pillow, arrays. `label`: the column of a table that names the class, which is no feature."""
+    says whose model (None: the generic one). `data`: an image, a folder of images, a .csv, .jsonl, .npz or .txt file,
+    or objects: images of Pillow, arrays, a list of texts. `label`: the column of a table that names the class, which is
+    no feature. `text`: the column of the texts, or several with commas between them."""
     net = network_of(model, client)
-    return answers(net, offered(data, card_of(net), label))
+    return answers(net, offered(data, card_of(net), label, text))
 
 
 def network_of(

@@ -19,6 +19,7 @@ from torso.data.sources import (  # registers every source
     given,
     hub,
     idx,
+    jsonl,
     made,
     table,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "hub",
     "idx",
     "is_seedless",
+    "jsonl",
     "load",
     "made",
     "sources",
@@ -48,7 +50,7 @@ __all__ = [
 ]
 
 
-SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "npz", "parquet"})
+SEEDLESS = frozenset({*DATASETS, "csv", "digits", "given", "folder", "jsonl", "npz", "parquet"})
 """Sources that give the same for every seed; whoever registers another is asked again for each."""
 
 

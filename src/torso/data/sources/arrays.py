@@ -162,7 +162,8 @@ def _tokens(path: Path, arrays: dict[str, np.ndarray], pad: int) -> tuple[Tokens
             split: Tokens.array(f"{path} {split}", ids, arrays[f"{split}_mask"], pad) for split, ids in plain.items()
         }
     vocabulary = max(_number(path, arrays, "vocabulary", 0), top + 1, pad + 1)
-    kind = Tokens(max(ids.shape[1] for ids in plain.values()), vocabulary, pad)
+    tokenizer = str(arrays["tokenizer"]) if "tokenizer" in arrays else ""
+    kind = Tokens(max(ids.shape[1] for ids in plain.values()), vocabulary, pad, tokenizer)
     return kind, {split: kind.accept(f"{path} {split}", ids) for split, ids in plain.items()}
 
 

@@ -14,7 +14,8 @@ from torso.data.image_files import Content, decode, told
 from torso.data.images import Dataset, Images, Ints
 from torso.data.parted import parted
 from torso.data.sources.base import reading, root_of, sources
-from torso.data.sources.table import Table, dataset_of_tables, in_order
+from torso.data.sources.cells import Table
+from torso.data.sources.table import dataset_of_tables, in_order
 from torso.errors import RequestError, did_you_mean
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ TEST_NAMES = ("test", "validation", "valid", "val")  # the first that is there
 
 @sources.register("parquet")
 def parquet(options: DataConfig, seed: int) -> Dataset:
-    """Your own table in Parquet (needs the extra `parquet`): numbers and categories, or a column of images; label and
-    client columns as data.csv names them."""
+    """Your own table in Parquet (needs the extra `parquet`): numbers and categories, a text, or a column of images;
+    label, client and text columns as data.csv names them."""
     arrow = _pyarrow()
     root = root_of(options, _EXPECTED)
     parts = []
@@ -114,7 +115,7 @@ class Columns:
 
 def dataset_of_columns(title: str, parts: Sequence[Columns], options: DataConfig) -> Dataset:
     """What Arrow tables say, one of training rows and one of test rows; of a single one, a part is held out."""
-    image = parts[0].image_column
+    image = "" if options.csv.text else parts[0].image_column
     if image:
         return _images(title, parts, image, options)
     return dataset_of_tables(title, [_as_table(part, options) for part in parts], options)
@@ -125,14 +126,16 @@ def _as_table(part: Columns, options: DataConfig) -> Table:
     from pyarrow import types
 
     names = part.table.column_names
-    for name in (name for name in names if name not in options.csv.drop):
+    how = options.csv
+    used = {how.label, how.client, *how.text} if how.text else set(names) - set(how.drop)
+    for name in (name for name in names if name in used):
         kind = part.table.schema.field(name).type
         if types.is_nested(kind):
             raise RequestError(
                 f"{part.where}: column {name!r} holds {kind}. Expected: numbers or categories, an image column, or its "
                 "name in data.csv.drop"
             )
-    cells = [[""] * part.table.num_rows if name in options.csv.drop else _words(part, name) for name in names]
+    cells = [_words(part, name) if name in used else [""] * part.table.num_rows for name in names]
     rows = tuple(zip(*cells, strict=True))
     return Table(Path(part.where), tuple(names), rows, tuple(range(1, len(rows) + 1)))
 

@@ -1,8 +1,8 @@
-"""Rows of a table: a .csv file, or a folder with train.csv and test.csv. Columns of numbers and of categories."""
+"""Rows of a table: a .csv file, or a folder with train.csv and test.csv. Columns of numbers and of categories, or of
+text."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,25 +12,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torso.data.image_files import SUFFIXES
-from torso.data.images import Dataset, Ints, Samples
+from torso.data.images import Dataset, Samples
 from torso.data.inputs import Array, Floats, is_missing
 from torso.data.parted import stratified
-from torso.data.sources.base import reading, root_of, sources
+from torso.data.sources.base import root_of, sources
+from torso.data.sources.cells import EXPECTED, Table
+from torso.data.sources.text_columns import texts_of, with_text
+from torso.data.texts import Texts
 from torso.errors import RequestError, did_you_mean
 from torso.randomness import numpy_generator
 
 if TYPE_CHECKING:
     from torso.config import CsvConfig, DataConfig
 
-_EXPECTED = "a .csv file with a line of column names, or a folder with train.csv and test.csv"
 _MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
 
 
 @sources.register("csv")
 def csv_rows(options: DataConfig, seed: int) -> Dataset:
-    """Your own table: a .csv with a label column, numbers and categories (`data.csv`), or a folder with train.csv and
-    test.csv."""
-    root = root_of(options, _EXPECTED)
+    """Your own table: a .csv with a label column, and numbers and categories or a text (`data.csv`), or a folder with
+    train.csv and test.csv."""
+    root = root_of(options, EXPECTED)
     paths = [root / "train.csv", root / "test.csv"] if root.is_dir() else [root]
     return dataset_of_tables(root.stem, [Table.read(path, options.csv) for path in paths], options)
 
@@ -38,16 +40,20 @@ def csv_rows(options: DataConfig, seed: int) -> Dataset:
 def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> Dataset:
     """What the tables say, one of training rows and one of test rows; of a single one, a part is held out."""
     how = options.csv
-    names, classes = _features(tables, how), _classes(tables[0], how)
+    remarks: tuple[str, ...] = ()
+    _check_columns(tables, how)
+    if how.text:
+        tables, remarks = with_text(tables, how.text, options.text.empty, options.source)
+    classes = _classes(tables[0], how)
     clients = in_order({value for table in tables for value in table.column(how.client)}) if how.client else []
     if len(tables) == 1:
         group = tables[0].numbered(*((how.client, clients, "client") if clients else (how.label, classes, "class")))
         key = numpy_generator(0, "csv", "test").random(len(group))  # the same for every seed
         tables = [tables[0].take(rows) for rows in stratified(group, how.test_share, key)]
-    columns = [_column(tables[0], name, name in how.categorical) for name in names]
+    columns = [] if how.text else [_column(tables[0], name, name in how.categorical) for name in _features(tables, how)]
     train, test = (
         Samples(
-            np.concatenate([column.encode(table) for column in columns], axis=1),
+            texts_of(table, how.text) if how.text else np.concatenate([c.encode(table) for c in columns], axis=1),
             table.numbered(how.label, classes, "class"),
             table.numbered(how.client, clients, "client") if clients else None,
         )
@@ -59,66 +65,11 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
         train,
         test,
         classes=len(classes),
-        input=Floats((len(features),), names=features),
+        input=Texts() if how.text else Floats((len(features),), names=features),
         names=tuple(clients),
-        remarks=_remarks(options.source, columns, tables),
+        remarks=(*remarks, *_remarks(options.source, columns, tables)),
         class_names=tuple(classes),
     )
-
-
-@dataclass(frozen=True)
-class Table:
-    """The cells of a file, without blanks around them; `lines` says where each row stands."""
-
-    path: Path
-    names: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]
-
-    @classmethod
-    def read(cls, path: Path, how: CsvConfig) -> Table:
-        with reading(path, _EXPECTED), path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=how.delimiter, strict=True)
-            found = [(reader.line_num, tuple(cell.strip() for cell in cells)) for cells in reader if cells]
-        if len(found) < 2:
-            raise RequestError(f"{path} has no rows. Expected: {_EXPECTED}")
-        (_, names), *rest = found
-        twice = [name for place, name in enumerate(names) if name in names[:place]]
-        if twice:
-            raise RequestError(f"{path} has two columns {twice[0]!r}. Expected: a name of its own for each column")
-        for line, cells in rest:
-            if len(cells) != len(names):
-                raise RequestError(
-                    f"{path}, line {line} has {len(cells)} fields and line 1 names {len(names)} columns. "
-                    f"Expected: as many; fields with {how.delimiter!r} in them stand in quotes (data.csv.delimiter)"
-                )
-        return cls(path, names, tuple(cells for _, cells in rest), tuple(line for line, _ in rest))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, rows: Ints) -> Table:
-        """The table with only these rows, in this order."""
-        chosen = rows.tolist()
-        return Table(self.path, self.names, tuple(self.rows[i] for i in chosen), tuple(self.lines[i] for i in chosen))
-
-    def column(self, name: str) -> list[str]:
-        place = self.names.index(name)
-        return [cells[place] for cells in self.rows]
-
-    def numbered(self, name: str, known: Sequence[str], what: str) -> Ints:
-        """A column as places in a list of known values."""
-        place = {value: number for number, value in enumerate(known)}
-        for value, line in zip(self.column(name), self.lines, strict=True):
-            if is_missing(value):
-                raise RequestError(f"{self.path}, line {line}: {name!r} is empty. Expected: a {what} in every row")
-            if value not in place:
-                some = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-                raise RequestError(
-                    f"{self.path}, line {line}: {name} = {value!r} is not a {what} of the training rows. "
-                    f"Expected: {some}"
-                )
-        return np.array([place[value] for value in self.column(name)], dtype=np.int64)
 
 
 def number(cell: str) -> float | None:
@@ -203,16 +154,19 @@ def _column(train: Table, name: str, categorical: bool) -> Numbers | Categories:
     if len(values) > _MOST:
         raise RequestError(
             f"{train.path}: column {name!r} has {len(values)} different values, such as {there[0]!r}. "
-            f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.drop if it is no feature"
+            f"Expected: numbers, or at most {_MOST} categories; name it in data.csv.text if it is a text, and in "
+            "data.csv.drop if it is no feature"
         )
     return Categories(name, values)
 
 
-def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
-    """The columns that features are made of, in the order of the training file; the others must be there, too."""
+def _check_columns(tables: Sequence[Table], how: CsvConfig) -> None:
+    """The columns that the config names must be there, and the same in both files."""
     train = tables[0]
     named = [("label", how.label), *([("client", how.client)] if how.client else [])]
-    named += [("drop", name) for name in how.drop] + [("categorical", name) for name in how.categorical]
+    named += [("text", name) for name in how.text]
+    if not how.text:
+        named += [("drop", name) for name in how.drop] + [("categorical", name) for name in how.categorical]
     for key, name in named:
         if name not in train.names:
             other = next((mark for mark in ";\t|" if len(train.names) == 1 and mark in train.names[0]), "")
@@ -222,17 +176,24 @@ def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
                     f'Expected: --set "data.csv.delimiter={other!r}"'
                 )
             hint = did_you_mean(name, train.names)
+            more = "" if how.names or key != "label" else ". A .csv without a line of names needs data.csv.names"
             raise RequestError(
-                f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}"
+                f"data.csv.{key} = {name!r} is no column of {train.path}{hint} Columns: {', '.join(train.names)}{more}"
             )
-    aside = {how.label, how.client, *how.drop}
-    names = [name for name in train.names if name not in aside]
-    if not names:
-        raise RequestError(f"{train.path} has no column beside {', '.join(sorted(aside - {''}))}. Expected: features")
+    needed = {name for _, name in named} if how.text else set(train.names) - set(how.drop)
     for table in tables[1:]:
-        missing = [name for name in train.names if name not in table.names and name not in how.drop]
+        missing = [name for name in train.names if name in needed and name not in table.names]
         if missing:
             raise RequestError(f"{table.path} has no column {missing[0]!r}. Expected: the columns of {train.path}")
+
+
+def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
+    """The columns that features are made of, in the order of the training file."""
+    aside = {how.label, how.client, *how.drop}
+    names = [name for name in tables[0].names if name not in aside]
+    if not names:
+        missing = ", ".join(sorted(aside - {""}))
+        raise RequestError(f"{tables[0].path} has no column beside {missing}. Expected: features")
     return names
 
 

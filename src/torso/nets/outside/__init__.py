@@ -1,11 +1,13 @@
-"""Bodies of other libraries by name: `torchvision/resnet18`, `timm/NAME`, `hf/FOLDER`. A library is imported only when
-somebody asks for a body of it."""
+"""Bodies of other libraries by name: `torchvision/resnet18`, `timm/NAME`, `hf/FOLDER`, `sentence/FOLDER`. A library is
+imported only when somebody asks for a body of it."""
 
 from torso.nets.bodies import families
 from torso.nets.outside.hf import hf_body
+from torso.nets.outside.sentence import Sentence
 from torso.nets.outside.timm import timm_body
 from torso.nets.outside.torchvision import torchvision_body
 
 families["torchvision"] = torchvision_body
 families["timm"] = timm_body
 families["hf"] = hf_body
+families["sentence"] = Sentence

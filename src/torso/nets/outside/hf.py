@@ -12,16 +12,18 @@ from typing import Any
 
 from torso.errors import RequestError
 from torso.nets.bodies import BodyMaker
-from torso.nets.outside.base import import_library
+from torso.nets.outside.hf_text import HfText, without_pooling
 from torso.nets.outside.hf_vision import HfVision
+from torso.nets.outside.libraries import transformers_for
 
-kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision}
+kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision, "texts": HfText}
 """Makers of `hf/…` by what the encoder takes: they are asked with the whole name."""
 
 
 @cache
 def hf_body(name: str) -> BodyMaker:
-    """The maker of `hf/FOLDER-OR-ID`."""
+    """An encoder of the transformers library, from its folder or the hub. `model.weights`: a file, or `pretrained`.
+    Needs the extra `text`."""
     config = config_of(name)
     kind = kind_of(config)
     if kind not in kinds:
@@ -35,8 +37,8 @@ def hf_body(name: str) -> BodyMaker:
 @cache
 def config_of(name: str) -> Any:
     """The config of a model of the transformers library, from its folder or the hub."""
-    where, key = name.partition("/")[2], f"model.body = {name!r}"
-    transformers = import_library("transformers", key, "text")
+    where, key = without_pooling(name.partition("/")[2])[0], f"model.body = {name!r}"
+    transformers = transformers_for(key)
     is_folder = Path(where).is_dir()
     if is_folder and not (Path(where) / "config.json").is_file():
         raise RequestError(f"{key}: {where} has no config.json. Expected: a folder that save_pretrained has written")

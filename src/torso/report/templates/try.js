@@ -16,17 +16,39 @@
     bars.append(...model.classes.map(bar));
     picture.src = model.seen;
     picture.alt = "What the model sees";
-    notes.append(made("li", "What the model sees"), ...model.remarks.map((words) => made("li", words)));
-    seen.append(picture, notes);
+    notes.append(...(model.seen ? [made("li", "What the model sees")] : []), ...model.remarks.map((words) => made("li", words)));
+    seen.append(...(model.seen ? [picture] : []), notes);
     return [bars, seen];
   };
   const fail = (words) => {
     at("error").textContent = words;
     at("error").hidden = !words;
   };
+  const answered = async (body) => {
+    try {
+      return await (await fetch("ask", { method: "POST", body })).json();
+    } catch {
+      return { error: "torso try does not answer. Is it still running?" };
+    }
+  };
+  const boxes = [...document.querySelectorAll(".said")];
+  const askText = async (words) => {
+    const mine = ++asked;
+    fail("");
+    if (!words.trim()) {
+      boxes.forEach((box) => box.replaceChildren());
+      return;
+    }
+    at("state").textContent = "asking …";
+    const answer = await answered(words);
+    if (mine !== asked) return; // more was written
+    at("state").textContent = "";
+    if (answer.error) fail(answer.error);
+    else answer.models.forEach((model, place) => boxes[place].replaceChildren(...said(model)));
+  };
   const ask = async (file) => {
     if (!file) return;
-    const mine = ++asked, boxes = [...document.querySelectorAll(".said")];
+    const mine = ++asked;
     fail("");
     boxes.forEach((box) => box.replaceChildren());
     if (shown) URL.revokeObjectURL(shown);
@@ -39,12 +61,7 @@
     at("given").src = shown;
     at("given").hidden = false;
     at("state").textContent = "asking …";
-    let answer;
-    try {
-      answer = await (await fetch("ask", { method: "POST", body: file })).json();
-    } catch {
-      answer = { error: "torso try does not answer. Is it still running?" };
-    }
+    const answer = await answered(file);
     if (mine !== asked) return; // another image has come
     at("state").textContent = file.name || "";
     if (answer.error) {
@@ -55,6 +72,15 @@
     answer.models.forEach((model, place) => boxes[place].replaceChildren(...said(model)));
   };
 
+  if (at("words")) {
+    let waiting = 0;
+    at("words").addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => askText(at("words").value), 250);
+    });
+    at("words").focus();
+    return;
+  }
   at("file").addEventListener("change", () => ask(at("file").files[0]));
   for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
     document.addEventListener(kind, (event) => {

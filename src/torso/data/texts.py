@@ -1,0 +1,60 @@
+"""Raw texts: a data set has them only between reading and fitting (fit.py), which turns them into Tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso.data.augment import Lens
+from torso.data.input_base import CPU, Array, Input, refuse_none
+from torso.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Texts(Input):
+    """Texts as they were written, str [n] in an array of objects; no network takes them."""
+
+    many: ClassVar[str] = "texts"
+    noun: ClassVar[str] = "texts"
+    stored: ClassVar[torch.dtype] = torch.int32
+    given: ClassVar[torch.dtype] = torch.int64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def words(self) -> str:
+        return "texts"
+
+    size = words
+
+    @property
+    def by_hand(self) -> str:
+        return "texts"
+
+    def lens(self, device: torch.device) -> Lens:
+        _not_yet()
+
+    def example(self, samples: int, device: torch.device = CPU) -> Tensor:
+        _not_yet()
+
+    def accept(self, where: str, samples: Any) -> Array:
+        """Texts of unknown origin; an empty one is refused."""
+        found = np.empty(len(samples), dtype=object)
+        for row, text in enumerate(samples):
+            if not isinstance(text, str):
+                raise RequestError(f"{where}: text {row + 1} is {type(text).__name__}. Expected: a text")
+            if not text.strip():
+                raise RequestError(f"{where}: text {row + 1} is empty. Expected: at least one word")
+            found[row] = text
+        refuse_none(where, "texts", found)
+        return found
+
+
+def _not_yet() -> NoReturn:
+    raise RequestError("texts are to be turned into token ids first (torso.data.fit.fitted)")

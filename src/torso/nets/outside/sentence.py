@@ -1,0 +1,92 @@
+"""`sentence/FOLDER-OR-PACKAGE`: sentence encoders as the library sentence-transformers saves them, without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from torso.data.tokenizers import FromFile
+from torso.errors import RequestError
+from torso.nets.outside.encoder import POOLINGS, Pooling
+from torso.nets.outside.hf_text import TextEncoder
+from torso.nets.outside.model_folder import found_folder, read_any_json, read_json
+
+_MODULES = "modules.json"
+_ABOUT = "sentence_bert_config.json"
+_OLD_WORDS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+class Sentence(TextEncoder):
+    """modules.json lists what the library does one after the other: a transformer, pooling, perhaps a normalisation."""
+
+    @property
+    def _root(self) -> Path:
+        return found_folder(self.name.partition("/")[2], self.key, _MODULES, packages=True)
+
+    @property
+    def _modules(self) -> dict[str, Path]:
+        """The folder of each module by its kind: Transformer, Pooling, Normalize."""
+        listed = read_any_json(self._root, _MODULES, self.key)
+        try:
+            kinds = {str(each["type"]).rpartition(".")[2]: self._root / str(each["path"]) for each in listed}
+        except (TypeError, KeyError):
+            raise RequestError(f"{self.key}: {self._root / _MODULES} is no list of modules") from None
+        if strange := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
+            raise RequestError(
+                f"{self.key} has a module {strange[0]!r}, which Torso does not compute. Expected: a transformer, "
+                "pooling and a normalisation"
+            )
+        if "Transformer" not in kinds or "Pooling" not in kinds:
+            missing = "Pooling" if "Transformer" in kinds else "Transformer"
+            hint = " To take the mean of the tokens, use hf/FOLDER" if missing == "Pooling" else ""
+            raise RequestError(f"{self.key}: {self._root / _MODULES} has no {missing} module.{hint}")
+        return kinds
+
+    @property
+    def folder(self) -> Path:
+        return self._modules["Transformer"]
+
+    @property
+    def pooling(self) -> Pooling:
+        where = self._modules["Pooling"]
+        chosen = _chosen(read_json(where, "config.json", self.key))
+        if len(chosen) != 1 or chosen[0] not in POOLINGS:
+            said = " and ".join(chosen) or "nothing"
+            raise RequestError(
+                f"{self.key}: {where / 'config.json'} pools {said}. Expected: one of {', '.join(POOLINGS)}"
+            )
+        return cast("Pooling", chosen[0])
+
+    @property
+    def normalize(self) -> bool:
+        return "Normalize" in self._modules
+
+    @property
+    def tokenizer(self) -> FromFile:
+        found = super().tokenizer
+        lower = read_json(self._root, _ABOUT, self.key, optional=True).get("do_lower_case")
+        if lower and found.encode(["AB"]) != found.encode(["ab"]):
+            raise RequestError(f"{self.key}: {_ABOUT} wants lower case, and its tokenizer.json keeps upper case")
+        return found
+
+    @property
+    def most_tokens(self) -> int:
+        told = read_json(self._root, _ABOUT, self.key, optional=True)
+        limit = told.get("max_seq_length")
+        return limit if isinstance(limit, int) and limit > 0 else super().most_tokens
+
+
+def _chosen(told: Mapping[str, Any]) -> list[str]:
+    """What a pooling config asks for, in its newer or its older words."""
+    if "pooling_mode" in told:
+        named = told["pooling_mode"]
+        return [str(word) for word in named] if isinstance(named, list) else [str(named)]
+    return [word for key, word in _OLD_WORDS.items() if told.get(key) is True]
