@@ -102,7 +102,8 @@ class Local:
     def training(self, recorded: bool, substitutes: bool = False) -> Work:
         recorder = ForeignRecorder(gradients)
         recorder.substitutes = substitutes
-        room = replace(self.room, recorder=recorder if recorded else None)
+        recorder.refused = "" if recorded else "as a module that cannot be recorded"
+        room = replace(self.room, recorder=recorder if self.deck.index.is_cuda else None)
         course = Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
 
         def work() -> int:

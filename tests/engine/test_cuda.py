@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 from torso import Config
-from torso.engine import Batched
-from torso.nets import Body, bodies, body_of
+from torso.data.batches import Deck
+from torso.engine import Batched, Desk
+from torso.measure.accuracy import look
+from torso.nets import Body, apply, bodies, body_of
 from torso.personal.state import State
+from torso.precision import computing
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import participants, play_round, tell, visit_of, weights_of
@@ -47,7 +50,7 @@ def test_nobody_waits_for_the_device_during_a_visit(method: str | dict[str, Any]
 
 
 def test_nobody_waits_for_the_device_during_a_visit_of_a_foreign_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout and BatchNorm: all widths of batches are recorded in the first rounds, or go kernel by kernel."""
+    """With dropout and BatchNorm: all widths of batches are recorded before, or go kernel by kernel."""
     monkeypatch.setitem(bodies, "foreign", foreign)
     nobody_waits(job("foreign", "fedavg"))
 
@@ -71,7 +74,8 @@ def nobody_waits(task: Simulation) -> None:
             for sent in engine.map(visit, chosen, state.clients):
                 came.take(sent)
 
-        meet()
+        for _ in range(2):  # a foreign body's narrow batches are recorded when they come again
+            meet()
         torch.cuda.set_sync_debug_mode("error")
         try:
             meet()
@@ -96,6 +100,22 @@ def test_a_step_of_a_foreign_body_on_the_device_is_a_step_on_cpu(monkeypatch: py
 
     monkeypatch.setitem(bodies, "foreign", still)
     assert distance_of_steps("foreign") < 0.01
+
+
+def test_a_foreign_body_says_the_same_of_a_short_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In evaluation a short batch is padded, which changes no answer; five samples and a batch size of 64."""
+    monkeypatch.setitem(bodies, "foreign", foreign)
+    task = job("foreign", "fedavg")
+    desk = Desk.at(task.net, task.federation)
+    deck = Deck.of(desk.federation.train.samples, desk.federation.train.labels, [torch.arange(5, device="cuda")], [0])
+    tensors = {name: tensor[None] for name, tensor in task.model.items()}
+    with torch.no_grad():
+        ((batch, said),) = look(desk.room, deck.in_order(64, desk.room.lens), tensors, 64)
+        with computing("fp32"):
+            alone = apply(desk.room.net, tensors, batch.inputs)
+    assert said.features.shape == (1, 5, 8)
+    torch.testing.assert_close(said.features, alone.features, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(said.logits, alone.logits, rtol=1e-4, atol=1e-5)
 
 
 def distance_of_steps(body: str, method: str = "fedavg") -> float:

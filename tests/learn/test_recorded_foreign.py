@@ -15,7 +15,7 @@ from torso.data.augment import PixelLens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.gradients import Gradients, gradients, leading_gradients
 from torso.learn.objectives import CrossEntropy
-from torso.learn.recorded_foreign import ForeignRecorder
+from torso.learn.recorded_foreign import ForeignRecorder, wider
 from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors, learnable, set_modes, skeleton, split
 
@@ -247,3 +247,9 @@ def test_few_narrow_widths_are_recorded() -> None:
     found = [recorder._width_for(net, batch) for batch in asked]
     assert found == [*range(1, 13), *[0] * 27]
     assert [recorder._width_for(net, batch) for batch in asked] == found
+
+
+def test_padded_widths_are_few_and_wide_enough() -> None:
+    found = [wider(width, 50) for width in range(1, 51)]
+    assert all(width <= made for width, made in enumerate(found, start=1))
+    assert sorted(set(found)) == [13, 26, 39, 50]

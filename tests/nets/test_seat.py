@@ -92,6 +92,22 @@ def test_steps_are_those_of_a_functional_call(module: type[nn.Module]) -> None:
                 given[name] -= 0.1 * found[name]
 
 
+def test_what_all_clients_hold_stays_in_place() -> None:
+    """It comes as new views of the same memory; a tensor elsewhere is taken anew, whatever its values."""
+    net, tensors, batch = begun(Small())
+    set_modes(net, frozenset())
+    said = apply(net, tensors, batch.inputs).logits
+    held = dict(net.seat._held)
+    views = {n: t[0].expand(1, *t[0].shape) for n, t in tensors.items()}
+    assert torch.equal(apply(net, views, batch.inputs).logits, said)
+    assert all(net.seat._held[n] is t for n, t in held.items())
+    copies = {n: t.clone() for n, t in tensors.items()}
+    apply(net, copies, batch.inputs)
+    assert not any(net.seat._held[n] is t for n, t in held.items())
+    copies["head.weight"].zero_()
+    assert not torch.equal(apply(net, copies, batch.inputs).logits, said)
+
+
 def test_running_statistics_of_the_given_tensors_move() -> None:
     net, tensors, batch = begun(Small())
     gradients(net, tensors, learnable(net, tensors), batch, CrossEntropy(), torch.ones(1, 3))

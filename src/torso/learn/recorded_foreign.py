@@ -86,8 +86,7 @@ class ForeignRecorder(Recorder):
         if width == full:
             return full if batch.real is None else 0
         if pads(net, batch.inputs):
-            quarter = -(-full // _WIDTHS)
-            return min(-(-width // quarter) * quarter, full)
+            return wider(width, full)
         met = self._narrow.setdefault((id(net), self._modes(net), full), Counter())
         met[width] += met[width] < 2 and (not met[width] or sum(n > 1 for n in met.values()) < _NARROW)
         return width if met[width] > 1 else 0
@@ -152,11 +151,19 @@ class ForeignRecorder(Recorder):
             raise CannotRecord(_first_line(error.__context__ or error)) from None
 
 
+def wider(width: int, full: int) -> int:
+    """The width to which a batch is padded, so that few widths come: quarters of the full one."""
+    quarter = -(-full // _WIDTHS)
+    return min(-(-width // quarter) * quarter, full)
+
+
 @contextmanager
 def _no_waiting() -> Iterator[None]:
     """Inside, an operation that waits for the device raises a RuntimeError."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

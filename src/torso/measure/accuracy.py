@@ -15,8 +15,10 @@ from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
 from torso.learn.course import Classroom
 from torso.learn.objectives import cross_entropy
+from torso.learn.recorded_foreign import wider
 from torso.measure.base import Evaluation, measure
-from torso.nets import Output, Tensors, apply, set_modes
+from torso.nets import Network, Output, Tensors, apply, set_modes
+from torso.nets.network import pads
 from torso.precision import computing
 
 NO_CLASS = -1  # no label is: an answer that is always wrong
@@ -49,7 +51,7 @@ def percent_correct(
 ) -> Tensor:
     """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
     right = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors):
+    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
         hit = (answer(said) == batch.labels).float()
         right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
@@ -59,19 +61,33 @@ def percent_correct(
 def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
     """Cross-entropy [G] of what the clients go by, over a deck; 0 where it is empty."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors):
+    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
     return total / on_device(total.device, deck.sizes).clamp(min=1)
 
 
-def look(room: Classroom, batches: Iterator[Batch], tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
-    """What the network says in evaluation mode."""
+def look(
+    room: Classroom, batches: Iterator[Batch], tensors: Tensors, batch_size: int = 0
+) -> Iterator[tuple[Batch, Output]]:
+    """What the network says in evaluation mode. `batch_size`: of batches that are full."""
     set_modes(room.net, frozenset())
     for batch in batches:
         with computing("fp32"):
-            said = apply(room.net, tensors, batch.inputs, batch.real)
+            said = _in_few_widths(room.net, tensors, batch, batch_size)
         yield batch, said
+
+
+def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
+    """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
+    compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
+    x, width = batch.inputs, batch.labels.shape[1]
+    more = wider(width, full) - width if width < full else 0
+    alone = len(x) == 1 and batch.real is None
+    if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
+        return apply(net, tensors, x, batch.real)
+    said = apply(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1))
+    return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
 
 
 @measure("initial", of="clients")
@@ -174,7 +190,7 @@ def class_sums(
     features = room.net.body.features
     total = torch.zeros(len(clients), room.classes, features, device=deck.index.device)
     count = torch.zeros(len(clients), room.classes, device=deck.index.device)
-    for batch, said in look(room, batches, tensors):
+    for batch, said in look(room, batches, tensors, batch_size):
         member = F.one_hot(batch.labels, room.classes).to(said.features.dtype)  # [G, B, C]
         if batch.real is not None:
             member = member * batch.real.unsqueeze(-1)

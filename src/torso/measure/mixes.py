@@ -98,7 +98,7 @@ def right_by_side(desk: Desk, clients: Sequence[int], tensors: Tensors, batch_si
     known = desk.train_deck(clients).class_counts(room.classes) > 0
     right = torch.zeros(len(clients), 2, device=deck.index.device)
     there = torch.zeros_like(right)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors):
+    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
         side = known.gather(1, batch.labels).long()
         real = torch.ones_like(side, dtype=right.dtype) if batch.real is None else batch.real
         right.scatter_add_(1, side, (own_answer(said) == batch.labels) * real)

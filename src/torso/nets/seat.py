@@ -44,12 +44,15 @@ class Seat(Generic[N]):
         if self._net is None:
             return None
         if names != self._names:  # other leaves
-            self._given, self._names = dict.fromkeys(tensors, _NOTHING), names
+            self._given, self._held = dict.fromkeys(tensors, _NOTHING), dict.fromkeys(tensors, _NOTHING)
+            self._names = names
         for name, tensor in tensors.items():
             layer, leaf = self._places[name]
             if self._given[name] is not tensor or layer[leaf] is not self._held[name]:
                 self._given[name] = tensor
-                self._held[name] = layer[leaf] = tensor.detach()[0]
+                if not _is_the_same(self._held[name], tensor):
+                    self._held[name] = tensor.detach()[0]
+                layer[leaf] = self._held[name]
         for name in names:
             self._held[name].requires_grad_()
         for mine, its in self._layers:
@@ -71,6 +74,13 @@ class Seat(Generic[N]):
             if leaf not in kind:
                 self._net = None
             self._places[name] = kind, leaf
+
+
+def _is_the_same(held: Tensor, given: Tensor) -> bool:
+    """Whether they are one memory. What all clients hold comes as a new view for each client."""
+    if held.data_ptr() != given.data_ptr() or held.dtype != given.dtype:
+        return False
+    return held.shape == given.shape[1:] and held.stride() == given.stride()[1:]
 
 
 def skeleton(net: N) -> N:
