@@ -43,11 +43,15 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
     size = min(batch, len(samples))
     while True:
         try:
+            order = lens.by_length(samples)
+            widths = None if order is None else lens.widths(samples, order[None], size)
             with computing("fp32"):
                 parts = [
-                    _some(body, stacked, samples, lens, start, size) for start in range(0, len(samples), size or 1)
+                    _some(body, stacked, _columns(samples, widths, number), lens, start, size, order)
+                    for number, start in enumerate(range(0, len(samples), size or 1))
                 ]
-            return torch.cat([samples.new_empty(0, net.body.features, dtype=torch.float32), *parts])
+            found = torch.cat([samples.new_empty(0, net.body.features, dtype=torch.float32), *parts])
+            return found if order is None else torch.empty_like(found).index_copy_(0, order, found)
         except torch.OutOfMemoryError:
             if size == 1:
                 raise
@@ -55,11 +59,19 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
             torch.cuda.empty_cache()
 
 
-def _some(body: Network, tensors: Tensors, samples: Tensor, lens: Lens, start: int, size: int) -> Tensor:
-    """Features of `size` samples or, at the end, of those that are left."""
+def _columns(samples: Tensor, widths: list[int] | None, batch: int) -> Tensor:
+    """What a batch needs of the samples: token sequences without the padding that all of its samples have."""
+    return samples if widths is None else samples[:, : widths[batch]]
+
+
+def _some(
+    body: Network, tensors: Tensors, samples: Tensor, lens: Lens, start: int, size: int, order: Tensor | None
+) -> Tensor:
+    """Features of `size` samples of an order (None: as they are) or, at the end, of those that are left."""
     left = min(size, len(samples) - start)
     places = torch.arange(start, start + (size if samples.is_cuda else left), device=samples.device)
-    inputs = lens.look(samples, places.clamp(max=len(samples) - 1)[None])
+    places = places.clamp(max=len(samples) - 1)
+    inputs = lens.look(samples, (places if order is None else order[places])[None])
     if inputs.is_cuda and not body.body.native:
         inputs = inputs.contiguous()  # the layout of a plain loop over images
     return apply(body, tensors, inputs).features[0, :left].float()
