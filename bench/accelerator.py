@@ -37,6 +37,9 @@ FROM_A_BODY = {
     "fedncm",
     "fedncm-ft",
     "random",
+    "fedit",
+    "ffa-lora",
+    "fedsa-lora",
 }  # docs/methods.md, second table
 Keep = Callable[[str, Any], None]
 

@@ -11,6 +11,7 @@ over the same clients. Images are random: this measures speed alone. On CPU ever
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import time
@@ -41,6 +42,7 @@ from torso.nets import Tensors, learnable, skeleton, split
 from torso.precision import Precision, computing
 
 BATCH, CLASSES = 50, 10
+foreign = importlib.import_module("torso.nets.split")  # torso.nets.split is the function
 Work = Callable[[], int]  # → how many images
 
 
@@ -97,8 +99,10 @@ class Local:
         names = learnable(whole, whole.state_dict())
         self.lesson = Lesson(1, dict.fromkeys(names, 1e-4), frozenset(whole.state_dict()))
 
-    def training(self, recorded: bool) -> Work:
-        room = replace(self.room, recorder=ForeignRecorder(gradients) if recorded else None)
+    def training(self, recorded: bool, substitutes: bool = False) -> Work:
+        recorder = ForeignRecorder(gradients)
+        recorder.substitutes = substitutes
+        room = replace(self.room, recorder=recorder if recorded else None)
         course = Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
 
         def work() -> int:
@@ -151,6 +155,48 @@ def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> di
         name: {"median": round(median(each)), "low": round(min(each)), "high": round(max(each)), "first_s": first[name]}
         for name, each in found.items()
     }
+
+
+def searching(work: Work) -> Work:
+    """With cuDNN's search for the fastest kernel."""
+
+    def searched() -> int:
+        torch.backends.cudnn.benchmark = True
+        try:
+            return work()
+        finally:
+            torch.backends.cudnn.benchmark = False
+
+    return searched
+
+
+def channels_last(work: Work) -> Work:
+    """With images in Torso's layout, as its own layers take them."""
+
+    def laid_out() -> int:
+        before, foreign._laid_out = foreign._laid_out, lambda x: x
+        try:
+            return work()
+        finally:
+            foreign._laid_out = before
+
+    return laid_out
+
+
+def new_widths(module: nn.Module, size: int, device: torch.device) -> dict[str, float]:
+    """Milliseconds of a forward pass at widths that come for the first time, and of the same again."""
+    module = module.to(device).eval()
+    spent: dict[str, list[float]] = {"first": [], "again": []}
+    with torch.no_grad(), computing("fp32"):
+        for width in (BATCH, 49, 47, 43, 41, 37):
+            x = torch.randn(width, 3, size, size, device=device)
+            for kind in ("first", "again"):
+                wait(device)
+                began = time.perf_counter()
+                module(x)
+                wait(device)
+                spent[kind].append(1e3 * (time.perf_counter() - began))
+    return {kind: round(median(each[1:]), 2) for kind, each in spent.items()}
 
 
 def whole_run(name: str, size: int, precision: Precision, device: torch.device, images: int) -> dict[str, float]:
@@ -246,12 +292,21 @@ def measure(name: str, options: argparse.Namespace, precision: Precision, device
     }
     if device.type == "cuda":
         works["torso, recorded"] = local.training(True)
+        works["… Torso's kernels"] = local.training(True, substitutes=True)
+        works["… cudnn.benchmark"] = searching(local.training(True))
+        works["… channels-last"] = channels_last(local.training(True))
+        if precision == options.precision[0]:
+            works["torso, eager, c.-last"] = channels_last(local.training(False))
     found: dict[str, Any] = {"training": in_turns(works, device, options.seconds)}
     show(found["training"], "loop")
     if options.profile and precision == options.precision[0]:
-        for kind in [kind for kind in works if kind.startswith("torso")] + ["loop"]:
+        for kind in ("torso, recorded", "… Torso's kernels", "torso, eager", "loop"):
+            if kind not in found["training"]:
+                continue
             print(f"    profile of a visit, {kind}\n{profile(works[kind], device)}", flush=True)
     if precision == options.precision[0]:
+        found["a new width, ms"] = new_widths(make(size), size, device)
+        print("   a pass at a width that is new, ms:", json.dumps(found["a new width, ms"]), flush=True)
         for batch in (BATCH, images):
             both = {"loop": plain_evaluation(make(size), size, device, batch, images), "torso": local.evaluation(batch)}
             found[f"evaluation {batch}"] = in_turns(both, device, options.seconds)
@@ -277,7 +332,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--only", default=",".join(NETS))
     parser.add_argument("--precision", default="", help="tf32,bf16,fp32; the first also has evaluation and a profile")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each of three measurements")
+    parser.add_argument("--seconds", type=float, default=0.35, help="of each of three measurements")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
     parser.add_argument("--tiny", action="store_true", help="small images, to try the script")
     options = parser.parse_args()

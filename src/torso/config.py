@@ -194,6 +194,9 @@ class LoraConfig(_Section):
         description="layers that get an adapter: auto (those of attention that make queries and values; in a body "
         "without them, all), all (linear layers, convolutions without groups), or ends of names or regular expressions",
     )
+    weights: str = Field(
+        "", description="adapters to begin with: a folder that peft or torso.results.peft_file.save_adapters wrote"
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="on what adapters get of a layer's input; above 0, clients are computed one after the other"
     )

@@ -17,6 +17,7 @@ import matplotlib as mpl
 import pytest
 from tests.conftest import Torso
 from tests.docs.blocks import REASONS, ROOT, RUN, SHOWN, Block, blocks, pages
+from tests.nets.test_zoo import library
 
 from torso.data import partitions, sources
 from torso.learn.attacks import attacks
@@ -36,6 +37,7 @@ ELSEWHERE = {  # pages that need more than a folder, and the tests that run them
 CODE_OF_EXAMPLES = ("docs/extending.md",)  # Python that is cut out of examples/: tests/test_extending.py
 FOLDERS = {"docs/extending.md": "examples"}  # where the commands of a page are typed, if not in the repository
 WITH_RAY = ("docs/cluster.md", "docs/reproduction.md")
+WITH_TIMM = ("docs/pretrained-bodies.md",)
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
 
@@ -72,6 +74,8 @@ def test_a_page_works_as_written(
 ) -> None:
     if page in WITH_RAY:
         request.getfixturevalue("cluster")
+    if page in WITH_TIMM:
+        library("timm")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path / FOLDERS.get(page, "."))
     names: dict[str, Any] = {}

@@ -43,7 +43,21 @@ ROBUST = {"name": "fedavg", "server": {"name": "median", "clip": 1.0}}
     "method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp", ROBUST], ids=str
 )
 def test_nobody_waits_for_the_device_during_a_visit(method: str | dict[str, Any]) -> None:
-    task = job("conv4", method)
+    nobody_waits(job("conv4", method))
+
+
+def test_nobody_waits_for_the_device_during_a_visit_of_a_foreign_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropout and BatchNorm: all widths of batches are recorded in the first rounds, or go kernel by kernel."""
+    monkeypatch.setitem(bodies, "foreign", foreign)
+    nobody_waits(job("foreign", "fedavg"))
+
+
+def foreign(channels: int, height: int, width: int) -> Body:
+    layers = [nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Dropout(0.2)]
+    return body_of(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), features=8)
+
+
+def nobody_waits(task: Simulation) -> None:
     stage, state = task.plan[0], State.begin(task.model)
     with Batched(task.net, task.federation) as engine:
         for _ in range(2):  # kernels are compiled and recorded
@@ -70,6 +84,18 @@ def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
     """One step of ragged batches in fp32: from the second step on, float32 sums in another order make deep networks
     with BatchNorm part ways on CPU alone (a stack of four against clients one by one), so a round shows nothing."""
     assert distance_of_steps(body) < 0.1
+
+
+def test_a_step_of_a_foreign_body_on_the_device_is_a_step_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded there, its weights and running statistics; without dropout, whose numbers differ between devices."""
+
+    def still(channels: int, height: int, width: int) -> Body:
+        body = foreign(channels, height, width)
+        body.get_submodule("module.4").p = 0.0
+        return body
+
+    monkeypatch.setitem(bodies, "foreign", still)
+    assert distance_of_steps("foreign") < 0.01
 
 
 def distance_of_steps(body: str) -> float:

@@ -74,7 +74,9 @@ def borrowed(lent: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 @pytest.mark.usefixtures("borrowed")
-@pytest.mark.parametrize("method", ["fedavg", "fedbabu", "fedper", "scaffold", "ditto", "fedfomo", "mtl"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedbabu", "fedper", "scaffold", "ditto", "fedfomo", "mtl", "lp", "fedncm"]
+)
 def test_two_workers_are_one_process_to_rounding(method: str) -> None:
     """What travels, what stays, what clients are offered of others, what the server knows of all: and the measures."""
     assert_near(run(config(method, "one-by-one")), run(config(method)))

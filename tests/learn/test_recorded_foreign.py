@@ -72,6 +72,15 @@ class Waits(Normed):
         return x if float(x.sum()) > 0 else -x
 
 
+class Peeks(Dropping):
+    """It waits for the device where there is one."""
+
+    def drop(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            x.sum().item()
+        return super().drop(x)
+
+
 class Stops(Dropping):
     """It waits in a way that only shows while it is recorded."""
 
@@ -139,22 +148,45 @@ def test_recorded_steps_are_the_steps(module: type[nn.Module]) -> None:
 
 
 @needs_cuda
-@pytest.mark.parametrize("module", [Waits, Stops])
-def test_what_cannot_be_recorded_goes_on(module: type[nn.Module]) -> None:
-    """With the results that it has without, random numbers too, and one word about it."""
+@pytest.mark.parametrize("module", [Normed, Dropping, HalfFrozen])
+def test_steps_with_the_kernels_of_torso_are_the_steps(module: type[nn.Module]) -> None:
+    """One batch in float32, full and not: gradients, and how running statistics move."""
+    torch.manual_seed(0)
+    net, start, deck = begun(module(), "cuda", size=8)
+    start = {n: t.float() if t.is_floating_point() else t for n, t in start.items()}
+    names, counts = learnable(net, start), deck.class_counts(4)
+    recorder = ForeignRecorder(gradients, frozen=net.frozen)
+    recorder.substitutes = True
+    for epoch in range(2):
+        for dealt in batches(deck, epoch):
+            batch, home = replace(dealt, inputs=dealt.inputs.float()), recorder.home(start, 5)
+            plain = {n: t.clone() for n, t in start.items()}
+            wanted, loss = leading_gradients(net, plain, names, batch, CrossEntropy(), counts)
+            found, total = recorder.gradients(net, home, names, batch, CrossEntropy(), counts)
+            torch.testing.assert_close(total, loss, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(home, plain, rtol=1e-4, atol=1e-6)
+    assert not recorder.refused
+
+
+@needs_cuda
+@pytest.mark.parametrize(("module", "told"), [(Waits, 0), (Peeks, 1), (Stops, 1)])
+def test_what_cannot_be_recorded_goes_on(module: type[nn.Module], told: int) -> None:
+    """With the results that it has without, random numbers too, and one word about it. Nobody knows beforehand what a
+    module does that looks at its numbers, so that one is not even tried."""
     torch.manual_seed(0)
     net, start, deck = begun(module(), "cuda")
     plain = {n: t.clone() for n, t in start.items()}
     wanted = trained(net, plain, deck, leading_gradients)
     recorder = ForeignRecorder(gradients)
     home = recorder.home(start, 5)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         found = trained(net, home, deck, recorder.gradients)
-    assert [str(one.message).split(":")[0] for one in told] == [
-        f"{module.__name__} trains without CUDA graphs, kernel by kernel"
-    ]
-    assert recorder.refused
+    words = [str(one.message).split(":")[0] for one in heard if "CUDA graphs" in str(one.message)]
+    assert words == [f"{module.__name__} trains without CUDA graphs, kernel by kernel"] * told
+    assert bool(recorder.refused) == bool(told)
+    assert not recorder._recordings
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(home, plain, rtol=1e-7, atol=1e-8)
     assert torch.rand(3, device="cuda").shape == (3,)  # torch's generator is not left in a recording

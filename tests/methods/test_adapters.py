@@ -35,6 +35,7 @@ from .tiny import eye, federation, play
 
 W, A, B = (f"body.module.layer.{name}weight" for name in ("", "lora_a.", "lora_b."))
 H = "head.weight"
+Trained = tuple[Path, Result, Result]
 START = {A: torch.tensor([[0.5, 1.0]]), B: torch.tensor([[1.0], [-0.5]])}  # b = 0 would hide what a learns
 X = (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
 
@@ -140,6 +141,19 @@ def test_stacked_clients_learn_what_they_learn_by_hand() -> None:
             assert_close(found[name][client], tensor)
 
 
+def test_dropout_of_adapters_has_its_keys_in_a_run() -> None:
+    """The body is Torso's own, which otherwise draws nothing; the same run draws the same."""
+    one, again, without = (
+        run(tiny_run("fedit", f"model.lora.dropout={share}", "run.engine=batched")).state for share in (0.5, 0.5, 0.0)
+    )
+    assert one is not None
+    assert again is not None
+    assert without is not None
+    moved = {name for name, tensor in one.model.items() if not torch.equal(tensor, without.model[name])}
+    assert moved == {name for name in one.model if is_adapter(name) or name.startswith("head.")}
+    assert all(torch.equal(tensor, again.model[name]) for name, tensor in one.model.items())
+
+
 @pytest.mark.parametrize("drift", [Proximal(0.5), Dynamic(0.5)])
 def test_drift_corrections_act_on_what_travels(drift: Any) -> None:
     """On a, though b and the head learn as well: in the second of two steps a is held near where it began."""
@@ -188,14 +202,14 @@ def test_a_key_of_adapters_that_nothing_reads_is_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result, Result]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A body that a run has trained, and a run of adapters on it."""
     folder = tmp_path_factory.mktemp("trained")
     base = run(tiny_run("fedavg"), folder / "base")
     return folder, base, run(tiny_run("fedsa-lora", f"model.weights={folder / 'base'}", "run.seed=1"), folder / "lora")
 
 
-def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: tuple[Path, Result, Result]) -> None:
+def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: Trained) -> None:
     _, base, result = trained
     assert result.ok
     assert base.state is not None
@@ -206,9 +220,7 @@ def test_adapters_go_on_a_trained_body_and_leave_its_bits(trained: tuple[Path, R
     assert kept == {name for name in result.state.model if name.endswith("lora_b.weight") or name.startswith("head.")}
 
 
-def test_a_clients_network_with_adapters_goes_through_a_file(
-    trained: tuple[Path, Result, Result], tmp_path: Path
-) -> None:
+def test_a_clients_network_with_adapters_goes_through_a_file(trained: Trained, tmp_path: Path) -> None:
     *_, result = trained
     net = result.network(0)
     assert net.card is not None
@@ -218,17 +230,17 @@ def test_a_clients_network_with_adapters_goes_through_a_file(
     assert_close(again(x), net(x))
 
 
-def test_a_body_with_adapters_begins_another_run(trained: tuple[Path, Result, Result]) -> None:
+def test_a_body_with_adapters_begins_another_run(trained: Trained) -> None:
     folder, _, result = trained
     job = simulate(tiny_run("ffa-lora", f"model.weights={folder / 'lora'}", "run.seed=2"))
     assert result.state is not None
     assert all(torch.equal(job.model[n], t) for n, t in result.state.model.items() if is_adapter(n))
-    with pytest.raises(RequestError, match=r"lora_a\.weight, which this network does not have"):
+    with pytest.raises(RequestError, match=r"lora_a\.weight .* which the body has not"):
         simulate(tiny_run("fedavg", f"model.weights={folder / 'lora'}"))
 
 
 def test_runs_side_by_side_share_a_stack_only_where_they_share_the_body(
-    trained: tuple[Path, Result, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two seeds draw two bodies, of which a stack would hold one; two seeds on a trained body have the same."""
     stacks: list[int] = []

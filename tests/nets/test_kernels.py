@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.fast import is_fast, kernels_run_here, plain_path
-from torso.nets import LinearHead, Network, apply, build, learnable, skeleton
+from torso.nets import LinearHead, Network, Tensors, apply, build, learnable, skeleton
 from torso.nets.blocks import Unit
 
 from .samples import spread
@@ -264,20 +264,29 @@ def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("learning", ["nothing", "head", "body"])
 @pytest.mark.parametrize("body", ["conv3", "efficientnet-lite0", "resnet8"])
-@torch.no_grad()
-def test_evaluation_by_running_statistics_is_the_same_on_both_paths(body: str) -> None:
-    """A convolution's bias, the pool, ReLU and ReLU6 are all in one pass with BatchNorm. Nothing moves."""
+def test_running_statistics_give_the_same_on_both_paths(body: str, learning: str) -> None:
+    """Where the body is frozen, a convolution's bias, the pool, ReLU and ReLU6 are in one pass with BatchNorm; where it
+    learns, it gets its gradients. Nothing moves."""
     size = 40 if body == "efficientnet-lite0" else 16
     net = build(body, 3, (3, size, size), LinearHead(), norm="running", seed=1)
     tensors, x = spread(net, G), random(G, B, size, size, 3).movedim(-1, 2)
     real = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]], device=DEVICE).float()
-    here = {n: t.to(DEVICE, copy=True) for n, t in tensors.items()}
-    found = apply(skeleton(net).eval(), here, x, real).logits
-    wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
-    wanted = apply(skeleton(net.double()).eval(), wide, x.double().cpu()).logits
-    assert (found.cpu().double() - wanted).norm() / wanted.norm() < 1e-4
-    assert all(torch.equal(t.cpu(), tensors[n]) for n, t in here.items())
+    names = [n for n in learnable(net, tensors) if n.startswith(learning)]
+
+    def step(device: torch.device, dtype: torch.dtype) -> tuple[Tensors, list[Tensor]]:
+        here = {n: t.to(device, dtype if t.is_floating_point() else None, copy=True) for n, t in tensors.items()}
+        leaves = [here[n].requires_grad_() for n in names]
+        logits = apply(skeleton(net).eval(), here, x.to(device, dtype), real.to(device, dtype)).logits
+        return here, [logits.detach(), *(torch.autograd.grad(logits.square().sum(), leaves) if leaves else ())]
+
+    here, found = step(DEVICE, torch.float32)
+    wanted = step(torch.device("cpu"), torch.float64)[1]
+    off = [(a.cpu().double() - b).norm() / b.norm().clamp(min=1e-3) for a, b in zip(found, wanted, strict=True)]
+    assert off[0] < 1e-4
+    assert max(off) < 1e-2  # a ReLU that rounding turns over
+    assert all(torch.equal(t.detach().cpu(), tensors[n]) for n, t in here.items())
 
 
 def test_a_plain_path_can_be_forced_and_cpu_is_always_plain() -> None:

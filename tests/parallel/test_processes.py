@@ -21,7 +21,7 @@ import torch
 from tests.conftest import Torso
 from tests.engine.mortal import Mortal, Poison
 from tests.papers.tiny import QUICK, tiny_cifar10
-from tests.runs.samples import Heard, check_packs, last_tensors, result_of, same_tensors, tiny
+from tests.runs.samples import Heard, assert_same_run, check_packs, last_tensors, result_of, same_tensors, tiny
 
 from torso import Config, RequestError, Result, run
 from torso.errors import PlaceLost
@@ -56,6 +56,15 @@ def test_packs_in_two_processes_are_the_packs_here_and_tell_what_breaks(hands: P
     places = [(out / "place").read_text() for out in outs]
     assert str(os.getpid()) not in places
     assert places[0] == places[1]
+
+
+def test_features_are_computed_once_in_other_processes_too(hands: Processes, tmp_path: Path) -> None:
+    asked = [tiny("lp", "train.local_epochs=2", f"run.seed={seed}") for seed in (0, 1)]
+    outs = [tmp_path / str(seed) for seed in (0, 1)]
+    assert sorted(place for place, _ in run_together(asked, outs, crew=hands)) == [0, 1]
+    for config, out in zip(asked, outs, strict=True):
+        run(config, tmp_path / "here" / out.name)
+        assert_same_run(out, tmp_path / "here" / out.name)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from rich.table import Table
 from torso.measure import Accuracy
 from torso.methods import methods
 from torso.nets import bodies
+from torso.nets.bodies import families
 from torso.report.lists import axes_in_words, list_methods, list_models
 from torso.report.table import rows, table
 from torso.results.result import Result
@@ -130,7 +131,7 @@ def test_plain_lines_say_round_participants_loss_accuracy_and_time_left() -> Non
 def test_the_lists_name_everything_that_is_registered() -> None:
     assert [row["name"] for row in list_methods()] == sorted(methods)
     assert all(row["about"] for row in list_methods())
-    assert [row["name"] for row in list_models()] == sorted(bodies)
+    assert [row["name"] for row in list_models()] == [*sorted(bodies), *(f"{family}/NAME" for family in families)]
     sizes = {row["name"]: row["body_parameters"] for row in list_models()}
     assert sizes["resnet18"] == 11_168_832  # spec 11: 11,173,962 with a head of 512 × 10 + 10
 

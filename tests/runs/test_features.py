@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
 from torso.data.augment import PixelLens
-from torso.engine import features_kept
+from torso.engine import Batched, Desk, features_kept
+from torso.engine.base import Features
 from torso.engine.feature_files import CACHE
+from torso.engine.feature_space import OnFeatures
 from torso.learn import features as learn_features
 from torso.learn.features import features_of
 from torso.measure.base import measures
@@ -91,7 +94,7 @@ def federation() -> Federation:
     return build(Config(data=DATA).data, 0, torch.device("cpu"))
 
 
-def config(method: str = "lp", body: str = "counted", features: str = "auto", **sections: Any) -> Config:
+def config(method: Any = "lp", body: str = "counted", features: str = "auto", **sections: Any) -> Config:
     given = {
         "data": DATA,
         "model": {"body": body, "norm": "default" if body == "counted" else "running"},
@@ -150,21 +153,17 @@ def test_measures_that_train_bodies_are_taken_on_samples(federation: Federation)
     }
 
 
-@pytest.mark.parametrize("method", ["lp-ft", "fedncm-ft", "fedper", "fedfomo", "local-only", "ft"])
-def test_a_body_that_moves_is_asked_anew(method: str, federation: Federation) -> None:
+LP_FT = {"name": "lp-ft", "start": {"first": 1}}
+
+
+@pytest.mark.parametrize("method", [LP_FT, "fedncm-ft", "fedper", "fedfomo", "local-only"], ids=str)
+def test_a_body_that_moves_is_asked_anew(method: Any, federation: Federation) -> None:
     """Stages before and after a body moves, clients that keep parts of their own, the end of a run."""
-    train = {"rounds": 1, "local_epochs": 1, "lr": 0.01}
-    measure = {"every": 1, "during": ("initial", "generic")}
-    start = {"method": {"name": method, "start": {"first": 1}}} if method == "lp-ft" else {}
-    both = [
-        run(
-            config(features=each, train=train, measure=measure, **start)
-            if start
-            else config(method, features=each, train=train, measure=measure),
-            federation=federation,
-        )
-        for each in ("off", "auto")
-    ]
+    sections = {
+        "train": {"rounds": 2, "local_epochs": 1, "lr": 0.01},
+        "measure": {"every": 1, "during": ("initial", "generic")},
+    }
+    both = [run(config(method, features=each, **sections), federation=federation) for each in ("off", "auto")]
     assert_same(*both)
 
 
@@ -175,19 +174,11 @@ def test_a_run_is_resumed_on_features(federation: Federation, tmp_path: Path) ->
 
 
 def test_validation_and_own_models_on_features() -> None:
-    data = {**DATA, "validation": 0.2, "new_clients": 0}
     names = ("initial", "personal", "personalized")
-    for method in ("ditto", "fedrod-hyper"):
-        both = [
-            run(
-                config(
-                    **{"data": data, "measure": {"names": names}, "method": {"name": method, "train": "head"}},
-                    features=each,
-                )
-            )
-            for each in ("off", "auto")
-        ]
-        assert_same(*both)
+    sections = {"data": {**DATA, "validation": 0.2, "new_clients": 0}, "measure": {"names": names}}
+    for name in ("ditto", "fedrod-hyper"):
+        method = {"name": name, "train": "head"}
+        assert_same(*(run(config(method, features=each, **sections)) for each in ("off", "auto")))
 
 
 def test_runs_in_lockstep_share_a_pass(federation: Federation) -> None:
@@ -201,6 +192,22 @@ def test_runs_in_lockstep_share_a_pass(federation: Federation) -> None:
         assert isinstance(found, Result)
         assert_same(found, run(each.but("run.features=off"), federation=federation))
     assert samples_of(federation) < shown < samples_of(federation) + 3 * FEW
+
+
+@dataclass(frozen=True)
+class Company:
+    """Work: how many clients stand in a stack, and whether it is on features."""
+
+    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[int, bool]:
+        return len(clients), desk.room.on_features
+
+
+def test_clients_of_a_foreign_body_with_batch_norm_stand_in_one_stack_on_features(federation: Federation) -> None:
+    job = simulate(config(), federation)
+    features = Features("these", 24, torch.zeros(len(federation.train.labels), 24))
+    with Batched(job.net, federation) as engine:
+        assert list(engine.map(Company(), [0, 1, 2])) == [(1, False)] * 3
+        assert list(engine.map(OnFeatures(Company(), features), [0, 1, 2])) == [(3, True)]
 
 
 # where features are kept

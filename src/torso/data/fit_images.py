@@ -177,7 +177,9 @@ def sentence(before: Pixels, after: Pixels, wants: Wants, on_reading: bool = Fal
     """What was done to the images; "": nothing."""
     done = []
     if on_reading or (before.height, before.width) != (after.height, after.width):
-        bent = "" if on_reading or before.height * after.width == before.width * after.height else ", not in proportion"
+        bent = (
+            "" if on_reading or before.height * after.width == before.width * after.height else " (not in proportion)"
+        )
         done.append(f"resized to {after.height}×{after.width}{bent}")
     if before.channels == _GREY != after.channels:
         done.append("converted from grey to three equal channels")

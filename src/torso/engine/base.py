@@ -156,7 +156,7 @@ class Desk:
 
 
 def _recorder(net: Network) -> Recorder:
-    kind = Recorder if net.body.native else ForeignRecorder
+    kind = ForeignRecorder if net.body.keyed else Recorder
     return kind(gradients, frozen=net.frozen)
 
 

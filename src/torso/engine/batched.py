@@ -14,9 +14,11 @@ import torch
 
 from torso.data import Federation
 from torso.engine.base import Desk, Work, engines
+from torso.engine.feature_space import OnFeatures
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
+from torso.nets.network import goes_alone
 from torso.personal.store import Store
 
 T = TypeVar("T")
@@ -40,7 +42,9 @@ class Batched:
         self.net = net
         self.federation = federation
         self.device = federation.device
-        self.at_once = at_once if net.stacks else 1
+        left_to_us = not at_once and self.device.type == "cuda"
+        self.alone = not net.stacks or (left_to_us and goes_alone(net, federation.input))  # on samples
+        self.at_once = at_once
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
         self.precision = precision
@@ -58,7 +62,7 @@ class Batched:
         self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.lockstep)
         desk, start = self._desk.holding(store), 0
         while start < len(clients):
-            group = clients[start : start + self.size(kind_of(work))]
+            group = clients[start : start + self.size(kind_of(work), not self.alone or isinstance(work, OnFeatures))]
             try:
                 result = self._measured(work, desk, group)
             except torch.OutOfMemoryError:
@@ -75,8 +79,10 @@ class Batched:
             yield result
             del result  # the next group wants its memory
 
-    def size(self, kind: str) -> int:
-        """How many clients the next group of a kind of work has."""
+    def size(self, kind: str, stacks: bool = True) -> int:
+        """How many clients the next group of a kind of work has; `stacks`: whether several can be one stack."""
+        if not stacks:
+            return 1
         if self.at_once:
             return min(self.at_once, self.most)
         if kind not in self.each:  # nothing is known yet; on CPU it never is, since nobody can be asked
@@ -99,7 +105,7 @@ class Batched:
 
 def kind_of(work: Work[T]) -> str:
     """What the memory of a piece of work is known by."""
-    return str(getattr(work, "known_as", type(work).__name__))
+    return f"{type(work.work).__name__} on features" if isinstance(work, OnFeatures) else type(work).__name__
 
 
 def free_bytes(device: torch.device) -> int:

@@ -44,11 +44,6 @@ class OnFeatures(Generic[T]):
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         return self.work.costs(roster, clients) if isinstance(self.work, Weighs) else [1.0] * len(clients)
 
-    @property
-    def known_as(self) -> str:
-        """What its memory is known by: another kind of work takes other memory, and so does this one on samples."""
-        return f"{type(self.work).__name__} on features"
-
 
 @dataclass(frozen=True)
 class LeavesOnFeatures(OnFeatures[T]):
@@ -150,6 +145,6 @@ def compute(engine: Engine, body: Tensors, split: SplitName, into: Tensor) -> No
     block = _BLOCK.get(place, _BLOCK["cpu"])
     work = FeaturePass(body, split, block, away=into.device.type == "cpu")
     for part in engine.map(work, range(-(-len(into) // block))):
-        for block in part:
-            into[start : start + len(block)].copy_(block)
-            start += len(block)
+        for found in part:
+            into[start : start + len(found)].copy_(found)
+            start += len(found)

@@ -16,12 +16,13 @@ from torso.engine.base import Engine, Features
 from torso.engine.batched import free_bytes
 from torso.engine.feature_files import FeatureFile, body_digest, digest_of, file_key
 from torso.engine.feature_space import SplitName, compute, probe, same
+from torso.errors import RunFailed
 from torso.nets import Network, Tensors
 
 Where = Literal["auto", "device", "disk"]
 _SHARE = 0.5  # of the free memory that features may take
 _PROBED = 16  # samples that are computed again before features of an earlier pass are used
-_kept: WeakIdKeyDictionary = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_kept = WeakIdKeyDictionary()
 """The last features of a samples tensor, with the body's checksum: runs on the same data share them."""
 
 
@@ -66,7 +67,7 @@ class KeptFeatures:
             self._found[name] = digest, samples.new_empty(0, self.net.body.features, dtype=torch.float32)
             return True
         key = f"{digest} {self.net.body!r} {self.federation.input!r}"
-        known = _kept.pop(samples, None)
+        known = _kept.pop(samples, None)  # type: ignore[no-untyped-call]
         rows = torch.linspace(0, len(samples) - 1, min(_PROBED, len(samples))).long().tolist()
         probed = probe(engine, body, name, rows)
         if not probed.fixed:
@@ -87,7 +88,7 @@ class KeptFeatures:
         shape, device = (len(split.samples), self.net.body.features), self.federation.device
         room = 4 * shape[0] * shape[1] <= _SHARE * memory_left(device)
         if self.where == "device" or (self.where == "auto" and room):
-            found = torch.empty(shape, device=device)
+            found = _memory(shape, device)
             compute(engine, body, name, found)
             return found
         file = FeatureFile(self._name(split, digest), shape)
@@ -118,6 +119,17 @@ class KeptFeatures:
             input=repr(self.federation.input),
             precision="fp32",
         )
+
+
+def _memory(shape: tuple[int, int], device: torch.device) -> Tensor:
+    try:
+        return torch.empty(shape, device=device)
+    except (torch.OutOfMemoryError, RuntimeError):  # the latter on CPU
+        needed = 4 * shape[0] * shape[1] / 2**30
+        raise RunFailed(
+            f"run.features = 'device': {shape[0]} features of {shape[1]} numbers need {needed:.1f} GiB, which {device} "
+            "has not. Accepted: auto, disk, off"
+        ) from None
 
 
 def _is(one: Tensors, other: Tensors) -> bool:

@@ -127,8 +127,9 @@ def _client_names(names: Sequence[str]) -> list[str]:
 def _told(config: Config, federation: Federation, wants: Wants) -> str:
     """The config of the federation: how samples were dealt is over, what is done with them stays."""
     dealt = config.data
-    settled = {"size": dealt.size, "normalize": dealt.normalize} if wants.mean or wants.size else {}  # else by the body
-    data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment, **settled)
+    data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment)
+    if wants.mean or wants.size:  # what the config says against the body is not in the files
+        data = data.model_copy(update={"size": dealt.size, "normalize": dealt.normalize})
     head = (
         f"# A federation of the {federation.clients} clients that were simulated with data.source = {dealt.source!r}, "
         f"data.partition = {dealt.partition!r}, run.seed = {config.run.seed}.\n"

@@ -78,13 +78,19 @@ def _uploads(stage: Stage, model: Tensors) -> str:
 
 
 def _parts(stage: Stage) -> str:
-    """`body`, `body and head`: what of the network travels."""
-    named = [part for part in ("body", "head") if stage.travels & frozenset(stage.net.parts[part])]
+    """`body`, `body and head`, `adapters`: what of the network travels."""
+    named = [_called(part, stage) for part in ("body", "head") if stage.travels & frozenset(stage.net.parts[part])]
     return " and ".join(named) or "shared part"
 
 
+def _called(part: str, stage: Stage) -> str:
+    """Of a body with adapters, nothing else learns."""
+    return "adapters" if part == "body" and stage.net.body.lora is not None else part
+
+
 def _kept(stage: Stage) -> list[str]:
-    named = [f"its own {part}" for part in ("body", "head") if stage.keeps & frozenset(stage.net.parts[part])]
+    kept = [part for part in ("body", "head") if stage.keeps & frozenset(stage.net.parts[part])]
+    named = [f"its own {_called(part, stage)}" for part in kept]
     if stage.method.server.keeps_uploads:
         named = []
     if stage.method.personal.keeps:

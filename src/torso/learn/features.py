@@ -40,7 +40,7 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
     body = Network(net.body, nn.Identity(), net.input)
     stacked = {name: tensor[None] for name, tensor in tensors.items() if name.startswith("body.")}
     set_modes(body, frozenset())
-    size = min(batch, len(samples))
+    size = batch if samples.is_cuda else min(batch, len(samples))
     while True:
         try:
             order = lens.by_length(samples)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torso.learn.recorded import Recorder, _Recording
 from torso.nets import Network, Tensors
 from torso.nets.draws import Seeded
 from torso.nets.network import draws, pads
+from torso.nets.substitutes import Substitutes
 
 Step = Callable[[], tuple[Tensors, Tensor]]
 _NARROW = 12  # recordings of batches that are not full, for each way to use a network
@@ -34,10 +35,11 @@ class CannotRecord(Exception):
 
 
 class ForeignRecorder(Recorder):
-    """Gradients of one client; those of several are computed kernel by kernel."""
+    """Gradients of one client, or of several that one pass computes (`Body.in_line`); others are not recorded."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.substitutes = False  # whether Torso's kernels take the place of PyTorch's
         self.refused = ""  # why nothing is recorded any more
         self._narrow: dict[object, Counter[int]] = {}  # by the way a network is used: how often a width was met
         self._seeded: Seeded | None = None  # in the midst of a step that draws
@@ -53,7 +55,8 @@ class ForeignRecorder(Recorder):
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
         given = net, tensors, names, batch, objective, counts
-        width = 0 if self.refused or len(batch.labels) > 1 else self._width_for(net, batch)
+        apart = len(batch.labels) > 1 and not net.body.in_line
+        width = 0 if self.refused or apart else self._width_for(net, batch)
         if not width:
             return leading_gradients(*given)
         try:
@@ -78,8 +81,10 @@ class ForeignRecorder(Recorder):
         width, full = batch.labels.shape[1], max(self._width, batch.labels.shape[1])
         if draws(net, batch.inputs) and not (net.body.draws_there and batch.keys):
             return 0
-        if width == full:
+        if pads(net, batch.inputs) and len(batch.labels) > 1:
             return full
+        if width == full:
+            return full if batch.real is None else 0
         if pads(net, batch.inputs):
             quarter = -(-full // _WIDTHS)
             return min(-(-width // quarter) * quarter, full)
@@ -122,18 +127,25 @@ class ForeignRecorder(Recorder):
         """Twice: kernels are chosen, then nothing may wait for the device. A graph that fails while it is recorded
         leaves torch's generator in the midst of it, so the usual reason for that is found out before."""
         self._wanted = step()[1].clone()
+        if self.substitutes:
+            with self._kernels():
+                step()
         try:
-            with _no_waiting():
+            with _no_waiting(), self._kernels():
                 step()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise CannotRecord(_first_line(error)) from None
 
+    def _kernels(self) -> AbstractContextManager[object]:
+        return Substitutes() if self.substitutes else nullcontext()
+
     def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> tuple[Tensors, Tensor]:
         stream = torch.cuda.current_stream()
         try:
-            return super()._captured(graph, step)
+            with self._kernels():
+                return super()._captured(graph, step)
         except RuntimeError as error:  # also for want of memory
             torch.cuda.set_stream(stream)
             _end_capture()

@@ -214,7 +214,7 @@ fedit = method(
 ffa_lora = fedit.but(
     train="lora.b+head",
     share="lora.b+head",
-    personal=FineTune("lora.b+head"),
+    personal=FineTune((Phase("lora.b+head"),)),
     about="Adapters whose matrix a stays as drawn: b and the head learn and travel (spec 7.7).",
     paper="FFA-LoRA (Sun 2024)",
 )

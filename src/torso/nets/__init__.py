@@ -15,9 +15,9 @@ from torso.nets.network import (
     learnable,
     part_names,
     set_modes,
-    skeleton,
     smallest_map,
 )
+from torso.nets.seat import skeleton
 from torso.nets.split import OfTokens, body_of, split
 
 __all__ = [

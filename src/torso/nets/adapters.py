@@ -20,8 +20,8 @@ from torso.nets.split import is_linear
 
 Layer = nn.Linear | nn.Conv2d
 ATTENTION = frozenset(
-    ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "wq", "wv", "q", "v")
-    + ("qkv", "in_proj", "Wqkv", "query_key_value", "mixes")
+    {"query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "wq", "wv", "q", "v"}
+    | {"qkv", "in_proj", "Wqkv", "query_key_value", "mixes"}
 )
 """What libraries call the layers that make queries and values; several make both, and keys, by one layer."""
 # modules that read the weights of layers inside them, so that an adapter there would never be asked
@@ -57,15 +57,20 @@ def _is_plain(layer: nn.Conv2d) -> bool:
         return False
     if type(layer) in (nn.Conv2d, Conv2d):
         return True
-    with torch.no_grad():
-        side = max(layer.kernel_size) + 2
-        probe = torch.linspace(-1, 1, layer.in_channels * side * side).view(1, -1, side, side).to(layer.weight)
-        wanted = F.conv2d(probe, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation)
-        try:
-            found: Tensor = layer(probe)
-        except Exception:  # somebody's own forward: nobody knows what it may raise
-            return False
-        return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    largest = max(size * step for size, step in zip(layer.kernel_size, layer.dilation, strict=True))
+    return all(_computes(layer, largest + more) for more in range(max(layer.stride) + 1))
+
+
+@torch.no_grad()
+def _computes(layer: nn.Conv2d, side: int) -> bool:
+    """Whether a layer's answer to a map of this size is that of an nn.Conv2d."""
+    probe = torch.linspace(-1, 1, layer.in_channels * side * side).view(1, -1, side, side).to(layer.weight)
+    wanted = F.conv2d(probe, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation)
+    try:
+        found: Tensor = layer(probe)
+    except Exception:  # somebody's own forward: nobody knows what it may raise
+        return False
+    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> list[str]:

@@ -54,7 +54,7 @@ class Unit(nn.Module):
         self.relu = (nn.ReLU6 if six else nn.ReLU)(inplace=True) if relu else None
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        if self.norm is not None and is_fast(x) and (self.norm.by_batch or not torch.is_grad_enabled()):
+        if self.norm is not None and is_fast(x) and (self.norm.by_batch or not self._learns(x)):
             return self._fused(x, self.norm, real)
         x = self.conv(x)
         if self.norm is not None:
@@ -62,6 +62,10 @@ class Unit(nn.Module):
         if self.pool is not None:  # before ReLU: the same maximum, and a quarter of the map to go over
             x = self.pool(x)
         return x if self.relu is None else self.relu(x)
+
+    def _learns(self, x: Tensor) -> bool:
+        """Whether a gradient is wanted, of x or of a parameter."""
+        return torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters()))
 
     def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
         """The same with fewer passes over the map; BatchNorm takes the convolution's bias into its mean."""

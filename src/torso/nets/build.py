@@ -52,7 +52,7 @@ def build(
         with torch.no_grad():
             head.start(top, init, randomness.torch_generator(seed, "weights", "head", head_init))
         if is_foreign(bodies[body]) or not made.native:
-            try_out(made, f"model.body = {body!r}", input)
+            try_out(made, f"model.body = {body!r}", input, getattr(bodies[body], "instead", ""))
     for module in made.modules():
         if norm != "default" and isinstance(module, _BatchNorm):
             track(module, norm == "running")
@@ -95,11 +95,13 @@ def make_body(name: str, input: Input | tuple[int, int, int], source: str = "") 
 _OF_IMAGES = "(channels, height, width)"
 
 
-def try_out(body: Body, where: str, input: Input) -> None:
-    """Let somebody's own body look at two samples: it must give as many features as it says."""
+def try_out(body: Body, where: str, input: Input, instead: str = "") -> None:
+    """Let somebody's own body look at two samples: it must give as many features as it says. `instead`: what would do
+    where it cannot take them."""
     example = input.example(2)
     shape = ", ".join(["channels", "height", "width"] if isinstance(input, Pixels) else map(str, input.shape))
-    with from_outside(where, f"a body that takes {input.noun} [G, B, {shape}]"), torch.no_grad():
+    expected = f"not {input.words}; {instead}" if instead else f"a body of {input.noun} [G, B, {shape}]"
+    with from_outside(where, expected), torch.no_grad():
         if isinstance(body, ForeignBody):
             body.check_split(where, example)
         with Watching() as seen:

@@ -121,7 +121,8 @@ class SameConv2d(Conv2d):
     """Padded as TensorFlow's `same`: a side becomes ceil(side / stride), and an odd zero goes below or to the right."""
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, zeros around to ceil(side / stride), an odd one below and on the right"
+        sizes = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{sizes}, zeros around to ceil(side / stride), an odd one below and on the right"
 
     def _zeros(self, x: Tensor) -> tuple[int, int, int, int]:
         """Left, right, above, below."""
@@ -195,25 +196,20 @@ class BatchNorm2d(nn.BatchNorm2d):
     ) -> Tensor:
         """By the batch's statistics, then a pool and ReLU (up to `cap`, if any), in one pass. `before`: a bias that x
         was to have; `sums`: its statistics, where they are known. By running statistics, it has no gradient."""
-        from torso.nets.kernels.norm import normalise
+        from torso.nets.kernels.norm import by_known, normalise
 
         clients = self._clients
         weight, bias = self.weight.view(clients, -1), self.bias.view(clients, -1)
-        if not self.by_batch:
-            sums = self._running_sums(clients, before)
-            return normalise(x, weight, bias, None, None, sums, self.eps, relu, pool, cap)[0]
+        if not self.by_batch and self.running_mean is not None and self.running_var is not None:
+            mean, var = self.running_mean.view(clients, -1), self.running_var.view(clients, -1)
+            known = None if before is None else before.view(clients, -1)
+            return by_known(x, mean, var, weight, bias, known, self.eps, relu, pool, cap)
         out, mean, var = normalise(x, weight, bias, before, real, sums, self.eps, relu, pool, cap)
         if self.tracks:
             mean = mean if before is None else mean + before.detach().view(clients, -1)
             samples = mean.new_full((clients,), x.shape[0] / clients) if real is None else real.sum(1)
             self._move(mean, var, samples * (x.shape[2] * x.shape[3]))
         return out
-
-    def _running_sums(self, clients: int, before: Tensor | None) -> Tensor:
-        """Running statistics [G, 1, 3, C] as the kernels keep sums: the mean, the variance, and one value."""
-        mean, var = (b.view(clients, -1).float() for b in (self.running_mean, self.running_var) if b is not None)
-        mean = mean if before is None else mean - before.view(clients, -1)
-        return torch.stack((mean, var, torch.ones_like(mean)), dim=1).unsqueeze(1)
 
     def _native(self, x: Tensor, training: bool) -> Tensor:
         clients = self._clients

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, Literal
 
 import torch
@@ -85,7 +84,7 @@ class AdaptedConv2d(Adapted):
     def _adapted(self, said: Tensor, x: Tensor) -> Tensor:
         a, b, seen = self.lora_a.weight, self.lora_b.weight.to(x.dtype), self.seen(x)
         if a.ndim == 4:
-            return said + self.scale * F.conv2d(self.lora_a(seen), b)  # type: ignore[no-any-return]
+            return said + self.scale * F.conv2d(self.lora_a(seen), b)
         pointwise = self.kernel_size == (1, 1)
         low = seen[:, :, :: self.stride[0], :: self.stride[1]] if pointwise else self.lora_a(seen)
         low = low.to(x.dtype)
@@ -123,11 +122,15 @@ def _changed(said: Tensor, low: Tensor, b: Tensor, scale: float) -> Tensor:
     return torch.baddbmm(_rows(said, len(b)), low, b.mT, alpha=scale).view(said.shape)
 
 
-@cache
+_kinds: dict[type[nn.Module], type[nn.Module]] = {}
+
+
 def _kind(was: type[nn.Module]) -> type[nn.Module]:
     """The class of a layer with an adapter, from the class of the layer."""
-    mixin = AdaptedConv2d if issubclass(was, nn.Conv2d) else AdaptedLinear
-    return type(f"Lora{was.__name__}", (mixin, was), {"was": was, "__module__": __name__})
+    if was not in _kinds:
+        mixin = AdaptedConv2d if issubclass(was, nn.Conv2d) else AdaptedLinear
+        _kinds[was] = type(f"Lora{was.__name__}", (mixin, was), {"was": was, "__module__": __name__})
+    return _kinds[was]
 
 
 def _blank(was: type[nn.Module]) -> nn.Module:
@@ -149,7 +152,7 @@ def put_adapter(layer: nn.Linear | nn.Conv2d, lora: Lora, generator: Generator) 
         b = Linear(rank, layer.out_features, bias=False, device=place)
     nn.init.kaiming_uniform_(a.weight, a=math.sqrt(5), generator=generator)
     nn.init.zeros_(b.weight)
-    layer.__class__ = _kind(type(layer))
+    layer.__class__ = _kind(type(layer))  # type: ignore[assignment]
     assert isinstance(layer, Adapted)
     layer.lora_a, layer.lora_b, layer.scale = a, b, lora.scale
     layer.lora_drop = nn.Dropout(lora.dropout) if lora.dropout else None

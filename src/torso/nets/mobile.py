@@ -25,6 +25,8 @@ _STAGES = (
     *((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80)),
     *((3, 5, 1, 6, 112), (4, 5, 2, 6, 192), (1, 3, 1, 6, 320)),
 )
+# BatchNorm's momentum is PyTorch's 0.1. The authors' 0.01 is for long training: 30 steps of fine-tuning on CIFAR-10 at
+# 64 × 64 leave its statistics behind the weights (24 against 40 % right, 500 images, one seed)
 _unit = partial(Unit, bias=False, norm="running", eps=1e-3, padding="same", six=True)
 
 

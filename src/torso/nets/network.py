@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +34,7 @@ from torso.nets.parts import (
     pieces,
     without,
 )
-from torso.nets.seat import Seat, has_plain_modes
+from torso.nets.seat import Seat, has_plain_modes, skeleton
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -97,22 +96,16 @@ class Body(nn.Module):
         return "blocks, then the mean over height and width" if self.pool else "blocks, then flatten"
 
     @property
+    def keyed(self) -> bool:
+        """Whether it may draw random numbers in training, from keys that come with a batch."""
+        return not self.native or self.draws is True
+
+    @property
     def in_line(self) -> bool:
         """Whether G clients of any sizes learn in one forward pass that draws no random number."""
         if self.lora is None:
             return self.native
         return (self.native or self.once) and self.draws is False
-
-    def train(self, mode: bool = True) -> Self:
-        """Under adapters the frozen body stays in eval mode, or its norms alone where `model.lora.base` is train."""
-        super().train(mode)
-        if mode and self.lora is not None:
-            adapters = [module for module in self.modules() if isinstance(module, Adapted)]
-            for module in list(self.modules())[1:]:
-                module.training = self.lora.base == "train" and not isinstance(module, _NormBase)
-            for adapter in adapters:
-                adapter.train()
-        return self
 
     def own_parts(self) -> dict[str, tuple[str, ...]]:
         """The body's tensors by part; parts that hold nothing are left out."""
@@ -153,7 +146,7 @@ class Network(nn.Module):
         self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
-        self.seat = Seat()
+        self.seat: Seat[Network] = Seat()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of samples [B, *] or [G, B, *]; `stacked`: the whole output for any [G, B, …]."""
@@ -377,6 +370,11 @@ def draws(net: Network, x: Tensor) -> bool:
     return net.body.training and _draws(net, x)
 
 
+def goes_alone(net: Network, input: Input) -> bool:
+    """Whether a group of clients gains nothing in training: the body draws, so each is computed by itself."""
+    return not net.body.native and _draws(net, input.example(1)[None])
+
+
 def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
     go without content may do anything, so it counts as one that does."""
@@ -423,14 +421,6 @@ def check_stacking(net: Network, clients: int) -> None:
         )
 
 
-def skeleton(net: Network) -> Network:
-    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap."""
-    memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in net.parameters()}
-    kept = net.state_dict(keep_vars=True).values()  # buffers outside the state_dict keep their values
-    memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
-    return copy.deepcopy(net, memo)
-
-
 def set_modes(net: Network, learning: Collection[str]) -> None:
     """Train mode where something learns, eval mode elsewhere, so that frozen statistics stay (spec 7.2, 12.2).
 
@@ -446,12 +436,23 @@ def set_modes(net: Network, learning: Collection[str]) -> None:
     halves = {half for name, half in names.items() if name in learning}
     net.train(bool(halves))
     net.body.train("body" in halves)
+    if net.body.training and net.body.lora is not None and net.body.lora.base == "eval":
+        _keep_base_still(net.body)
     net.head.train("head" in halves)
     for name, module in net.named_modules():
         if isinstance(module, _NormBase) and (own := module.state_dict()):
             module.train(any(f"{name}.{tensor}" in learning for tensor in own))
     if has_plain_modes(net):
         net.seat.modes[learning] = [(module, module.training) for module in net.modules()]
+
+
+def _keep_base_still(body: Body) -> None:
+    """The layers of a body in eval mode, but for its adapters: what is frozen computes without dropout."""
+    adapters = [module for module in body.modules() if isinstance(module, Adapted)]
+    for module in list(body.modules())[1:]:
+        module.training = False
+    for adapter in adapters:
+        adapter.train()
 
 
 def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:

@@ -6,39 +6,38 @@ layers that alone takes a tenth of a step. A seat keeps a copy of the network an
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torso.nets.network import Network
-
 Tensors = dict[str, Tensor]
+N = TypeVar("N", bound=nn.Module)
 
 
-class Seat:
+class Seat(Generic[N]):
     """Of a network that computes for one client at a time. It is its thread's alone, like the network."""
 
     def __init__(self) -> None:
         self.modes: dict[frozenset[str], list[tuple[nn.Module, bool]]] = {}  # by what learns: who is in train mode
-        self._net: Network | None = None  # the copy that holds the tensors; None: there is none of these names
+        self._net: N | None = None  # the copy that holds the tensors; None: there is none of these names
         self._places: dict[str, tuple[dict[str, Any], str]] = {}  # by name: parameters or buffers of a layer, and which
         self._layers: list[tuple[nn.Module, nn.Module]] = []  # the copy's, and the network's own
         self._given: Tensors = {}  # [1, *], as they came
         self._held: Tensors = {}  # [*], as the copy has them
         self._names: tuple[str, ...] = ()
 
-    def __deepcopy__(self, memo: object) -> Seat:
+    def __deepcopy__(self, memo: object) -> Seat[N]:
         return Seat()
 
-    def __reduce__(self) -> tuple[type[Seat], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Seat[N]], tuple[()]]:
         return Seat, ()
 
-    def take(self, net: Network, tensors: Tensors, names: Sequence[str] = ()) -> tuple[Network, Tensors] | None:
+    def take(self, net: N, tensors: Tensors, names: Sequence[str] = ()) -> tuple[N, Tensors] | None:
         """The network with one client's tensors [1, *] in place, in the modes of `net`, and the named ones [*] as
-        leaves of a graph; None where a tensor belongs to no layer, or a layer does more in `train()` than to note it.
-        """
+        leaves of a graph; None where a tensor belongs to no layer, or a layer is not to be copied: it was
+        patched, or does more in `train()` than to note the mode."""
         names = tuple(names)
         if tensors.keys() != self._given.keys():
             self._arrange(net, tensors)
@@ -58,13 +57,12 @@ class Seat:
                 mine.training = its.training
         return self._net, {name: self._held[name] for name in names}
 
-    def _arrange(self, net: Network, tensors: Tensors) -> None:
+    def _arrange(self, net: N, tensors: Tensors) -> None:
         """Make the copy for tensors of these names."""
-        from torso.nets.network import skeleton
-
         made = skeleton(net)
         self._given, self._held = dict.fromkeys(tensors, _NOTHING), dict.fromkeys(tensors, _NOTHING)
-        self._net, self._names = made if has_plain_modes(net) else None, ()
+        patched = any("forward" in vars(module) for module in net.modules())  # a function that may know the original
+        self._net, self._names = made if has_plain_modes(net) and not patched else None, ()
         self._layers = list(zip(made.modules(), net.modules(), strict=True))
         for name in tensors:
             where, _, leaf = name.rpartition(".")
@@ -75,9 +73,17 @@ class Seat:
             self._places[name] = kind, leaf
 
 
+def skeleton(net: N) -> N:
+    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap."""
+    memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in net.parameters()}
+    kept = net.state_dict(keep_vars=True).values()  # buffers outside the state_dict keep their values
+    memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
+    return copy.deepcopy(net, memo)
+
+
 def has_plain_modes(net: nn.Module) -> bool:
-    """Whether `train()` only notes the mode in all layers."""
-    return all(type(module).train is nn.Module.train for module in net.modules())
+    """Whether `train()` only notes modes, in PyTorch's way or in Torso's."""
+    return all(type(module).train.__module__.partition(".")[0] in ("torch", "torso") for module in net.modules())
 
 
 _NOTHING = Tensor()

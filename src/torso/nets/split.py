@@ -15,6 +15,7 @@ from torso.nets.draws import Watching
 from torso.nets.layers import Linear, in_line
 from torso.nets.network import Body, Network
 from torso.nets.parts import Predicate, chosen
+from torso.nets.substitutes import Substitutes
 
 _HEADS = ("fc", "classifier", "heads", "head", "score")  # what torchvision, timm and transformers call it
 
@@ -70,7 +71,7 @@ class ForeignBody(Body):
 def _laid_out(x: Tensor) -> Tensor:
     """Images in the layout that PyTorch gives them. Torso's are channels-last, in which cuDNN's depthwise convolutions
     of float32 take twenty times as long on CUDA."""
-    return x.contiguous() if x.is_cuda and x.ndim == 4 else x
+    return x.contiguous() if x.is_cuda and x.ndim == 4 and not Substitutes.here() else x
 
 
 class OfTokens(nn.Module):

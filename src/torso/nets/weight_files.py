@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ SAFETENSORS = ".safetensors"
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # of torch.save; read with weights_only=True
 _WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which training scripts save the tensors
 _PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
+_SAVED = (b"PK", b"\x80\x02")  # how files of torch.save begin, new and old ones
 _EXPECTED = "tensors by name: a .safetensors file, or torch.save(model.state_dict(), …)"
 
 
@@ -42,9 +44,13 @@ def names_in(path: Path) -> tuple[tuple[str, ...], dict[str, str]]:
 
 def _unpickled(path: Path, where: str) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles that torch.save did not write
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "GLOBAL" in str(error) or "Unsupported" in str(error):
+        with path.open("rb") as file:
+            begins = file.read(2)
+        if begins in _SAVED and "global" in str(error).lower():
             raise RequestError(
                 f"{where} holds objects that are no tensors, and a pickle of objects may run any program: it is not "
                 f"opened. Expected: {_EXPECTED}"

@@ -14,7 +14,7 @@ from torso.learn.attacks import attacks
 from torso.methods import AXES, Method, methods
 from torso.methods.parse import axis_to_config
 from torso.nets import Body, bodies
-from torso.nets.bodies import kinds_of
+from torso.nets.bodies import families, kinds_of
 from torso.nets.build import make_body
 from torso.registry import Registry, cited, plain, summary
 from torso.report.anatomy import anatomy
@@ -91,8 +91,15 @@ _TRIED: tuple[Input, ...] = (Pixels(3, 32, 32), Pixels(1, 28, 28), Pixels(1, 8, 
 
 
 def list_models() -> list[dict[str, Any]]:
-    """Every body, with its size for the first of the usual inputs that it takes."""
-    return [_model(name) for name in sorted(bodies)]
+    """Every body, with its size for the first of the usual inputs that it takes; then those of other libraries."""
+    return [*(_model(name) for name in sorted(bodies)), *map(_family, families)]
+
+
+def _family(name: str) -> dict[str, Any]:
+    """The bodies of a library, whose sizes nobody knows before one is chosen."""
+    unknown = dict.fromkeys(("for", "features", "body_parameters", "blocks"), "–")
+    takes = " or ".join(kind.many for kind in getattr(families[name], "takes", (Pixels,)))
+    return {"name": f"{name}/NAME", "takes": takes, **unknown, "about": summary(families[name])}
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -266,7 +266,7 @@ def _checked(path: Path, sha256: str) -> Tensors:
 
 def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None = None) -> Tensors:
     """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a file of weights. Every
-    one must fit `body`; adapters may be missing, and then stay as drawn. `notes` gets what a person should know of it."""
+    one must fit `body`; adapters may be missing and stay as drawn. `notes` gets what a person should know of it."""
     where = f"model.weights = {weights!r}"
     named = named_weights(body, weights)
     held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}

@@ -27,7 +27,7 @@ def fitting(held: Tensors, model: Tensors, body: str, where: str, notes: list[st
         )
     _check_numbers(found, where)
     if old:
-        notes.append(f"{where}: the head of the pre-training ({', '.join(old)}) is left out")
+        notes.append(f"{where}: the head of the pre-training ({', '.join(sorted(old))}) is left out")
     return {name: tensor.to(model[name], copy=True) for name, tensor in found.items()}
 
 

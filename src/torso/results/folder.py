@@ -14,7 +14,7 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import IO, Any
 
-from torso.config import Config, CsvConfig, FolderConfig, NpzConfig, TextConfig
+from torso.config import Config, CsvConfig, FolderConfig, LoraConfig, NpzConfig, TextConfig
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -49,6 +49,7 @@ _YOUNGER = {
     "data.npz.test_share": NpzConfig().test_share,
     "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # after what is younger in it
     "data.folder": FolderConfig().model_dump(mode="json"),
+    "model.lora": LoraConfig().model_dump(mode="json"),
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 

@@ -14,6 +14,7 @@ from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
+from torso.nets.lora import Lora
 from torso.registry import is_foreign
 from torso.runs.rounds import participants
 from torso.runs.stages import Stage
@@ -29,10 +30,24 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
         )
     lr = wants_of(config.model.body, config.model.weights).lr
     if lr and lr == config.train.lr:
-        found.append(f"train.lr = {lr}: with pre-trained weights, unless you set another")
-    if not net.body.native:
+        found.append(f"train.lr = {lr} is the default with pre-trained weights")
+    if net.body.lora is not None:
+        found.append(_about_adapters(net, net.body.lora))
+    elif not net.body.native:
         found.append(f"model.body = {config.model.body!r} {_how_it_runs(net)}")
     return tuple(found)
+
+
+def _about_adapters(net: Network, lora: Lora) -> str:
+    """How much learns, and how clients are computed."""
+    sizes = {name: tensor.numel() for name, tensor in net.body.state_dict().items()}
+    adapters = [name.removeprefix("body.") for name in net.parts["lora"]]
+    learns, whole = sum(sizes[name] for name in adapters), sum(sizes.values())
+    how = "clients share one forward pass" if net.body.in_line else "clients are computed one after the other"
+    return (
+        f"model.lora: adapters of rank {lora.rank} on {len(adapters) // 2} layers, {learns:,} of the body's {whole:,} "
+        f"numbers; {how}"
+    )
 
 
 def _how_it_runs(net: Network) -> str:

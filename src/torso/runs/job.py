@@ -19,6 +19,7 @@ from torso.methods import Start
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
+from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
 from torso.runs.exchange import misfit
@@ -132,6 +133,9 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     notes: list[str] = []
     if begins and config.model.weights:
         model |= load_body(config.model.weights, model, config.model.body, notes)
+    if begins and config.model.lora.weights and net.body.lora is not None:
+        where = f"model.lora.weights = {config.model.lora.weights!r}"
+        model |= read_adapters(Path(config.model.lora.weights), model, net, where)
     if begins:
         model = _started(plan[0].method.start, model)
     return Job(config, roster, net, plan, model, notes=tuple(notes))

@@ -23,7 +23,7 @@ from torso.papers.board.definition import Axis, Board, Space, load
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.runs import BoardRuns
 from torso.papers.board.search import entered_methods, read_found, run_search
-from torso.papers.board.trials import BoardMethod, BoardPlan, presets
+from torso.papers.board.trials import BoardMethod, BoardPlan, later_presets, presets
 from torso.papers.experiments.estimate import Rate
 from torso.papers.experiments.reuse import training_key
 from torso.personal import FineTune
@@ -350,6 +350,25 @@ def test_a_dry_run_counts_and_estimates(torso: Torso, monkeypatch: pytest.Monkey
     said = torso("leaderboard", "--search", "--dry-run", "--only", "head=fn,drift=dyn", "--device", "cpu")
     assert "24 trainings, 24 more measurements" in said.out  # 4 combinations, 2 settings, 3 rates
     assert not Path("runs").exists()
+
+
+def test_a_setting_that_has_not_been_run_is_run_where_it_is_named(
+    torso: Torso, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "torso.papers.experiments.estimate.rate_of", lambda _: Rate("a device", {"conv4": (1e5, 1e6)}, known=True)
+    )
+    words = ("leaderboard", "--dry-run", "--json", "--set", "model.body=conv4", "--set", "model.weights=")
+    told = json.loads(torso(*words, "--only", "setting=cifar100-pretrained,method=lp5-ft|fedavg").out)
+    assert told["contestants"] == 2
+    assert any(name.startswith("cifar100-pretrained-lp5-ft") for name in told["runs"])
+    refused = torso(*words, "--only", "setting=cifar10-s2,method=lp5-ft")
+    assert refused.status == 2
+    board = load()
+    entry = next(one for one in later_presets(board, "cifar100-pretrained") if one.name == "lp5-ft")
+    start = BoardPlan(board, ("model.body=conv4",)).config("cifar100-pretrained", entry, {}).method.start
+    assert isinstance(start, Finished)
+    assert start.first == 5  # and 45 of its own
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,9 @@ def _backward_halving_kernel(
             tl.store(to_x + at, total.to(to_x.dtype.element_ty), mask=inside[:, None] & good_c[None, :])
         moved = ()
         for tap in tl.static_range(KERNEL * KERNEL):
-            product = came[_slope_of(tap, KERNEL, PAD)] * values[_pixel_of(tap, KERNEL, PAD)]
-            moved = moved + (sums[tap] + product,)  # noqa: RUF005
+            total = sums[tap]
+            total += came[_slope_of(tap, KERNEL, PAD)] * values[_pixel_of(tap, KERNEL, PAD)]
+            moved = moved + (total,)  # noqa: RUF005
         sums = moved
     at = ((part * tl.num_programs(2) + client) * channels + c).to(tl.int64) * (KERNEL * KERNEL)
     for tap in tl.static_range(KERNEL * KERNEL):

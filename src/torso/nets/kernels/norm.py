@@ -20,6 +20,7 @@ from torso.nets.kernels.norm_kernels import (
     apply_kernel,
     gradient_kernel,
     join_kernel,
+    known_kernel,
     statistics_kernel,
     sums_kernel,
 )
@@ -162,3 +163,34 @@ def normalise(
     limit.
     """
     return _Normalise.apply(y, weight, bias, before, real, sums, eps, relu, pool, cap)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def by_known(
+    y: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    before: Tensor | None = None,
+    eps: float = 1e-5,
+    relu: bool = False,
+    pool: int = 1,
+    cap: float = 0.0,
+) -> Tensor:
+    """The same by statistics [G, C] that are known, such as running ones, in one pass; it has no gradient.
+
+    `before` [G, C]: a bias that was left out of y."""
+    (clients, channels), (n, _, height, width) = weight.shape, y.shape
+    if clients == 1 and n > 1 and y.numel() >= 2**31:  # addresses within a client have 32 bits
+        return torch.cat([by_known(half, mean, var, weight, bias, before, eps, relu, pool, cap) for half in y.chunk(2)])
+    y, high, wide = y.contiguous(memory_format=torch.channels_last), height // pool, width // pool
+    tensors = [t.contiguous() for t in (mean, var, mean if before is None else before, weight, bias)]
+    out = torch.empty((n, channels, high, wide), dtype=y.dtype, device=y.device, memory_format=torch.channels_last)
+    plan = _Plan.of(n // clients * high * wide, channels, clients, pool)
+    grid = triton.cdiv(n // clients * high * wide, plan.tile), *plan.grid[1:]
+    known_kernel[grid](
+        *(y, *tensors, out, n // clients, height, width, high, wide, channels, eps),
+        **dict(HAS_BEFORE=before is not None, RELU=relu, CAP=cap, POOL=pool),
+        **dict(BP=plan.tile, BC=plan.block, num_warps=TILE[2]),
+    )
+    return out

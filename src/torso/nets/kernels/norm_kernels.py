@@ -157,6 +157,40 @@ def apply_kernel(
         tl.store(out + window[:, None] * channels + c[None, :], best.to(out.dtype.element_ty), mask=mask)
 
 
+@triton.jit(do_not_specialize=["samples", "height", "width", "high", "wide"])
+def known_kernel(
+    y, mean, var, before, weight, bias, out, samples, height, width, high, wide, channels, eps,
+    HAS_BEFORE: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
+):  # fmt: skip
+    """As `apply_kernel`, by statistics that are known: a tile of windows for each program."""
+    client = tl.program_id(2)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    good_c, own = c < channels, client * channels + c
+    centre = tl.load(mean + own, mask=good_c, other=0.0)
+    if HAS_BEFORE:
+        centre -= tl.load(before + own, mask=good_c, other=0.0)
+    scale = tl.load(weight + own, mask=good_c, other=0.0)
+    scale = scale / tl.sqrt(tl.load(var + own, mask=good_c, other=1.0) + eps)
+    shift = tl.load(bias + own, mask=good_c, other=0.0)
+    y += client.to(tl.int64) * samples * height * width * channels
+    out += client.to(tl.int64) * samples * high * wide * channels
+    window = tl.program_id(0) * BP + tl.arange(0, BP)
+    at, _sample, _row, _column, good = _window(tl.program_id(0) * BP, samples, high, wide, height, width, BP, POOL)
+    counts, mask = good.to(tl.float32), good[:, None] & good_c[None, :]
+    _far, best = _normal(y, at, channels, c, mask, centre, scale, shift, counts)
+    if POOL == 2:
+        for k in tl.static_range(1, 4):
+            step = (k // 2) * width + k % 2
+            _far, z = _normal(y, at + step, channels, c, mask, centre, scale, shift, counts)
+            best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
+    if RELU:
+        best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if CAP > 0:
+        best = tl.minimum(best, CAP, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(out + window[:, None] * channels + c[None, :], best.to(out.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["samples", "height", "width", "high", "wide", "chunk"])
 def sums_kernel(
     y, real, slope, mean, var, weight, bias, sums, samples, height, width, high, wide, channels, chunk, eps,

@@ -54,6 +54,7 @@ class Outside(ABC):
 
     name: str
     takes: ClassVar[tuple[type[Input], ...]] = (Pixels,)
+    instead: ClassVar[str] = "set data.size, such as 224"  # where a network cannot take images of a size
 
     @property
     def key(self) -> str:

@@ -22,7 +22,8 @@ kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision, "texts": HfT
 
 @cache
 def hf_body(name: str) -> BodyMaker:
-    """The maker of `hf/FOLDER-OR-ID`."""
+    """An encoder of the transformers library, from its folder or the hub. `model.weights`: a file, or `pretrained`.
+    Needs the extra `text`."""
     config = config_of(name)
     kind = kind_of(config)
     if kind not in kinds:

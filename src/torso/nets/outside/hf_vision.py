@@ -29,14 +29,21 @@ class HfVision(Outside):
 
     @property
     def library(self) -> Any:
-        return import_library("transformers", self.key, "text")
+        found = import_library("transformers", self.key, "text")
+        found.utils.logging.set_verbosity_error()
+        found.utils.logging.disable_progress_bar()
+        return found
 
     @cached_property
     def _config(self) -> Any:
         return self.library.AutoConfig.from_pretrained(self.own_name)
 
     def _classifier(self) -> nn.Module:
-        made: nn.Module = self.library.AutoModelForImageClassification.from_config(self._config)
+        try:
+            made: nn.Module = self.library.AutoModelForImageClassification.from_config(self._config)
+        except ImportError:  # transformers imports torchvision where it is installed, even a broken one
+            import_library("torchvision", self.key, "vision")
+            raise
         return made.train()
 
     def __call__(self, input: Pixels) -> Body:

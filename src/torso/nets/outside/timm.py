@@ -19,7 +19,8 @@ _WORD = "pretrained"
 
 @cache
 def timm_body(name: str) -> Timm:
-    """The maker of `timm/NAME` or `timm/NAME.TAG`, or which name is near."""
+    """The networks of timm, `NAME` or `NAME.TAG`. `model.weights`: a file, or `pretrained`. Needs the
+    extra `vision`."""
     found = Timm(name)
     timm = found.library
     network, _, tag = found.own_name.partition(".")
@@ -41,7 +42,7 @@ class Timm(Outside):
 
     def __call__(self, input: Pixels) -> Body:
         size = {"img_size": (input.height, input.width)} if self._fixed else {}
-        made: nn.Module = self.library.create_model(
+        made: Any = self.library.create_model(
             self.own_name, pretrained=False, num_classes=0, in_chans=input.channels, **size
         )
         return body_of(made, features=int(getattr(made, "head_hidden_size", made.num_features)))

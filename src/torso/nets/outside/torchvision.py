@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections import OrderedDict
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -30,7 +32,8 @@ _SQUEEZED = 512  # features of SqueezeNet, whose head is a convolution
 
 @cache
 def torchvision_body(name: str) -> Torchvision:
-    """The maker of `torchvision/NAME`, or which name is near."""
+    """The classifiers of torchvision. `model.weights`: a file, or torchvision's word, such as `IMAGENET1K_V1`. Needs
+    the extra `vision`."""
     found = Torchvision(name)
     known = found.models.list_models(module=found.models)
     if found.own_name not in known:
@@ -57,8 +60,8 @@ class Torchvision(Outside):
     def __call__(self, input: Pixels) -> Body:
         made = self._classifier(**self._sized(input))
         if self.own_name.startswith("squeezenet"):  # spec 7: features, the mean over the map, a linear head
-            parts = OrderedDict(features=made.features, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
-            return body_of(nn.Sequential(parts), features=_SQUEEZED)
+            parts: dict[str, nn.Module] = {"features": made.get_submodule("features"), "pool": nn.AdaptiveAvgPool2d(1)}
+            return body_of(nn.Sequential(OrderedDict(parts | {"flatten": nn.Flatten()})), features=_SQUEEZED)
         return body_of(made)
 
     def _sized(self, input: Pixels) -> dict[str, Any]:
@@ -91,7 +94,8 @@ class Torchvision(Outside):
     def fetched(self, word: str) -> dict[str, Tensor]:
         chosen = self.models.get_model_weights(self.own_name)[word]
         try:
-            found: dict[str, Tensor] = dict(chosen.get_state_dict(progress=False, check_hash=True))
+            with redirect_stdout(sys.stderr):  # it prints what it downloads
+                found: dict[str, Tensor] = dict(chosen.get_state_dict(progress=False, check_hash=True))
         except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: the checksum is another
             place = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(chosen.url))
             raise self.no_download(word, error, f"Put {chosen.url} at {place}, or give the file itself") from None

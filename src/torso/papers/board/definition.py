@@ -52,6 +52,15 @@ class Space(_Strict):
     axes: dict[str, dict[str, tuple[str, ...]]]
 
 
+class LaterSetting(_Strict):
+    """A setting that is defined and has not been run: `--only setting=NAME` runs it. `entries`: methods that compete
+    in it beside those of the board."""
+
+    sets: tuple[str, ...]
+    entries: dict[str, tuple[str, ...]] = {}
+    why: str  # it has not been run
+
+
 class Search(_Strict):
     settings: tuple[str, ...] = Field(min_length=1)
     best: int = Field(ge=1)  # how many new combinations are entered into the board
@@ -64,12 +73,16 @@ class Board(_Strict):
     measures: tuple[str, ...]
     config: dict[str, Any]  # what all runs have in common
     settings: dict[str, tuple[str, ...]]
+    later: dict[str, LaterSetting] = {}
     grid: tuple[Axis, ...] = Field(min_length=1)
     entries: dict[str, tuple[str, ...]]
     follows: dict[str, dict[str, str]] = {}  # method → its key → the key of the grid that it follows
     left_out: dict[str, tuple[str, ...]] = {}  # why → presets
     caveats: tuple[str, ...] = ()
     search: Search
+
+    def sets_of(self, setting: str) -> tuple[str, ...]:
+        return self.later[setting].sets if setting in self.later else self.settings[setting]
 
     def untried(self, best: Point, tried: Sequence[Point]) -> list[Point]:
         """The neighbours of the best point that have not been tried. The rule is the same for all methods, so that no
@@ -81,7 +94,8 @@ class Board(_Strict):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Board:
-        for name in (*self.entries, *(name for names in self.left_out.values() for name in names)):
+        later = (name for setting in self.later.values() for name in setting.entries)
+        for name in (*self.entries, *later, *(name for names in self.left_out.values() for name in names)):
             if name not in methods:
                 raise ValueError(f"the preset {name!r} is unknown{did_you_mean(name, methods)}")
         for name, keys in self.follows.items():

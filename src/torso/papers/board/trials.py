@@ -30,6 +30,12 @@ def presets(board: Board) -> list[BoardMethod]:
     return [BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in board.entries.items()]
 
 
+def later_presets(board: Board, setting: str) -> list[BoardMethod]:
+    """The methods of a setting that has not been run: those of the board, and its own."""
+    own = board.later[setting].entries.items()
+    return [*presets(board), *(BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in own)]
+
+
 def plugin_methods(board: Board) -> list[BoardMethod]:
     """Methods that leaderboard.toml does not name: registered by a plugin."""
     spoken = {*board.entries, *(name for names in board.left_out.values() for name in names)}
@@ -64,7 +70,7 @@ class BoardPlan:
                 )
 
     def config(self, setting: str, entry: BoardMethod, point: Point, *more: str) -> Config:
-        said = (*self.board.settings[setting], *entry.sets, *self.sets)
+        said = (*self.board.sets_of(setting), *entry.sets, *self.sets)
         chosen = [f"{key}={value}" for key, value in point.items()]
         own = self.board.follows.get(entry.name, {})
         chosen += [f"{key}={point[followed]}" for key, followed in own.items() if followed in point]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -76,7 +77,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         load_plugins(plugin)
         plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))
         space = combinations(plan) if search else []
-        whole = _search_candidates(plan, space) if search else _board_candidates(plan, out)
+        whole = _search_candidates(plan, space) if search else _board_candidates(plan, out, only)
         chosen = _contestants(plan, _selected(whole, only), data_root, dry_run)
         if dry_run:
             _tell(chosen, 0 if search else seeds, device, as_json)
@@ -101,14 +102,20 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         end(runs.broken)
 
 
-def _board_candidates(plan: BoardPlan, out: Path) -> list[Candidate]:
-    """The presets, methods of plugins, and combinations that an earlier search below `out` has entered."""
+def _board_candidates(plan: BoardPlan, out: Path, only: str) -> list[Candidate]:
+    """The presets, methods of plugins, and combinations that an earlier search below `out` has entered; settings that
+    have not been run yet where `only` names them."""
     from torso.papers.board.definition import NAME
     from torso.papers.board.search import entered_methods, read_found
-    from torso.papers.board.trials import plugin_methods, presets
+    from torso.papers.board.trials import later_presets, plugin_methods, presets
 
-    entries = [*presets(plan.board), *plugin_methods(plan.board), *entered_methods(read_found(out / NAME))]
-    return [(setting, entry, None) for entry in entries for setting in plan.board.settings]
+    board, named = plan.board, re.split(r"[=|,\s]+", only)
+    others = [*plugin_methods(board), *entered_methods(read_found(out / NAME))]
+    later = [(setting, [*later_presets(board, setting), *others]) for setting in board.later if setting in named]
+    return [
+        *((setting, entry, None) for entry in (*presets(board), *others) for setting in board.settings),
+        *((setting, entry, None) for setting, entries in later for entry in entries),
+    ]
 
 
 def _search_candidates(plan: BoardPlan, space: Sequence[Combination]) -> list[Candidate]:

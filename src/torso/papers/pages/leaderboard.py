@@ -204,11 +204,17 @@ def _rules(board: Board) -> list[str]:
     besides = [
         f"- `{name}` with {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.entries.items() if sets
     ]
+    later = [
+        f"- `{name}` (defined, not run): {', '.join(f'`{text}`' for text in one.sets)}. Also with "
+        f"{', '.join(one.entries)}. {one.why} `torso leaderboard --only setting={name}` runs it."
+        for name, one in board.later.items()
+    ]
     left = [f"- {', '.join(names)}: {why}." for why, names in board.left_out.items()]
     return [
         "## Settings and entries",
         "",
         *settings,
+        *later,
         "",
         f"{len(board.entries)} presets compete; some with more than their name:",
         "",

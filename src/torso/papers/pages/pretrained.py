@@ -204,7 +204,7 @@ class Page:
         yield from made
         yield "The paper has a figure and no numbers. Its encoder is DistilBERT; ours is a sentence encoder, MiniLM-L6."
         yield ""
-        rows = [
+        rows: list[dict[str, object]] = [
             {"method": self._label(m), **{s.title: self._cell(n, m) for n, s in settings.items()}}
             for m in self._methods(settings)
         ]

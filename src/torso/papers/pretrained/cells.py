@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
 from torso.papers.experiments.provenance import changed
-from torso.papers.pretrained.definition import Block, Evidence, Grid, PlannedMethod, Setting
+from torso.papers.pretrained.definition import Block, Evidence, PlannedMethod, Setting
 
 Point = Mapping[str, float]  # a choice from the grid
 _TRAINED_HERE = "trained here: "  # what a file says of model.weights, in place of a folder of this machine
@@ -89,7 +89,7 @@ class Plan:
         return self.evidence.methods[cell.method]
 
     def points(self, cell: Cell) -> list[Point]:
-        grid: Grid = self.setting(cell).grids.get(cell.method, self.method(cell).grid)
+        grid = self.method(cell).grid
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
     def bodies(self, block: Block) -> list[Trial]:

@@ -32,7 +32,7 @@ class Setting(_Strict):
     `published`: the data set of the paper's tables whose numbers stand beside ours. `keys`: what tells this setting
     from others in a claim. `body`: a name of `bodies`. `measures`: what is measured at the end; the sum of the first
     `chooses` of them on validation data chooses the rates. `rounds`: share of a method's rounds. `samples`: training
-    samples, for the estimate of time. `grids`: method → its grid here, where it is not the usual one."""
+    samples, for the estimate of time."""
 
     title: str
     dataset: str
@@ -44,7 +44,6 @@ class Setting(_Strict):
     chooses: int = 1
     rounds: float = Field(1.0, gt=0)
     samples: int = 0
-    grids: dict[str, Grid] = {}
 
 
 class PlannedMethod(_Strict):

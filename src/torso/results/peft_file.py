@@ -1,0 +1,132 @@
+"""Adapters in the format of Hugging Face's `peft`: a folder with adapter_config.json and adapter_model.safetensors.
+
+Nothing is ever unpickled, and `peft` need not be installed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from torso.errors import CannotWrite, RequestError
+from torso.nets import Network, Tensors
+from torso.nets.lora import Lora
+from torso.reading import parse_json
+from torso.results.checkpoint import check_fits, replace_file, write_text, writing
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_OTHERWISE = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+
+
+def save_adapters(net: Network, folder: str | Path) -> Path:
+    """Write the adapters of a network; the frozen body and the head are no part of such a folder."""
+    folder, lora = Path(folder), _lora_of(net)
+    layers, state = _layers(net), net.state_dict()
+    tensors = {
+        f"{_PREFIX}{theirs}.lora_{half.upper()}.weight": state[f"{ours}.lora_{half}.weight"].detach().cpu().contiguous()
+        for ours, theirs in layers.items()
+        for half in "ab"
+    }
+    told = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": net.card.body if net.card else None,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "r": lora.rank,
+        "target_modules": sorted(layers.values()),
+        "task_type": None,
+    }
+    try:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / WEIGHTS, lambda temporary: save_file(tensors, temporary, {"format": "pt"}))
+        write_text(folder / CONFIG, json.dumps(told, indent=2) + "\n")
+    except CannotWrite as error:
+        raise RequestError(str(error)) from None
+    return folder
+
+
+def load_adapters(net: Network, folder: str | Path) -> Network:
+    """Give a network the adapters of a folder, which must be of its rank, its alpha and its layers; it is returned."""
+    found = read_adapters(Path(folder), net.state_dict(), net, repr(str(folder)))
+    net.load_state_dict(found, strict=False)
+    return net
+
+
+def read_adapters(folder: Path, model: Tensors, net: Network, where: str) -> Tensors:
+    """The adapters of a folder by their names in the network; `where` is how a message calls the folder."""
+    lora = _lora_of(net)
+    told = _config(folder / CONFIG, where)
+    for key, mine in {"r": lora.rank, "lora_alpha": lora.alpha, "bias": "none"}.items():
+        if told.get(key) != mine:
+            ours = {"r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}.get(key, "of what Torso reads")
+            raise RequestError(f"{where}: {key} = {told.get(key)!r} in {CONFIG}. Expected: {mine!r} ({ours})")
+    for key in _OTHERWISE:
+        if told.get(key):
+            raise RequestError(f"{where}: {key} = {told[key]!r} in {CONFIG}: plain LoRA layers cannot do that")
+    try:
+        held = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise RequestError(f"{where}: {WEIGHTS} cannot be read: {error}") from None
+    found = {_ours(name, net, where): tensor for name, tensor in held.items()}
+    for name, tensor in found.items():
+        check_fits(name, tensor, model, where)
+        if not tensor.isfinite().all():
+            raise RequestError(f"{where}: {name} holds NaN or infinite values")
+    missing = [name for name in net.parts["lora"] if name not in found]
+    if missing:
+        raise RequestError(f"{where} lacks {', '.join(missing[:3])}, which this network has. Set model.lora.targets")
+    return {name: tensor.to(model[name].device, copy=True) for name, tensor in found.items()}
+
+
+def _lora_of(net: Network) -> Lora:
+    if net.body.lora is None:
+        raise RequestError("the network has no adapters. Set model.lora.rank, or choose a method such as fedit")
+    return net.body.lora
+
+
+def _config(path: Path, where: str) -> dict[str, Any]:
+    try:
+        told = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{where}: {path.name} cannot be read: {error}") from None
+    if not isinstance(told, dict) or told.get("peft_type") != "LORA":
+        kind = told.get("peft_type") if isinstance(told, dict) else type(told).__name__
+        raise RequestError(f"{where}: {path.name} is of {kind!r}. Expected: peft_type = 'LORA'")
+    return told
+
+
+def _layers(net: Network) -> dict[str, str]:
+    """Layers with adapters by their names in the network, with those in the module that somebody else would load."""
+    ours = [name.removesuffix(".lora_a.weight") for name in net.parts["lora.a"]]
+    wrapped = "body."
+    while wrapped == "body." or not hasattr(net.get_submodule(wrapped[:-1]), "config"):
+        inside = [name for name, child in net.get_submodule(wrapped[:-1]).named_children() if _has_weights(child)]
+        if len(inside) != 1 or isinstance(net.get_submodule(wrapped + inside[0]), nn.ModuleList):
+            break
+        if f"{wrapped}{inside[0]}" in ours:
+            break
+        wrapped += f"{inside[0]}."
+    return {name: name.removeprefix(wrapped) for name in ours}
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _ours(name: str, net: Network, where: str) -> str:
+    """The network's name of a tensor in the file: that of the layer whose name ends as in the file."""
+    path, half = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")[::2]
+    layers = [ours for ours in _layers(net) if f".{ours}".endswith(f".{path}")]
+    if half not in ("lora_A", "lora_B") or len(layers) != 1:
+        raise RequestError(f"{where}: {name} in {WEIGHTS} is of no layer that has an adapter here")
+    return f"{layers[0]}.{half.lower()}.weight"
