@@ -19,6 +19,7 @@ from torso.data.token_lens import TokenLens, lengths_of
 from torso.data.tokenizers import FromFile, Words, tokenizer_of
 from torso.data.wants import Wants
 from torso.errors import RequestError
+from torso.learn.features import features_of
 from torso.nets import LinearHead
 from torso.nets import build as build_network
 
@@ -199,6 +200,17 @@ def test_trimmed_batches_give_the_same(body: str) -> None:
     with torch.no_grad():
         for one, other in zip(plain, cut, strict=True):
             torch.testing.assert_close(net.features(one.inputs[0]), net.features(other.inputs[0]), atol=1e-5, rtol=1e-5)
+
+
+def test_features_in_the_order_of_length_are_the_same() -> None:
+    """A pass over all samples goes by length, and gives the features in the order of the samples."""
+    ids, _ = sequences()
+    kind = Tokens(70, 10, 9)
+    net = build_network("transformer", 3, kind, LinearHead()).eval()
+    body = {name: tensor.detach() for name, tensor in net.state_dict().items()}
+    plain, cut = (features_of(net, body, ids, kind.lens(CPU).for_body(trims), 10) for trims in (False, True))
+    torch.testing.assert_close(plain, cut, atol=1e-5, rtol=1e-5)
+    assert len(cut) == 64
 
 
 def test_a_trimmed_batch_loses_no_token() -> None:

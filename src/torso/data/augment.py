@@ -63,6 +63,10 @@ class Lens:
         """How many columns of the samples each batch of an order [G, n] needs; None: all of them."""
         return None
 
+    def by_length(self, samples: Tensor) -> Tensor | None:
+        """The order [n] in which batches of the samples need the fewest columns; None: any."""
+        return None
+
 
 @dataclass(frozen=True)
 class FeatureLens(Lens):

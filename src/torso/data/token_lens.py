@@ -37,6 +37,9 @@ class TokenLens(Lens):
         batches = torch.nn.functional.pad(most, (0, spare)).view(-1, batch_size).amax(dim=1)
         return [min(samples.shape[1], max(1, -(-width // _STEP)) * _STEP) for width in batches.tolist()]
 
+    def by_length(self, samples: Tensor) -> Tensor | None:
+        return lengths_of(samples, self.pad).argsort(descending=True, stable=True) if self.trims else None
+
 
 def lengths_of(samples: Tensor, pad: int) -> Tensor:
     """The place behind the last token of each sequence, int64 [n], on the device of the samples [n, L]."""

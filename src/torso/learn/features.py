@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Deck
-from torso.data.token_lens import TokenLens, lengths_of
 from torso.learn.course import Course
 from torso.learn.phases import Lesson
 from torso.learn.steps import Plain
@@ -44,7 +43,8 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
     stacked = {name: tensor[None] for name, tensor in tensors.items() if name.startswith("body.")}
     set_modes(body, frozenset())
     size = max(batch if samples.is_cuda else min(batch, len(samples)), 1)
-    order = _order(samples, lens)
+    by_length = lens.by_length(samples)
+    order = torch.arange(len(samples), device=samples.device) if by_length is None else by_length
     while True:
         try:
             with computing("fp32"):
@@ -56,13 +56,6 @@ def features_of(net: Network, tensors: Tensors, samples: Tensor, lens: Lens, bat
                 raise
             size = -(-size // 2)
             torch.cuda.empty_cache()
-
-
-def _order(samples: Tensor, lens: Lens) -> Tensor:
-    """In which order samples are looked at: sequences by their length, others as they come."""
-    if isinstance(lens, TokenLens) and lens.trims:
-        return lengths_of(samples, lens.pad).argsort(stable=True)
-    return torch.arange(len(samples), device=samples.device)
 
 
 def _by_batch(

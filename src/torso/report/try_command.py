@@ -32,10 +32,13 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Ask a model about images or texts on a local page: drop one, see its answer; ends with Ctrl-C."""
         load_plugins(plugin)
+        from torso.data.inputs import Tokens
         from torso.report.try_page import serve
 
-        with serve(chosen(model, generic, client, data_root, accept_changed_data), port) as server:
-            print(f"drop images on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+        models = chosen(model, generic, client, data_root, accept_changed_data)
+        with serve(models, port) as server:
+            do = "write texts" if isinstance(models[0].kind, Tokens) else "drop images"
+            print(f"{do} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
             try:
                 server.serve_forever()
             except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from torso.data.tokenizers import FromFile
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.network import Body
+from torso.nets.outside.base import RATE
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
 from torso.nets.outside.libraries import transformers_for
 from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors
@@ -77,7 +78,7 @@ class TextEncoder:
         return EncoderBody(Pooled(encoder, tokenizer.pad, self.pooling, self.normalize), _width(encoder, self.key))
 
     def wants(self, weights: str) -> Wants:
-        return Wants(by=self.key, tokenizer=self.tokenizer)
+        return Wants(by=self.key, tokenizer=self.tokenizer, lr=RATE if weights else 0.0)
 
     @property
     def tokenizer(self) -> FromFile:
