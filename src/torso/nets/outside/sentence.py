@@ -25,7 +25,10 @@ _OLD_WORDS = {
 
 
 class Sentence(TextEncoder):
-    """modules.json lists what the library does one after the other: a transformer, pooling, perhaps a normalisation."""
+    """A text encoder as sentence-transformers saves it: its folder, an installed package that ships one, or an id of
+    the hub. `model.weights`: a file, or `pretrained`. Needs the extra `text`.
+
+    modules.json lists what the library does one after the other: a transformer, pooling, perhaps a normalisation."""
 
     @property
     def _root(self) -> Path:
