@@ -116,7 +116,7 @@ class Side:
     """A network, G clients' tensors and batches of theirs on the device."""
 
     def __init__(self, net: Network, input: Input, clients: int, batch: int, device: torch.device) -> None:
-        self.net, self.clients = skeleton(net), clients
+        self.net, self.clients = skeleton(net, device), clients
         self.names = learnable(net, net.state_dict())
         set_modes(self.net, self.names)
         self.base = {n: t.detach().to(device) for n, t in net.state_dict().items()}

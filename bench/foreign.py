@@ -11,7 +11,6 @@ over the same clients. Images are random: this measures speed alone. On CPU ever
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import time
@@ -42,7 +41,6 @@ from torso.nets import Tensors, learnable, skeleton, split
 from torso.precision import Precision, computing
 
 BATCH, CLASSES = 50, 10
-foreign = importlib.import_module("torso.nets.split")  # torso.nets.split is the function
 Work = Callable[[], int]  # → how many images
 
 
@@ -99,9 +97,8 @@ class Local:
         names = learnable(whole, whole.state_dict())
         self.lesson = Lesson(1, dict.fromkeys(names, 1e-4), frozenset(whole.state_dict()))
 
-    def training(self, recorded: bool, substitutes: bool = False) -> Work:
+    def training(self, recorded: bool) -> Work:
         recorder = ForeignRecorder(gradients)
-        recorder.substitutes = substitutes
         recorder.refused = "" if recorded else "as a module that cannot be recorded"
         room = replace(self.room, recorder=recorder if self.deck.index.is_cuda else None)
         course = Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
@@ -156,32 +153,6 @@ def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> di
         name: {"median": round(median(each)), "low": round(min(each)), "high": round(max(each)), "first_s": first[name]}
         for name, each in found.items()
     }
-
-
-def searching(work: Work) -> Work:
-    """With cuDNN's search for the fastest kernel."""
-
-    def searched() -> int:
-        torch.backends.cudnn.benchmark = True
-        try:
-            return work()
-        finally:
-            torch.backends.cudnn.benchmark = False
-
-    return searched
-
-
-def channels_last(work: Work) -> Work:
-    """With images in Torso's layout, as its own layers take them."""
-
-    def laid_out() -> int:
-        before, foreign._laid_out = foreign._laid_out, lambda x: x
-        try:
-            return work()
-        finally:
-            foreign._laid_out = before
-
-    return laid_out
 
 
 def new_widths(module: nn.Module, size: int, device: torch.device) -> dict[str, float]:
@@ -293,15 +264,10 @@ def measure(name: str, options: argparse.Namespace, precision: Precision, device
     }
     if device.type == "cuda":
         works["torso, recorded"] = local.training(True)
-        works["… Torso's kernels"] = local.training(True, substitutes=True)
-        works["… cudnn.benchmark"] = searching(local.training(True))
-        works["… channels-last"] = channels_last(local.training(True))
-        if precision == options.precision[0]:
-            works["torso, eager, c.-last"] = channels_last(local.training(False))
     found: dict[str, Any] = {"training": in_turns(works, device, options.seconds)}
     show(found["training"], "loop")
     if options.profile and precision == options.precision[0]:
-        for kind in ("torso, recorded", "… Torso's kernels", "torso, eager", "loop"):
+        for kind in ("torso, recorded", "torso, eager", "loop"):
             if kind not in found["training"]:
                 continue
             print(f"    profile of a visit, {kind}\n{profile(works[kind], device)}", flush=True)

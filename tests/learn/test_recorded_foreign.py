@@ -149,14 +149,13 @@ def test_recorded_steps_are_the_steps(module: type[nn.Module]) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("module", [Normed, Dropping, HalfFrozen])
-def test_steps_with_the_kernels_of_torso_are_the_steps(module: type[nn.Module]) -> None:
+def test_steps_of_images_are_the_steps(module: type[nn.Module]) -> None:
     """One batch in float32, full and not: gradients, and how running statistics move."""
     torch.manual_seed(0)
     net, start, deck = begun(module(), "cuda", size=8)
     start = {n: t.float() if t.is_floating_point() else t for n, t in start.items()}
     names, counts = learnable(net, start), deck.class_counts(4)
     recorder = ForeignRecorder(gradients, frozen=net.frozen)
-    recorder.substitutes = True
     for epoch in range(2):
         for dealt in batches(deck, epoch):
             batch, home = replace(dealt, inputs=dealt.inputs.float()), recorder.home(start, 5)

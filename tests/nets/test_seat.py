@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torso.data.batches import Batch
+from torso.data.inputs import Floats
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
 from torso.nets import Network, Tensors, apply, learnable, set_modes, skeleton, split
@@ -166,3 +167,35 @@ def test_a_module_with_counters_can_be_handed_over() -> None:
     name = register_model(Small())
     forget_model(name)
     assert name.startswith("given:Small:")
+
+
+class Placed(nn.Module):
+    """Adds numbers of the places, which no state_dict holds, as text encoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.arange(3), persistent=False)
+        self.table = nn.Embedding(3, 2)
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        said: Tensor = self.fc((x.unsqueeze(-1) + self.table(self.places)).mean(1))
+        return said
+
+
+def test_buffers_outside_the_state_dict_go_to_the_device() -> None:
+    net = split(Placed())
+    there = dict(skeleton(net, torch.device("meta")).named_buffers())
+    here = dict(skeleton(net).named_buffers())
+    assert there["body.module.places"].is_meta
+    assert torch.equal(here["body.module.places"], torch.arange(3))
+    assert not net.body.module.places.is_meta
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_they_are_where_the_desk_is() -> None:
+    net = split(Placed())
+    tensors = {name: tensor.cuda()[None] for name, tensor in net.state_dict().items()}
+    net.input = Floats((3,))
+    said = apply(skeleton(net, torch.device("cuda")), tensors, torch.ones(1, 4, 3, device="cuda"))
+    assert said.logits.shape == (1, 4, 2)

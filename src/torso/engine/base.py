@@ -68,7 +68,7 @@ class Desk:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
         device = federation.device
         room = Classroom(
-            net=skeleton(net),
+            net=skeleton(net, device),
             classes=federation.classes,
             lens=federation.input.lens(device).for_body(net.body.trims),
             change=augmentations[federation.augment],

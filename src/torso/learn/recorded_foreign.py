@@ -22,8 +22,8 @@ from torso.learn.objectives import Objective
 from torso.learn.recorded import Recorder, _Recording
 from torso.nets import Network, Tensors
 from torso.nets.draws import Seeded
+from torso.nets.layout import ChannelsLast
 from torso.nets.network import draws, pads
-from torso.nets.substitutes import Substitutes
 
 Step = Callable[[], tuple[Tensors, Tensor]]
 _NARROW = 12  # recordings of batches that are not full, for each way to use a network
@@ -39,7 +39,7 @@ class ForeignRecorder(Recorder):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.substitutes = False  # whether Torso's kernels take the place of PyTorch's
+        self._whole = False  # whether the step that is being recorded is one of full batches
         self.refused = ""  # why nothing is recorded any more
         self._narrow: dict[object, Counter[int]] = {}  # by the way a network is used: how often a width was met
         self._seeded: Seeded | None = None  # in the midst of a step that draws
@@ -59,6 +59,7 @@ class ForeignRecorder(Recorder):
         width = 0 if self.refused or apart else self._width_for(net, batch)
         if not width:
             return leading_gradients(*given)
+        self._whole = width == max(self._width, batch.labels.shape[1])
         try:
             with self._drawing(net, batch):
                 return self._replayed(*given, width)
@@ -126,24 +127,25 @@ class ForeignRecorder(Recorder):
         """Twice: kernels are chosen, then nothing may wait for the device. A graph that fails while it is recorded
         leaves torch's generator in the midst of it, so the usual reason for that is found out before."""
         self._wanted = step()[1].clone()
-        if self.substitutes:
-            with self._kernels():
+        if self._whole:
+            with self._layout():
                 step()
         try:
-            with _no_waiting(), self._kernels():
+            with _no_waiting(), self._layout():
                 step()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise CannotRecord(_first_line(error)) from None
 
-    def _kernels(self) -> AbstractContextManager[object]:
-        return Substitutes() if self.substitutes else nullcontext()
+    def _layout(self) -> AbstractContextManager[object]:
+        """The faster one where it is found out once, for full batches; not again for each narrow width."""
+        return ChannelsLast() if self._whole else nullcontext()
 
     def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> tuple[Tensors, Tensor]:
         stream = torch.cuda.current_stream()
         try:
-            with self._kernels():
+            with self._layout():
                 return super()._captured(graph, step)
         except RuntimeError as error:  # also for want of memory
             torch.cuda.set_stream(stream)

@@ -479,11 +479,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
 def hollow(net: Network) -> tuple[Network, Tensors]:
     """A copy for evaluation and tensors of one client [1, *], all zero, on the CPU: for a look at shapes. (The device
     `meta` has no content either, but its first use loads torch's compiler, which takes a second.)"""
-    bare = skeleton(net).eval()
-    for module in bare.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if not buffer.is_meta:  # outside the state_dict
-                module._buffers[name] = buffer.cpu()
+    bare = skeleton(net, torch.device("cpu")).eval()
     return bare, {name: torch.zeros(1, *t.shape, dtype=t.dtype) for name, t in bare.state_dict().items()}
 
 

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 Tensors = dict[str, Tensor]
@@ -83,11 +84,15 @@ def _is_the_same(held: Tensor, given: Tensor) -> bool:
     return held.shape == given.shape[1:] and held.stride() == given.stride()[1:]
 
 
-def skeleton(net: N) -> N:
-    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap."""
+def skeleton(net: N, device: torch.device | None = None) -> N:
+    """A structurally identical copy without weights (meta device), for `apply` to fill; cheap.
+
+    `device`: where buffers are to be that no state_dict holds, such as the numbers of a text's places."""
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in net.parameters()}
     kept = net.state_dict(keep_vars=True).values()  # buffers outside the state_dict keep their values
     memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
+    if device is not None:
+        memo |= {id(b): b.to(device) for b in net.buffers() if id(b) not in memo}
     return copy.deepcopy(net, memo)
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torso.errors import RequestError
 from torso.nets.draws import Watching
 from torso.nets.layers import Linear, in_line
+from torso.nets.layout import laid_out
 from torso.nets.network import Body, Network
 from torso.nets.parts import Predicate, chosen
-from torso.nets.substitutes import Substitutes
 
 _HEADS = ("fc", "classifier", "heads", "head", "score")  # what torchvision, timm and transformers call it
 
@@ -43,7 +43,7 @@ class ForeignBody(Body):
                 f"{type(self.module).__name__} computes for one client at a time, found {x.shape[0]}; "
                 "torso.nets.apply runs it for several"
             )
-        x, clients = _laid_out(in_line(x)), x.shape[0]
+        x, clients = laid_out(in_line(x)), x.shape[0]
         said = self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self.module(x))
         return said.view(clients, -1, *said.shape[1:])
 
@@ -66,12 +66,6 @@ class ForeignBody(Body):
             _check(*given, example)
         except RequestError as error:
             raise RequestError(f"{where}: {error}") from None
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    """Images in the layout that PyTorch gives them. Torso's are channels-last, in which cuDNN's depthwise convolutions
-    of float32 take twenty times as long on CUDA."""
-    return x.contiguous() if x.is_cuda and x.ndim == 4 and not Substitutes.here() else x
 
 
 class OfTokens(nn.Module):
