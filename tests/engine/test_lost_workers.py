@@ -55,6 +55,7 @@ def test_every_measure_and_analysis_goes_through(monkeypatch: pytest.MonkeyPatch
     sections: dict[str, Any] = {
         "data": {"new_clients": 3},
         "train": {"rounds": 2},
+        "attack": {"kind": "backdoor", "fraction": 0.2},
         "measure": {"names": sorted(measures), "analyses": sorted(analyses), "every": 1, "during": ["initial"]},
         "personalize": {"part": "full", "sweep": [0, 2]},
     }

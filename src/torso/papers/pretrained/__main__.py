@@ -29,6 +29,9 @@ def main(words: Sequence[str]) -> int:
     except TorsoError as error:
         print(error, file=sys.stderr)
         return error.exit_status
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on with what is not known yet", file=sys.stderr)
+        return 130
 
 
 def _go(said: argparse.Namespace) -> int:
