@@ -21,7 +21,7 @@ SEEN = {"names": ["initial", "personalized", "generic"]}
 def config(method: str | Method, engine: str = "ray", **sections: Any) -> Config:
     # a busy machine takes its time to start a process: tests of a worker that does not come say so themselves
     where = {"engine": engine, "workers": 1, "checkpoint_every": 1, "ray": {"workers": 2, "wait": 300.0}}
-    given = {"data": RAGGED, "train": TRAIN, "measure": SEEN, "personalize": {"epochs": 1}, "run": where}
+    given = {"data": RAGGED, "train": TRAIN, "attack": {}, "measure": SEEN, "personalize": {"epochs": 1}, "run": where}
     return Config(method=method, **{k: {**v, **sections.get(k, {})} for k, v in given.items()})
 
 
