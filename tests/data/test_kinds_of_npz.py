@@ -104,5 +104,5 @@ def test_a_source_of_ones_own_gives_any_kind(monkeypatch: pytest.MonkeyPatch) ->
         own(monkeypatch, rows, mean=(1.0,), std=(1.0,))
     with pytest.raises(RequestError, match="3 names of features for rows of 2 numbers"):
         own(monkeypatch, rows, input=Floats((2,), names=("a", "b", "c")))
-    with pytest.raises(RequestError, match=r"gave input = 'rows'. Expected: Pixels, Floats or Tokens"):
+    with pytest.raises(RequestError, match=r"gave input = 'rows'. Expected: Pixels, Floats, Tokens or Texts"):
         own(monkeypatch, rows, input="rows")
