@@ -47,7 +47,7 @@ PATIENT = ("run.flower.wait=120", "run.flower.deadline=120", f"run.flower.client
 
 
 def simulated(method: str, *sets: str) -> Config:
-    """With features computed at every look, as a client of a federation does: in other batches their last bits differ."""
+    """With features computed at every look, as clients of a federation do: in other batches the last bits differ."""
     return Config.load(None, [f"method.name={method}", *SETS, "run.engine=one-by-one", "run.features=off", *sets])
 
 
