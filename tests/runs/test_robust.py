@@ -228,7 +228,7 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         (["method.name=local-only", "method.server.clip=1.0"], "act on what travels, and nothing does"),
         (
             ["method.name=fedfomo", "attack.kind=alie"],
-            "works on the mean of the uploads, and method.server = 'apart' takes none. Accepted: label-flip",
+            "works on the mean of the uploads, and method.server = 'apart' takes none. Accepted: backdoor, label-flip",
         ),
     ],
 )
