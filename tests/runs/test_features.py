@@ -313,3 +313,23 @@ def test_memory_that_runs_out_makes_batches_smaller(federation: Federation, monk
     monkeypatch.setattr(learn_features, "apply", tight)
     torch.testing.assert_close(features_of(job.net, job.model, federation.test.samples[:50], lens, 64), whole)
     assert sizes == [50, 25, 13, 13, 13, 11]
+
+
+@pytest.mark.parametrize("where", ["auto", "disk"])
+def test_adapters_of_another_scale_have_other_features(where: Any, federation: Federation) -> None:
+    """The same tensors, printed alike, and answers so near that a look at a few samples cannot tell them apart."""
+
+    def features(alpha: float) -> Tensor:
+        lora = {"body": "conv3", "norm": "running", "lora": {"rank": 2, "alpha": alpha}}
+        job = simulate(config("fedit", "conv3", model=lora), federation)
+        model = {n: torch.full_like(t, 1e-3) if "lora_b" in n else t for n, t in job.model.items()}
+        with Batched(job.net, federation) as engine:
+            found = features_kept.KeptFeatures(job.net, federation, where, print).of(engine, model, ["test"])
+        if where == "disk":
+            features_kept._kept.clear()
+        assert found is not None
+        assert found.test is not None
+        return found.test.clone()
+
+    assert torch.equal(features(16.0), features(16.0))
+    assert not torch.equal(features(16.0), features(17.0))

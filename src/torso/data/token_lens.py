@@ -35,10 +35,21 @@ class TokenLens(Lens):
         most = lengths_of(samples, self.pad)[order].amax(dim=0)  # [n]
         spare = -len(most) % batch_size
         batches = torch.nn.functional.pad(most, (0, spare)).view(-1, batch_size).amax(dim=1)
-        return [min(samples.shape[1], max(1, -(-width // _STEP)) * _STEP) for width in batches.tolist()]
+        return [_columns(longest, samples.shape[1]) for longest in batches.tolist()]
 
     def by_length(self, samples: Tensor) -> Tensor | None:
         return lengths_of(samples, self.pad).argsort(descending=True, stable=True) if self.trims else None
+
+
+def trimmed(ids: Tensor, pad: int) -> Tensor:
+    """Sequences [n, L] as `TokenLens` cuts them where they are a batch of their own."""
+    place = torch.arange(1, ids.shape[1] + 1, device=ids.device)
+    return ids[:, : _columns(int(((ids != pad) * place).max()), ids.shape[1])]
+
+
+def _columns(longest: int, most: int) -> int:
+    """How many columns a batch needs whose longest sequence has so many tokens."""
+    return min(most, max(1, -(-longest // _STEP)) * _STEP)
 
 
 def lengths_of(samples: Tensor, pad: int) -> Tensor:

@@ -54,6 +54,12 @@ class KeptFeatures:
         found = {name: features for name, (its, features) in sorted(self._found.items()) if its == digest}
         return Features(f"{digest} {', '.join(found)}", self.net.body.features, **found)
 
+    @property
+    def _structure(self) -> str:
+        """What the body computes with its tensors. The scale of adapters is in no tensor and is not printed."""
+        lora = self.net.body.lora
+        return repr(self.net.body) if lora is None else f"{self.net.body!r} {lora.scale}"
+
     def _digest(self, body: Tensors) -> str:
         """The checksum of a body; that of the last one needs no second look at its content."""
         if self._last is None or not _is(self._last[0], body):
@@ -66,7 +72,7 @@ class KeptFeatures:
         if not len(samples):
             self._found[name] = digest, samples.new_empty(0, self.net.body.features, dtype=torch.float32)
             return True
-        key = f"{digest} {self.net.body!r} {self.federation.input!r}"
+        key = f"{digest} {self._structure} {self.federation.input!r}"
         known = _kept.pop(samples, None)  # type: ignore[no-untyped-call]
         rows = torch.linspace(0, len(samples) - 1, min(_PROBED, len(samples))).long().tolist()
         probed = probe(engine, body, name, rows)
@@ -114,7 +120,7 @@ class KeptFeatures:
     def _name(self, split: Split, digest: str) -> str:
         return file_key(
             body=digest,
-            structure=repr(self.net.body),
+            structure=self._structure,
             samples=digest_of([split.samples]),
             input=repr(self.federation.input),
             precision="fp32",

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from torso.data.inputs import Input, as_input
+from torso.data.inputs import Input, Tokens, as_input
+from torso.data.token_lens import trimmed
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
@@ -348,14 +349,18 @@ def _one_by_one(
     real: Tensor | None,
     keys: Sequence[int] | None,
 ) -> Output:
-    """Client by client, each under its key if there are any. Padding stands behind the real samples and is left out:
-    what a client draws must not depend on the company in a stack."""
+    """Client by client, each under its key if there are any. Padding stands behind the real samples, and behind the
+    tokens of a sample, and is left out: what a client draws must not depend on the company in a stack."""
     width = x.shape[1]
+    pad = net.input.pad if isinstance(net.input, Tokens) and net.body.trims else None
     sizes = [width] * len(x) if real is None else [int(size) or width for size in real.sum(dim=1).tolist()]
     said = []
     for place, size in enumerate(sizes):
+        samples = x[place, :size]
+        if keys is not None and pad is not None and len(x) > 1:
+            samples = trimmed(samples, pad)
         with nullcontext() if keys is None else drawing(net, x.device, keys[place]):
-            mine = one({name: t[place] for name, t in tensors.items()}, x[place, :size])
+            mine = one({name: t[place] for name, t in tensors.items()}, samples)
         said.append([F.pad(field, (0, 0, 0, width - size)) for field in mine])
     return Output(*(torch.stack(field) for field in zip(*said, strict=True)))
 
