@@ -243,6 +243,13 @@ def test_targets_that_are_none_are_refused(targets: tuple[str, ...], words: str)
         net_of("convnet", targets=targets)
 
 
+def test_a_rank_above_that_of_every_layer_is_refused_before_memory_is_taken() -> None:
+    """conv4 on colour images: its widest matrix is 64 × 576."""
+    assert build("conv4", 5, (3, 16, 16), LinearHead(), lora=Lora(rank=64)).parts["lora"]
+    with pytest.raises(RequestError, match=r"model\.lora\.rank = 65 .* model\.body = 'conv4' .*Accepted: 0 to 64"):
+        build("conv4", 5, (3, 16, 16), LinearHead(), lora=Lora(rank=65))
+
+
 class SamePadding(nn.Conv2d):
     """Pads more on one side, as TensorFlow does: an adapter would have to do the same."""
 

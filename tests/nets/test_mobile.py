@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from torso.errors import RequestError
@@ -113,6 +114,30 @@ def test_a_daisy_is_a_daisy(ours: Body, theirs: Any) -> None:
 def test_without_these_weights_it_wants_nothing() -> None:
     assert wants_of(NAME) == wants_of(NAME, "runs/mine") == wants_of("conv4")
     assert named_weights(NAME, "runs/mine") is None
+
+
+def test_runs_and_files_that_began_with_these_weights_want_the_same_constants(tmp_path: Path) -> None:
+    """A run that began with `imagenet`, a run that began with that one, and what was exported from it."""
+    imagenet, lines = wants_of(NAME, "imagenet"), '[model]\nweights = "{}"\n[data]\nsize = {}\n'
+    assert imagenet.lr == 0.01
+    first, second, scratch = (tmp_path / name for name in ("first", "second", "scratch"))
+    for folder, weights, size in ((first, "imagenet", 64), (second, first, 0), (scratch, "", 32)):
+        folder.mkdir()
+        (folder / "config.toml").write_text(lines.format(weights, size))
+    for folder in (first, second):
+        found = wants_of(NAME, str(folder))
+        assert (found.size, found.mean, found.std, found.lr) == (64, imagenet.mean, imagenet.std, 0.01)
+        assert repr(str(folder)) in found.by
+    assert wants_of(NAME, str(scratch)) == wants_of("conv4")
+    about = {"image": "[3, 48, 48]", "mean": "[0.1, 0.2, 0.3]", "std": "[0.4, 0.5, 0.6]"}
+    save_file({"body.x": torch.zeros(1)}, tmp_path / "model.safetensors", about)
+    found = wants_of(NAME, str(tmp_path / "model.safetensors"))
+    assert (found.size, found.mean, found.std, found.lr) == (48, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 0.01)
+
+
+def test_a_typo_in_the_word_is_named() -> None:
+    with pytest.raises(RequestError, match=r"'imagnet' is neither .*; did you mean 'imagenet'"):
+        named_weights(NAME, "imagnet")
 
 
 def test_weights_do_not_depend_on_nor_move_the_random_state() -> None:

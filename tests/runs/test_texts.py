@@ -101,6 +101,7 @@ def test_predict_reads_lines_and_tables(folder: Path, tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["predict", str(folder / "theirs"), "--data", str(tmp_path / "lines.txt"), "--json"])
     tree = json.loads(said.stdout)
     assert [row["sample"] for row in tree["predictions"]] == ["line 1", "line 3"]
+    assert "empty lines are left out: 1" in tree["remarks"]
     assert [row["classes"][0]["name"] for row in tree["predictions"]] == ["pets", "money"]
     found = predict(folder / "theirs", tmp_path / "rows.jsonl")  # one column beside the label
     assert (found.right, found.names) == (1, ("row 1",))

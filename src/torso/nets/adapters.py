@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -32,11 +32,22 @@ def adapt(body: Body, lora: Lora, seed: int, where: str) -> None:
     """Freeze a body and give layers of it adapters, drawn from the seed and the layer's name."""
     layers = adaptable(body)
     names = targets(layers, lora.targets, where)
+    _check_rank(lora.rank, [layers[name] for name in names], where)
     body.requires_grad_(False)
     for name in names:
         put_adapter(layers[name], lora, randomness.torch_generator(seed, "weights", "lora", name))
     body.lora = lora
     body.draws = lora.dropout > 0 if body.native or lora.base == "eval" else None
+
+
+def _check_rank(rank: int, layers: Sequence[Layer], where: str) -> None:
+    """Refuse a rank above that of every layer: it adds nothing and can take all memory. The default always passes."""
+    most = max(Lora.rank, *(min(layer.weight.flatten(1).shape) for layer in layers))
+    if rank > most:
+        raise RequestError(
+            f"model.lora.rank = {rank} is above the rank of every layer of {where} that gets an adapter. "
+            f"Accepted: 0 to {most}"
+        )
 
 
 def adaptable(body: nn.Module) -> dict[str, Layer]:

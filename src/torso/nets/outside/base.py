@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -17,16 +16,12 @@ from torch import Tensor, nn
 from torso.data.inputs import Input, Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError, did_you_mean
+from torso.nets.earlier import GENERATIONS, OURS, RATE, wants_of_model, wants_of_run
 from torso.nets.network import Body
 from torso.nets.split import head_of
 from torso.nets.weight_files import PICKLED, SAFETENSORS, names_in, read_weights
-from torso.reading import parse_toml
 
-RATE = 0.01
-"""Local learning rate with which pre-trained weights are fine-tuned unless somebody sets one."""
 INSIDE = "module."  # what stands before the library's own names in a body
-_OURS = "body."  # what stands before them in a file or run of Torso
-_GENERATIONS = 5  # of runs that began with the weights of others
 
 
 def import_library(name: str, whose: str, extra: str) -> Any:
@@ -106,36 +101,17 @@ class Outside(ABC):
     def fetched(self, word: str) -> dict[str, Tensor]:
         """The library's weights under a word, by the library's names."""
 
-    def wants(self, weights: str, generations: int = _GENERATIONS) -> Wants:
+    def wants(self, weights: str, generations: int = GENERATIONS) -> Wants:
         """What samples must be for `model.weights`: a word, a run folder, a file of Torso, or one of the library."""
         if not weights:
             return self.bare()
         path = Path(weights)
         if weights not in self.words and path.is_dir() and generations:
-            return self._wants_of_run(path, generations)
+            return wants_of_run(path, lambda word: self.wants(word, generations - 1)) or self.bare()
         names, about = names_in(path) if path.suffix == SAFETENSORS and path.is_file() else ((), {})
-        if any(name.startswith(_OURS) for name in names):
-            return self._wants_of_model(about)
+        if any(name.startswith(OURS) for name in names):
+            return wants_of_model(about, self.key) or replace(self.bare(), lr=RATE)
         return replace(self.trained(weights if weights in self.words else ""), lr=RATE)
-
-    def _wants_of_run(self, folder: Path, generations: int) -> Wants:
-        """What the weights that the run began with expect, at the size that it has set."""
-        try:
-            tree = parse_toml((folder / "config.toml").read_text(encoding="utf-8"))
-            weights, size = str(tree["model"]["weights"]), int(tree["data"].get("size", 0))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return self.bare()
-        found = self.wants(weights, generations - 1)
-        return replace(found, size=size or found.size, lr=RATE)
-
-    def _wants_of_model(self, about: dict[str, str]) -> Wants:
-        """What the model of a file that Torso wrote was trained with."""
-        try:
-            channels, height, width = json.loads(about["image"])
-            mean, std = (tuple(map(float, json.loads(about[key]))) for key in ("mean", "std"))
-        except (KeyError, ValueError, TypeError):
-            return replace(self.bare(), lr=RATE)
-        return Wants(self.key, height if height == width else 0, channels, mean, std, lr=RATE)
 
     def weights(self, word: str) -> dict[str, Tensor] | None:
         """The tensors of a body under a word of the library, or in a file of its own names. None: it is a run folder,
@@ -155,7 +131,7 @@ class Outside(ABC):
         if path.suffix.lower() not in (SAFETENSORS, *PICKLED):
             raise RequestError(f"{where} is no file of weights. Expected: a {SAFETENSORS}, .pth, .pt or .bin file")
         found = read_weights(path, where)
-        if any(name.startswith(_OURS) for name in found):
+        if any(name.startswith(OURS) for name in found):
             return None
         return {f"{INSIDE}{name}": tensor for name, tensor in found.items()}
 
