@@ -18,7 +18,7 @@ from torso.engine.feature_space import OnFeatures
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
-from torso.nets.network import goes_alone
+from torso.nets.compute import goes_alone
 from torso.personal.store import Store
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from torso.errors import RequestError, RunFailed
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
 from torso.nets import Network, Output, Tensors, apply
+from torso.nets.compute import drawing, draws, pads
 from torso.nets.draws import Seeded
-from torso.nets.network import drawing, draws, pads
 from torso.registry import Registry
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]

@@ -21,9 +21,9 @@ from torso.learn.gradients import leading_gradients
 from torso.learn.objectives import Objective
 from torso.learn.recorded import Recorder, _Recording
 from torso.nets import Network, Tensors
+from torso.nets.compute import draws, pads
 from torso.nets.draws import Seeded
 from torso.nets.layout import ChannelsLast
-from torso.nets.network import draws, pads
 
 Step = Callable[[], tuple[Tensors, Tensor]]
 _NARROW = 12  # recordings of batches that are not full, for each way to use a network

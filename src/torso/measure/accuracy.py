@@ -18,7 +18,7 @@ from torso.learn.objectives import cross_entropy
 from torso.learn.recorded_foreign import wider
 from torso.measure.base import Evaluation, measure
 from torso.nets import Network, Output, Tensors, apply, set_modes
-from torso.nets.network import pads
+from torso.nets.compute import pads
 from torso.precision import computing
 
 NO_CLASS = -1  # no label is: an answer that is always wrong

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from torso.data.inputs import Input, as_input
-from torso.nets.network import Network, apply, hollow
+from torso.nets.compute import apply
+from torso.nets.network import Network, hollow
 
 _counted: WeakKeyDictionary[Network, dict[tuple[tuple[int, ...], frozenset[str]], int]] = WeakKeyDictionary()
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from torso.data.inputs import Input, Tokens, as_input
-from torso.data.token_lens import trimmed
+from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
-from torso.nets.draws import Keyed, Seeded, Watching
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
@@ -284,148 +278,6 @@ def learnable(net: Network, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in parameters)
 
 
-def apply(
-    net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None, keys: Sequence[int] | None = None
-) -> Output:
-    """Features [G, B, d] and logits [G, B, classes] of x [G, B, …] under stacked tensors [G, …].
-
-    The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread. `keys`: one for
-    each client, from which a body that is not Torso's draws random numbers in training (`Batch.keys`).
-    """
-    drawing = draws(net, x) and not Seeded.here()
-    if not drawing and (given := _in_line(net, tensors)) is not None:
-        said: Output = functional_call(net, given, (x, real), {"stacked": True}, tie_weights=False)
-        return said
-    if real is not None:
-        _refuse_padding(net)
-
-    def one(tensors: Tensors, x: Tensor) -> tuple[Tensor, ...]:
-        said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
-        return tuple(field[0] for field in said if field is not None)
-
-    if drawing:
-        if keys is None:
-            raise RequestError(
-                "the body draws random numbers in training (dropout), and there is no key to draw them from. "
-                "Pass the batch's on: torso.nets.apply(…, keys=batch.keys)"
-            )
-        return _one_by_one(net, one, tensors, x, real, keys)
-    if x.shape[0] == 1:
-        if not any(tensor.requires_grad for tensor in tensors.values()) and (seated := net.seat.take(net, tensors)):
-            return seated[0](x, stacked=True)  # type: ignore[no-any-return]
-        return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
-    if net.body.vmaps:
-        once = {name: None if name in net.frozen and _is_one(t) else 0 for name, t in tensors.items()}
-        given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
-        try:
-            return Output(*vmap(one, (once, 0), randomness="error")(given, x))
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
-    return _one_by_one(net, one, tensors, x, real, None)
-
-
-def _in_line(net: Network, tensors: Tensors) -> Tensors | None:
-    """The tensors with which one call computes for all clients, what is frozen under adapters among them once; None
-    where the body cannot do that."""
-    if not net.body.once:
-        return tensors if net.body.native else None
-    given = {name: t[0] if name in net.base and _is_one(t) else t for name, t in tensors.items()}
-    several = any(t.ndim != 0 and t is tensors[name] for name, t in given.items() if name in net.base)
-    return None if several and not net.body.native else given
-
-
-def _is_one(tensor: Tensor) -> bool:
-    """Whether one tensor stands for all clients of a stack [G, *]."""
-    return len(tensor) == 1 or tensor.stride(0) == 0
-
-
-def _one_by_one(
-    net: Network,
-    one: Callable[[Tensors, Tensor], tuple[Tensor, ...]],
-    tensors: Tensors,
-    x: Tensor,
-    real: Tensor | None,
-    keys: Sequence[int] | None,
-) -> Output:
-    """Client by client, each under its key if there are any. Padding stands behind the real samples, and behind the
-    tokens of a sample, and is left out: what a client draws must not depend on the company in a stack."""
-    width = x.shape[1]
-    pad = net.input.pad if isinstance(net.input, Tokens) and net.body.trims else None
-    sizes = [width] * len(x) if real is None else [int(size) or width for size in real.sum(dim=1).tolist()]
-    said = []
-    for place, size in enumerate(sizes):
-        samples = x[place, :size]
-        if keys is not None and pad is not None and len(x) > 1:
-            samples = trimmed(samples, pad)
-        with nullcontext() if keys is None else drawing(net, x.device, keys[place]):
-            mine = one({name: t[place] for name, t in tensors.items()}, samples)
-        said.append([F.pad(field, (0, 0, 0, width - size)) for field in mine])
-    return Output(*(torch.stack(field) for field in zip(*said, strict=True)))
-
-
-def drawing(net: Network, device: torch.device, key: int) -> Keyed | Seeded:
-    """Inside, a body that draws does so from the key."""
-    return Seeded(device, key) if device.type == "cuda" and net.body.draws_there else Keyed(key)
-
-
-def draws(net: Network, x: Tensor) -> bool:
-    """Whether the body draws random numbers in its present mode."""
-    return net.body.training and _draws(net, x)
-
-
-def goes_alone(net: Network, input: Input) -> bool:
-    """Whether a group of clients gains nothing in training: the body draws, so each is computed by itself."""
-    return not net.body.native and _draws(net, input.example(1)[None])
-
-
-def _draws(net: Network, x: Tensor) -> bool:
-    """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
-    go without content may do anything, so it counts as one that does."""
-    if net.body.native:
-        return net.body.draws is True  # of adapters with dropout
-    if net.body.draws is None:
-        bare, dtype = skeleton(net).to("meta").train(), torch.float32 if x.dtype == torch.bfloat16 else x.dtype
-        try:
-            with Watching() as seen, torch.no_grad():
-                bare.body(torch.empty(1, 2, *x.shape[2:], dtype=dtype, device="meta"))
-            net.body.draws, net.body.draws_there = seen.drew, seen.places <= {"meta"}
-        except Exception:  # somebody's own forward: nobody knows what it may raise
-            net.body.draws = True
-    return net.body.draws
-
-
-def pads(net: Network, x: Tensor) -> bool:
-    """Whether a sample's answer and gradient are the same beside padded samples, in the network's present modes."""
-    if net.body.native:
-        return True
-    return not draws(net, x) and not any(_counts_all(module) for module in net.modules())
-
-
-def _counts_all(module: nn.Module) -> bool:
-    """Whether it is a BatchNorm that goes by the statistics of the batch."""
-    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
-
-
-def _refuse_padding(net: Network) -> None:
-    for name, module in net.named_modules():
-        if _counts_all(module):
-            raise RequestError(
-                f"{name} ({type(module).__name__}) of a network that is not Torso's own would count padded samples in "
-                "its statistics. Choose batches without padding (one client at a time), or a body of torso.nets.bodies"
-            )
-
-
-def check_stacking(net: Network, clients: int) -> None:
-    """Say before a run what `apply` would say in the middle of it, when ragged clients are padded."""
-    if clients > 1 and not net.stacks:
-        raise RequestError(
-            f"run.clients_at_once = {clients}: BatchNorm of a network that is not Torso's own would count padded "
-            "samples in its statistics. Accepted: 1, or 0 to leave it to the engine"
-        )
-
-
 def set_modes(net: Network, learning: Collection[str]) -> None:
     """Train mode where something learns, eval mode elsewhere, so that frozen statistics stay (spec 7.2, 12.2).
 
@@ -458,27 +310,6 @@ def _keep_base_still(body: Body) -> None:
         module.training = False
     for adapter in adapters:
         adapter.train()
-
-
-def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
-    """The fewest values per sample and channel that any BatchNorm sees for a kind of input, or images (C, H, W).
-
-    When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
-    the answer is `sys.maxsize`: any batch will do.
-    """
-    bare, zeros = hollow(net)
-    norms = [bare.get_submodule(name) for name in net.counting]
-    sizes: list[int] = []
-
-    def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        sizes.append(args[0].shape[2:].numel())
-
-    for module in norms:
-        module.register_forward_pre_hook(record)
-    if norms:
-        with torch.no_grad():
-            apply(bare, zeros, as_input(input).example(2)[None])
-    return min(sizes, default=sys.maxsize)
 
 
 def hollow(net: Network) -> tuple[Network, Tensors]:

@@ -130,6 +130,19 @@ def bands(comparison: Comparison) -> list[Chart]:
     return charts
 
 
+def _means(comparison: Comparison, of: Callable[[Record], Mapping[int, float]]) -> list[Series]:
+    """For each method, a number of each round, averaged over seeds: of the rounds that all of them have."""
+    series = []
+    for entry in comparison.entries:
+        runs = [of(run) for run in (entry.good or entry.runs)]
+        shared = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
+        if shared:
+            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in shared)
+            label = entry.label if entry.good else f"{entry.label} (not finished)"
+            series.append(Series(label, entry.place, tuple(map(float, shared)), ys))
+    return series
+
+
 def _losses(run: Record) -> dict[int, float]:
     known = {line["round"]: line.get("loss") for line in run.history}
     return {r: float(v) for r, v in known.items() if isinstance(v, float | int) and math.isfinite(v)}
@@ -138,14 +151,7 @@ def _losses(run: Record) -> dict[int, float]:
 @kind("loss", "rounds")
 def loss(comparison: Comparison) -> list[Chart]:
     """Mean training loss of a round's participants."""
-    series = []
-    for entry in comparison.entries:
-        runs = [_losses(run) for run in (entry.good or entry.runs)]
-        shared = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
-        if shared:
-            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in shared)
-            label = entry.label if entry.good else f"{entry.label} (not finished)"
-            series.append(Series(label, entry.place, tuple(map(float, shared)), ys))
+    series = _means(comparison, _losses)
     if not series:
         return []
     plot = draw_lines(series, Look("round", "training loss", percent=False, whole=True))
@@ -175,15 +181,8 @@ def _heard(run: Record) -> dict[int, float]:
 @kind("heard", "rounds")
 def heard(comparison: Comparison) -> list[Chart]:
     """Share of the participants that the server heard, where some were missing."""
-    series, missed = [], False
-    for entry in comparison.entries:
-        runs = [_heard(run) for run in (entry.good or entry.runs)]
-        missed = missed or any(share < 100 for run in runs for share in run.values())
-        shared = sorted(set.intersection(*(set(r) for r in runs))) if runs else []
-        if shared:
-            ys = tuple(sum(h[r] for h in runs) / len(runs) for r in shared)
-            series.append(Series(entry.label, entry.place, tuple(map(float, shared)), ys))
-    if not missed:
+    series = _means(comparison, _heard)
+    if all(share == 100 for each in series for share in each.ys):
         return []
     plot = draw_lines(series, Look("round", "clients heard, %", whole=True))
     note = "Of those who were asked in a round. history.jsonl names the others, and says why where that is known."
