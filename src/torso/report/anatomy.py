@@ -12,6 +12,7 @@ import numpy as np
 
 from torso.config import Config
 from torso.data import Pixels, Roster
+from torso.learn.taught import remembers
 from torso.methods import AXES, Method, Share, methods
 from torso.methods.bibliography import papers
 from torso.methods.parse import axis_to_config
@@ -67,6 +68,8 @@ def _travels(stage: Stage) -> str:
     words = [_named(stage.net, stage.travels)]
     if method.drift.sends:
         words.append("control variates")
+    if method.drift.follows:
+        words.append("mean gradient (down)")
     if method.drift.gathers:
         words.append("mean of models")
     if method.server.keeps_uploads and method.personal.holds_out:
@@ -81,6 +84,8 @@ def _keeps(stage: Stage) -> str:
         words.append("drift memory")
     if method.personal.keeps:
         words.append("own model")
+    if remembers(method.objective):
+        words.append("its previous model")
     if method.step.notes(0):
         words.append("weighing net")
     if method.personal.notes(0, 1, stage.net):
