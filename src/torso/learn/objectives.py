@@ -44,6 +44,11 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
 
 
+def class_shares(counts: Tensor) -> Tensor:
+    """Samples of each class over the mean of all classes [G, C]: 1 everywhere on a client without skew."""
+    return counts * counts.shape[1] / counts.sum(dim=1, keepdim=True).clamp(min=1)
+
+
 def at_label(values: Tensor, labels: Tensor) -> Tensor:
     """Values [G, C] at labels [G, B]."""
     return values.gather(1, labels)
@@ -125,12 +130,15 @@ class Margin(_Balanced):
 @objectives.register("cdt")
 @dataclass(frozen=True)
 class ClassTemperature(_Balanced):
-    """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1)."""
+    """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1).
+
+    `over = "mean"`: N_c over the mean of all classes, absent ones too (FedGELA, spec 19.10)."""
 
     gamma: NotNegative = 0.3
+    over: Literal["largest", "mean"] = "largest"
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        share = counts / counts.amax(dim=1, keepdim=True).clamp(min=1)
+        share = class_shares(counts) if self.over == "mean" else counts / counts.amax(1, keepdim=True).clamp(min=1)
         return cross_entropy(logits * (share**self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
 
 

@@ -7,15 +7,23 @@ from dataclasses import replace
 
 from torso.learn.drift import ClientMomentum, Dynamic, MultiTask, Proximal, Scaffold
 from torso.learn.meta import MetaWeighted
-from torso.learn.objectives import BalancedSoftmax, Calibrated, CrossEntropy, FeatureNorm, Restricted, SquaredError
+from torso.learn.objectives import (
+    BalancedSoftmax,
+    Calibrated,
+    ClassTemperature,
+    CrossEntropy,
+    FeatureNorm,
+    Restricted,
+    SquaredError,
+)
 from torso.learn.phases import Phase
 from torso.learn.sharpness import SharpnessAware
 from torso.learn.steps import Envelope, LookAhead
 from torso.learn.taught import Contrast, NotTrue
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Sphere
-from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal
+from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, Sphere
+from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
 from torso.registry import Registry
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
@@ -276,6 +284,21 @@ fedala = fedavg.but(
     personal=LocalAggregation(),
     about="FedAvg whose clients begin at a learned mix of the received head and their own (spec 19.8).",
     paper="FedALA (Zhang 2023)",
+)
+fedetf = method(
+    train="all-head.classifier",
+    head=Simplex(),
+    objective=BalancedSoftmax(),
+    personal=FineTune((Phase("all-head.classifier"), *2 * (Phase("head.classifier", 1), Phase("head.projection", 1)))),
+    about="Projected features learn to meet the fixed corners of a simplex, by a balanced loss (spec 19.9).",
+    paper="FedETF (Li 2023)",
+)
+fedgela = fedbabu.but(
+    head=Simplex(scale=5.0, project=False),
+    objective=ClassTemperature(1.0, "mean"),
+    personal=ScaledHead(),
+    about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
+    paper="FedGELA (Fan 2023)",
 )
 
 

@@ -4,5 +4,6 @@ from torso.personal.ala import LocalAggregation
 from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
+from torso.personal.scaled import ScaledHead
 
-__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "LocalAggregation", "OwnModelStart", "Personal", "VisitStart", "personals"]
+__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "LocalAggregation", "OwnModelStart", "Personal", "ScaledHead", "VisitStart", "personals"]
