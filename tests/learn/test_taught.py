@@ -71,7 +71,7 @@ def taught(objective: Objective, label: int = 0, **said: Tensor) -> float:
 
 @pytest.mark.parametrize(("label", "left"), [(0, (2.0, 0.0)), (1, (1.0, 0.0)), (2, (1.0, 2.0))])
 def test_not_true_distillation_by_hand(label: int, left: tuple[float, float]) -> None:
-    """The teacher's logits are 0 everywhere: ½, ½ among the two wrong classes. KL = Σ ½·log(½/q), q at temperature 2."""
+    """The teacher's logits are 0: ½, ½ among the two wrong classes. KL = Σ ½·log(½/q), q at temperature 2."""
     odds = math.exp((left[1] - left[0]) / 2)
     q = (1 / (1 + odds), odds / (1 + odds))
     far = sum(0.5 * math.log(0.5 / each) for each in q)

@@ -102,7 +102,7 @@ def climb(net: nn.Module, seen: Seen, recipe: Recipe) -> dict[str, torch.Tensor]
     stood = copy.deepcopy(net.state_dict())
     with torch.no_grad():
         for parameter, grad in zip(net.parameters(), grads, strict=True):
-            parameter += recipe.rho * grad / length
+            parameter.add_(recipe.rho * grad / length)
     return stood
 
 

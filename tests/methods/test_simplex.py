@@ -1,4 +1,4 @@
-"""A head of simplex corners, FedETF and FedGELA: numbers worked out by hand, and what must not change (spec 19.9, 19.10)."""
+"""A head of simplex corners, FedETF and FedGELA: by hand, and what must not change (spec 19.9, 19.10)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_corners_are_drawn_with_equal_angles(classes: int) -> None:
 
 
 def test_logits_are_cosines_of_what_the_projection_makes() -> None:
-    """p = (3, 4) → (0.6, 0.8); corners (1, 0) and (−1, 0); β = 2. Stacked clients with other β and corners beside it."""
+    """p = (3, 4) → (0.6, 0.8); corners (1, 0) and (−1, 0); β = 2. A stack beside it, with another β."""
     head = SimplexHead(2, 2, scale=2.0, projects=True)
     assert head.projection is not None
     weights = {

@@ -91,7 +91,9 @@ def _called(part: str, stage: Stage) -> str:
 
 def _kept(stage: Stage) -> list[str]:
     kept = [part for part in ("body", "head") if stage.keeps & frozenset(stage.net.parts[part])]
-    named = [f"its own {_called(part, stage)}" if _whole(part, stage) else f"its own layers of the {part}" for part in kept]
+    named = [
+        f"its own {_called(part, stage)}" if _whole(part, stage) else f"its own layers of the {part}" for part in kept
+    ]
     if stage.method.server.keeps_uploads:
         named = []
     if stage.method.personal.keeps:

@@ -54,7 +54,9 @@ def teacher(name: str, start: Tensors, notes: Tensors) -> Tensors:
 
 
 @torch.no_grad()
-def answers(net: Network, objective: Objective, models: dict[str, Tensors], inputs: Tensor, real: Tensor | None) -> Tensors:
+def answers(
+    net: Network, objective: Objective, models: dict[str, Tensors], inputs: Tensor, real: Tensor | None
+) -> Tensors:
     """What the teachers say of a batch [G, B, …]: `start.logits`, `previous.features`, and so on.
 
     The network is left in evaluation mode."""
@@ -97,8 +99,8 @@ def _not_true(logits: Tensor, labels: Tensor) -> Tensor:
 @objectives.register("contrast")
 @dataclass(frozen=True)
 class Contrast(Taught):
-    """Cross-entropy − μ·log(e^(s_g/τ) / (e^(s_g/τ) + e^(s_p/τ))), where s_g and s_p are the cosines of the features with
-    those of the received model and of the client's own previous one (MOON, spec 19.5)."""
+    """Cross-entropy − μ·log(e^(s_g/τ) / (e^(s_g/τ) + e^(s_p/τ))), where s_g and s_p are the cosines of the features
+    with those of the received model and of the client's own previous one (MOON, spec 19.5)."""
 
     mu: NotNegative = 1.0
     tau: Positive = 0.5

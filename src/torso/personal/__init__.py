@@ -6,4 +6,15 @@ from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
 from torso.personal.scaled import ScaledHead
 
-__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "LocalAggregation", "OwnModelStart", "Personal", "ScaledHead", "VisitStart", "personals"]
+__all__ = [
+    "Ditto",
+    "FineTune",
+    "Fomo",
+    "Kept",
+    "LocalAggregation",
+    "OwnModelStart",
+    "Personal",
+    "ScaledHead",
+    "VisitStart",
+    "personals",
+]

@@ -12,8 +12,8 @@ from torso.personal.base import OwnModelStart, Personal, personals
 @personals.register("scaled-head")
 @dataclass(frozen=True)
 class ScaledHead(Personal):
-    """The model that a client holds, the rows of whose last layer are multiplied by N_c over the mean of all classes: a class
-    that the client lacks has logit 0 (FedGELA, spec 19.10)."""
+    """The model that a client holds, with the rows of its last layer multiplied by N_c over the mean of all classes: a
+    class that the client lacks has logit 0 (FedGELA, spec 19.10)."""
 
     def begin(self, at: OwnModelStart) -> Tensors:
         shares = class_shares(at.counts())  # [G, C]

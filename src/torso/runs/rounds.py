@@ -15,8 +15,8 @@ from torso.engine import SERVER, ComeAndGo, Engine, add_up
 from torso.errors import RunFailed, TorsoError
 from torso.learn.attacks import Tamper
 from torso.learn.drift import NoDrift
-from torso.learn.objectives import Objective
 from torso.learn.local import paces
+from torso.learn.objectives import Objective
 from torso.learn.phases import moved_by
 from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
@@ -246,7 +246,9 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
     pace = paces(stage.plan(came.round), batches, stage.habits(), device)
     shares = on_device(device, [came.weights[k] for k in came.clients])
     each = {name: (shares * pace[name]).sum() / shares.sum() for name in old if name in pace}
-    return {name: (old[name] - mean[name]) / gone.clamp(min=torch.finfo(gone.dtype).tiny) for name, gone in each.items()}
+    return {
+        name: (old[name] - mean[name]) / gone.clamp(min=torch.finfo(gone.dtype).tiny) for name, gone in each.items()
+    }
 
 
 def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -> Mapping[int, Tensors]:
