@@ -1,0 +1,62 @@
+"""robust.toml as validated data: methods, server rules, and attacks in the order of their worth."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from torso.papers.experiments.definition import Strict, check_known, read_definition
+
+FILE = Path(__file__).with_name("robust.toml")
+NONE, MEAN = "none", "mean"  # the attack and the rule that others are compared with
+
+
+class PlannedMethod(Strict):
+    """`shares`: what travels, in words. `length`: of honest uploads, the median without an attack."""
+
+    label: str
+    shares: str
+    length: float = Field(gt=0)
+    sets: tuple[str, ...]
+
+
+class Rule(Strict):
+    """`{length}` in a setting stands for the method's."""
+
+    label: str
+    sets: tuple[str, ...]
+
+
+class PlannedAttack(Strict):
+    """`measures`: what is measured besides."""
+
+    label: str
+    sets: tuple[str, ...]
+    measures: tuple[str, ...] = ()
+
+
+class Evidence(Strict):
+    """`stack`: how many clients may train side by side."""
+
+    title: str
+    seeds: int = Field(ge=1)
+    stack: int = Field(ge=1)
+    config: dict[str, Any]
+    methods: dict[str, PlannedMethod]
+    rules: dict[str, Rule]
+    attacks: dict[str, PlannedAttack]
+    caveats: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_what_others_are_compared_with(self) -> Evidence:
+        check_known([NONE], self.attacks, "attacks: the attack")
+        check_known([MEAN], self.rules, "rules: the rule")
+        return self
+
+
+@cache
+def load(path: Path = FILE) -> Evidence:
+    return read_definition(Evidence, path)
