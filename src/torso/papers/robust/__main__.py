@@ -17,7 +17,6 @@ from torso.papers.experiments.evidence_command import common_options, go
 from torso.papers.experiments.result_files import pack
 from torso.papers.robust.cells import Plan
 from torso.papers.robust.definition import FILE, Evidence, load
-from torso.papers.robust.lengths import upload_length
 from torso.papers.robust.running import Runs
 
 FOLDER = Path("docs") / "robustness"
@@ -34,10 +33,6 @@ def _go(said: argparse.Namespace) -> int:
         roots = {**known_roots(root), **roots}
     only = _only(evidence, said.only)
     plan = Plan(evidence, said.work, tuple(said.set), roots, said.rounds, only, said.seeds)
-    if said.lengths:
-        for method in evidence.methods:
-            print(f"{method}: {upload_length(plan, method, said.lengths):.3g}", flush=True)
-        return 0
     return _run(plan, said)
 
 
@@ -68,13 +63,6 @@ def _run(plan: Plan, said: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = common_options("robust", str(__doc__), FILE, FOLDER)
     parser.add_argument("--only", default="", help="names of methods, attacks and rules, with commas between")
-    parser.add_argument(
-        "--lengths",
-        type=int,
-        default=0,
-        metavar="ROUNDS",
-        help="print the median length of honest uploads in so many rounds, for each method, and run nothing else",
-    )
     return parser
 
 

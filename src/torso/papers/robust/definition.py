@@ -15,16 +15,16 @@ NONE, MEAN = "none", "mean"  # the attack and the rule that others are compared 
 
 
 class PlannedMethod(Strict):
-    """`shares`: what travels, in words. `length`: of honest uploads, the median without an attack."""
+    """`shares`: what travels, in words. `alone`: nothing does, so that no attack and no rule reaches the clients."""
 
     label: str
     shares: str
-    length: float = Field(gt=0)
+    alone: bool = False
     sets: tuple[str, ...]
 
 
 class Rule(Strict):
-    """`{length}` in a setting stands for the method's."""
+    """`{length}` in a setting stands for the median length of the method's uploads without an attack."""
 
     label: str
     sets: tuple[str, ...]
@@ -39,10 +39,12 @@ class PlannedAttack(Strict):
 
 
 class Evidence(Strict):
-    """`stack`: how many clients may train side by side."""
+    """`lengths`: the number of rounds in which the lengths of uploads are measured. `stack`: how many clients may train
+    side by side."""
 
     title: str
     seeds: int = Field(ge=1)
+    lengths: int = Field(ge=1)
     stack: int = Field(ge=1)
     config: dict[str, Any]
     methods: dict[str, PlannedMethod]

@@ -8,11 +8,16 @@ from pathlib import Path
 from torso.measure.base import Accuracy
 from torso.measure.fairness import quantiles, worst
 from torso.papers.experiments.provenance import machine_of
-from torso.papers.experiments.result_files import Record, data_of, write_record
+from torso.papers.experiments.result_files import Record, data_of, read_all, write_record
 from torso.papers.robust.cells import Cell, Trial
 from torso.results.result import Result
 
 HONEST = "benign"  # the measure of clients that do not attack
+
+
+def read(folder: Path) -> dict[str, Record]:
+    """Name of a file → what it holds; those of methods under attacks alone."""
+    return {name: record for name, record in read_all(folder).items() if "rules" in record}
 
 
 def knows(records: Mapping[str, Record], trial: Trial) -> bool:

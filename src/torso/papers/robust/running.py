@@ -9,9 +9,10 @@ from pathlib import Path
 
 from torso.papers.experiments.deadline import Deadline
 from torso.papers.experiments.provenance import note_machine
-from torso.papers.experiments.result_files import Record, read_all
+from torso.papers.experiments.result_files import Record
 from torso.papers.robust import records
 from torso.papers.robust.cells import Plan, Trial
+from torso.papers.robust.lengths import with_lengths
 from torso.papers.tables.answers import is_divergence
 from torso.parallel.hire import crew
 from torso.parallel.together import run_together
@@ -31,13 +32,14 @@ class Runs:
     broken: dict[str, str] = field(default_factory=dict)  # name of a run → what went wrong
 
     def __post_init__(self) -> None:
-        self.known = read_all(self.folder)
+        self.known = records.read(self.folder)
 
     def missing(self) -> list[Trial]:
         return [trial for trial in self.plan.trials() if not records.knows(self.known, trial)]
 
     def go(self, processes: int = 1) -> bool:
         """Run what is not known yet; returns whether all is done."""
+        self.plan = with_lengths(self.plan, self.folder, self.say)
         trials = self.missing()
         if not trials:
             return True
