@@ -58,7 +58,7 @@ class Section:
             cell = Cell(name, NONE, MEAN)
             if method.alone and self.answers.runs(cell):
                 own, low = (Estimate.over(self.answers.values(cell, m).values()) for m in (PERSONAL, WORST))
-                yield f"A client that trains alone for as many epochs has {own} % (worst tenth {low} %), whoever attacks."
+                yield f"A client that trains alone as many epochs has {own} % (worst tenth {low} %), whoever attacks."
                 yield ""
 
     def _costs(self) -> Iterator[str]:
@@ -72,9 +72,8 @@ class Section:
             yield ""
 
     def _cost_row(self, attack: str, measure: str) -> Row:
-        return {"attack": self.known.attacks[attack].label} | {
-            self._head(method, measure): self._cost(method, attack, measure) for method in self.answers.methods
-        }
+        costs = {self._head(method, measure): self._cost(method, attack, measure) for method in self.answers.methods}
+        return {"attack": self.known.attacks[attack].label, **costs}
 
     def _head(self, method: str, measure: str) -> str:
         rule = self.answers.best_over_attacks(method, measure)
@@ -119,8 +118,10 @@ class Section:
         yield "before / after they make the model their own. Without a backdoor it is a rare mistake."
         yield ""
         rows: list[Row] = [
-            {"method": self._label(m)}
-            | {rule.label: self._success(Cell(m, _BACKDOOR, name)) for name, rule in self.known.rules.items()}
+            {
+                "method": self._label(m),
+                **{rule.label: self._success(Cell(m, _BACKDOOR, name)) for name, rule in self.known.rules.items()},
+            }
             for m in there
         ]
         yield markdown(rows)

@@ -11,10 +11,10 @@ from torso.errors import RequestError
 from torso.papers.experiments.datasets import DATASETS
 from torso.papers.experiments.deadline import Deadline
 from torso.papers.experiments.provenance import note_machine
+from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
 from torso.papers.pretrained.definition import Block
-from torso.papers.pretrained.records import Record
 from torso.parallel.crew import Crew
 from torso.parallel.hire import crew
 from torso.parallel.together import run_together

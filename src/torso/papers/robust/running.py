@@ -46,9 +46,16 @@ class Runs:
         configs, places = [trial.config for trial in trials], [self.plan.work / trial.name for trial in trials]
         self.say(f"{self.stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
         with crew(configs[0].run, processes) as workers:
-            how = {"stop": self.stop, "clients": self.plan.evidence.stack, "after": note_machine, "crew": workers}
+            ends = run_together(
+                configs,
+                places,
+                stop=self.stop,
+                clients=self.plan.evidence.stack,
+                after=note_machine,
+                crew=workers,
+            )
             try:
-                with closing(run_together(configs, places, **how)) as ends:
+                with closing(ends):
                     for number, result in ends:
                         self._note(trials[number], result)
             except Stopped:
