@@ -348,6 +348,15 @@ def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small, plain: Small) -> No
     assert not all(torch.equal(mixed.model[name], tensor) for name, tensor in plain.model.items())
 
 
+def test_the_catalogue_has_the_same_methods(mixed: Small) -> None:
+    """`fedala` and `fedsam` bit for bit, where there are no running statistics; `fedala` also counts its passes."""
+    theirs = small("fedala")
+    assert all(torch.equal(theirs.model[name], tensor) for name, tensor in mixed.model.items())
+    assert theirs.result.cost.forward_passes > mixed.result.cost.forward_passes
+    one, other = (small({"name": "fedavg", "step": {"name": name, "rho": 0.2}}) for name in ("sam", "own-sam"))
+    assert all(torch.equal(one.model[name], tensor) for name, tensor in other.model.items())
+
+
 def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
     stacked = small("own-fedala", at_once=2)
     close(mixed.model, stacked.model)
