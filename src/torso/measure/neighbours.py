@@ -45,8 +45,8 @@ class Memory:
         return torch.zeros(*features.shape[:2], classes, device=far.device).scatter_add(-1, labels, weights)
 
     def best_share(self) -> Tensor:
-        """The share of the neighbours [G] that gives a client's own samples the best probabilities, each left out of the
-        memory in its turn; the smallest of equal ones."""
+        """The share of the neighbours [G] that gives a client's own samples the best probabilities, each left out of
+        the memory in its turn; the smallest of equal ones."""
         near = self.answer(self.features, without_itself=True)
         losses = []
         for share in SHARES:
@@ -73,10 +73,11 @@ def remember(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluati
     """Shuffled and not augmented, as class means are (spec 9.3)."""
     deck, room = desk.train_deck(clients), desk.room
     batches = deck.shuffled(how.batch_size, room.lens, Shuffle(how.shuffle.seed, "templates", 0), 0, None)
-    met = [(batch, said) for batch, said in look(room, batches, tensors, how.batch_size)]
+    met = list(look(room, batches, tensors, how.batch_size))
+    real = [torch.ones_like(b.labels, dtype=torch.float32) if b.real is None else b.real for b, _ in met]
     return Memory(
         torch.cat([said.features for _, said in met], dim=1),
         torch.cat([batch.labels for batch, _ in met], dim=1),
-        torch.cat([torch.ones_like(b.labels, dtype=torch.float32) if b.real is None else b.real for b, _ in met], dim=1),
+        torch.cat(real, dim=1),
         torch.cat([F.softmax(said.own, dim=-1) for _, said in met], dim=1),
     )
