@@ -36,12 +36,12 @@ def test_calibrated_takes_a_margin_off_every_logit_and_leaves_absent_classes_out
     assert loss(Calibrated(3.0), counts=torch.tensor([[16, 81, 1]])) == pytest.approx(ce(1 - 1.5, 2 - 1, 0 - 3))
 
 
-def test_calibrated_against_the_others_alone_as_printed() -> None:
+def test_calibrated_against_the_others_alone() -> None:
     """Only class 1 is left in the sum; a client with one class has no others, and a loss that still has a gradient."""
-    printed = Calibrated(3.0, "others")
-    assert loss(printed) == pytest.approx(-(1 - 1.5) + (2 - 1))
+    others = Calibrated(3.0, "others")
+    assert loss(others) == pytest.approx(-(1 - 1.5) + (2 - 1))
     alone = LOGITS.clone().requires_grad_()
-    printed.per_sample(FEATURES, alone, LABEL, torch.tensor([[16, 0, 0]])).sum().backward()
+    others.per_sample(FEATURES, alone, LABEL, torch.tensor([[16, 0, 0]])).sum().backward()
     assert alone.grad is not None
     assert alone.grad.tolist() == [[[-1.0, 0.0, 0.0]]]
 

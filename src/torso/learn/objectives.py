@@ -175,7 +175,7 @@ class Calibrated(_Balanced):
     """Cross-entropy of logit − τ·N_c^(−1/4), for every class; an absent class leaves the soft-max unless τ = 0
     (FedLC, spec 19.2).
 
-    `among = "others"` sums over the other classes alone, as the paper prints its loss; that has no lower bound."""
+    `among = "others"` sums over the other classes alone, as some read the paper; that loss has no lower bound."""
 
     tau: NotNegative = 1.0
     among: Literal["all", "others"] = "all"
