@@ -101,6 +101,10 @@ class Reply:
         return cls(*decoded(data, Said))
 
 
+class Unreadable(str):
+    """Why what has come back cannot be read."""
+
+
 def reply_of(answer: bytes | Silence) -> Reply | str:
     """What has come back from a client, or why nothing that can be read has."""
     if isinstance(answer, Silence):
@@ -108,7 +112,7 @@ def reply_of(answer: bytes | Silence) -> Reply | str:
     try:
         return Reply.decode(answer)
     except RequestError as error:
-        return str(error)
+        return Unreadable(error)
 
 
 _BESIDE = "+"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -94,11 +94,17 @@ def schema_of(tensors: Tensors) -> Schema:
 
 def check_schema(what: str, tensors: Tensors, schema: Schema) -> None:
     """Refuse a message that lacks a tensor, has one too many, or one of another shape or type."""
-    found = schema_of(tensors)
-    for name in sorted(found.keys() | schema.keys()):
-        if found.get(name) != schema.get(name):
-            have, want = (_words(each.get(name)) for each in (found, schema))
-            raise RequestError(f"{what}: {name} is {have}. Expected: {want}")
+    if wrong := unlike(schema_of(tensors), schema):
+        raise RequestError(f"{what}: {wrong}")
+
+
+def unlike(found: Schema, wanted: Schema) -> str:
+    """The first tensor that is not as wanted, in words, or nothing."""
+    for name in sorted(found.keys() | wanted.keys()):
+        if found.get(name) != wanted.get(name):
+            have, want = (_words(each.get(name)) for each in (found, wanted))
+            return f"{name} is {have}. Expected: {want}"
+    return ""
 
 
 def _words(entry: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
@@ -190,10 +196,40 @@ class Sent:
     samples: tuple[int, ...]  # by which the clients are weighed
     model: Tensors  # [G, *]: what the server gets of their models
     loss: Tensor  # [G], on the device: the round reads all of them at once
-    finite: Tensor  # whether all that the clients keep is
+    finite: Tensor  # [G], whether all that a client keeps is
     drift: Tensors = field(default_factory=dict)  # [G, *]: change of what their corrections remember, where it is sent
     scores: Tensor | None = None  # [G, M] of the models that they were offered
     left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # never a part of a message
+    refused: Mapping[int, str] = field(default_factory=dict)  # others, who sent what is not used: what is wrong with it
+
+    @classmethod
+    def nothing(cls, round: int, refused: Mapping[int, str]) -> Sent:
+        """What is left of uploads that are not used."""
+        return cls(round, (), (), {}, torch.zeros(0), torch.ones(0, dtype=torch.bool), refused=refused)
+
+    @property
+    def schema(self) -> Schema:
+        """What every one of the clients sends."""
+        found = {f"model/{name}": tensor for name, tensor in self.model.items()}
+        found |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
+        if self.scores is not None:
+            found["scores"] = self.scores
+        return {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in found.items()}
+
+    def only(self, places: Sequence[int]) -> Sent:
+        """The same of the clients at these places."""
+        who = tuple(self.clients[place] for place in places)
+        return replace(
+            self,
+            clients=who,
+            samples=tuple(self.samples[place] for place in places),
+            model={name: tensor[places] for name, tensor in self.model.items()},
+            loss=self.loss[places],
+            finite=self.finite[places],
+            drift={name: tensor[places] for name, tensor in self.drift.items()},
+            scores=None if self.scores is None else self.scores[places],
+            left={client: self.left[client] for client in who if client in self.left},
+        )
 
     def message(self, place: int = 0) -> Message:
         """What one of the clients sends."""
@@ -207,7 +243,7 @@ class Sent:
             client=self.clients[place],
             samples=self.samples[place],
             loss=float(self.loss[place]),
-            finite=bool(self.finite),
+            finite=bool(self.finite[place]),
         )
         return Message(numbers, tensors)
 
@@ -223,7 +259,7 @@ class Sent:
             samples=(numbers.samples,),
             model={name: tensor[None] for name, tensor in parts.get("model", {}).items()},
             loss=torch.tensor([numbers.loss]),
-            finite=torch.tensor(numbers.finite and math.isfinite(numbers.loss)),
+            finite=torch.tensor([numbers.finite and math.isfinite(numbers.loss)]),
             drift={name: tensor[None] for name, tensor in parts.get("drift", {}).items()},
             scores=message.tensors["scores"][None] if "scores" in message.tensors else None,
             left=left or {},

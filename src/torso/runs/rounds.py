@@ -23,7 +23,7 @@ from torso.personal.state import State
 from torso.randomness import numpy_generator
 from torso.runs.aggregate import Aggregate
 from torso.runs.cost import Busy, cost_of
-from torso.runs.faults import TRAINED, UPLOADED, Faults
+from torso.runs.faults import NOT_FINITE, TRAINED, UPLOADED, Faults
 from torso.runs.messages import Told
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
@@ -102,8 +102,8 @@ def play_round(
     seed: int,
     faults: Callable[[Sequence[int]], Faults] | None = None,
 ) -> tuple[State, Round]:
-    """The next state, and what happened. Raises RunFailed when a loss or the result is not finite, TooFewAnswered when
-    too few of the participants did: nothing has changed then, and the round can be played again.
+    """The next state, and what happened. Raises RunFailed when the result is not finite, or too few uploads are;
+    TooFewAnswered when too few of the participants did: nothing has changed then, and the round can be played again.
 
     `faults`: what goes wrong with whom of the participants."""
     number = state.round + 1
@@ -116,14 +116,12 @@ def play_round(
     visit = visit_of(stage, told, seed)
     why = faults(chosen) if faults else {}
     able = tuple(k for k in chosen if k not in why)
-    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
+    declared = dict(zip(chosen, roster.sizes_of(chosen).tolist(), strict=True))
+    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious, declared)
     came = add_up(engine, visit, able, state.clients, nothing, here=nothing.holds_uploads)
     loss, heard = came.close(), came.clients
-    missing = tuple(k for k in chosen if k not in set(heard))
-    if missing and len(heard) < stage.train.min_clients:
-        raise TooFewAnswered(number, heard, missing, f"train.min_clients = {stage.train.min_clients}")
-    if chosen and len(heard) < stage.method.server.least:
-        raise TooFewAnswered(number, heard, missing, f"{stage.method.server} needs {stage.method.server.least}")
+    missing, why = tuple(k for k in chosen if k not in set(heard)), {**why, **came.refused}
+    _check_enough(stage, came, missing, again=isinstance(engine, ComeAndGo))
     before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = _server_pass(stage, server, roster, engine, seed, number)
@@ -136,6 +134,34 @@ def play_round(
     if isinstance(engine, ComeAndGo):
         engine.counted(number, heard)
     return State(server, state.clients.updated(came.left)), played
+
+
+def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: bool) -> None:
+    """Whether a round can go on with those who were heard. It is played again where the others may be heard then.
+
+    `again`: a client whose upload had a wrong form may send another one. One that is not finite comes back the same."""
+    heard, rule = len(came.clients), stage.method.server
+    least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
+    if rule.least > max(heard, least) and (heard or missing):
+        least, wanted = rule.least, f"{rule} needs {rule.least}"
+    if heard >= least:
+        return
+    lost = sorted(k for k, kind in came.refused.items() if kind == NOT_FINITE or not again)
+    if not lost or heard + len(missing) - len(lost) >= least:
+        raise TooFewAnswered(came.round, came.clients, missing, wanted)
+    if heard or any(came.refused[k] != NOT_FINITE for k in lost):
+        kinds = ", ".join(sorted({came.refused[k] for k in lost}))
+        raise RunFailed(
+            f"round {came.round}: what {_named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
+        )
+    if came.burst:
+        raise RunFailed(f"non-finite loss in round {came.round}, client {min(came.burst)}")
+    raise RunFailed(f"non-finite weights after round {came.round}")
+
+
+def _named(clients: Sequence[int]) -> str:
+    some = ", ".join(map(str, clients[:10]))
+    return f"client{'s' * (len(clients) > 1)} {some}" + (f", … ({len(clients)} in all)" if len(clients) > 10 else "")
 
 
 def _busy(chosen: Sequence[int], heard: Sequence[int], why: Faults) -> Busy:

@@ -29,7 +29,7 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
-from torso.runs.faults import FAULTS, faults_of
+from torso.runs.faults import FAULTS, REFUSED, faults_of
 from torso.runs.features import FeaturePlan, remark
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
@@ -289,7 +289,8 @@ class _Run:
         if not played.missing:
             del line["missing"]
         if played.why:
-            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in FAULTS}
+            kinds = (*FAULTS, *(kind for kind in REFUSED if kind in played.why.values()))
+            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
         if replaced:
             line["replaced"] = replaced
         if accuracy:
