@@ -171,9 +171,9 @@ class SignFlip(Attack):
         return {name: -self.factor * change for name, change in honest.change.items()}
 
 
-@attacks.register("nan")
+@attacks.register("not-finite")
 @dataclass(frozen=True)
-class NotANumber(Attack):
+class NotFinite(Attack):
     """NaN in place of every number of the update. A server that used one such upload would have no model left: it must
     be found, and left out."""
 

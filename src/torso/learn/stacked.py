@@ -52,11 +52,15 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(floats, ord=torch.inf)).isfinite().all()
 
 
+def free_to_read(tensor: Tensor) -> bool:
+    """Whether its numbers can be looked at without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
 def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
     """The same for each client of stacked tensors [G, *]: truths [G] on the device of `like` [G, *]."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    on_cpu = like.device.type == "cpu"  # where nobody has to wait for a truth
-    if not floats or (on_cpu and bool(all_finite(floats))):
+    if not floats or (free_to_read(like) and bool(all_finite(floats))):
         return torch.ones(len(like), dtype=torch.bool, device=like.device)
     largest = [t if t.ndim == 1 else torch.linalg.vector_norm(t, torch.inf, tuple(range(1, t.ndim))) for t in floats]
     return torch.stack([t.isfinite() for t in largest]).all(dim=0)

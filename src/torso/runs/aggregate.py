@@ -17,6 +17,7 @@ from torch import Tensor
 from torso.data.batches import on_device
 from torso.learn.attacks import put
 from torso.learn.drift import Local
+from torso.learn.stacked import free_to_read
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 from torso.runs.faults import NOT_FINITE
@@ -85,7 +86,7 @@ class Aggregate:
         rule = self.stage.method.server
         rows = fine(sent, self.received if rule.clip else self.start if rule.uses_squares else None)
         self._count(sent, rows)
-        if rows.device.type != "cpu":
+        if not free_to_read(rows):
             self._add(sent, rows)
         elif bool(rows.all()):
             self._add(sent)
@@ -171,7 +172,8 @@ class Aggregate:
 
     def _colluded(self) -> Sequence[Sent]:
         """The messages as they arrive when the attackers have seen those of all others."""
-        held, self._held = [self._finite_part(sent) for sent in self._held if sent.clients], []
+        finite, self._held = [self._finite_part(sent) for sent in self._held if sent.clients], []
+        held = [sent for sent in finite if sent.clients]
         hostile = [[g for g, k in enumerate(sent.clients) if k in self.malicious] for sent in held]
         honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
         if not any(hostile) or not any(honest):  # nobody lies, or nobody is there to lie about
@@ -212,7 +214,8 @@ class Aggregate:
             total = torch.zeros_like(weights[mine])
             for name, start in self.start.items():
                 total += (sent.model[name][mine] - start).reshape(len(total), -1).square().sum(dim=1)
-            self.squares = self.squares + (weights[mine] * spared(total, counted)).sum()
+            total = spared(total, None if counted is None else counted[mine])
+            self.squares = self.squares + (weights[mine] * total).sum()
 
 
 def _places(rows: Tensor) -> list[int]:

@@ -152,14 +152,15 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
     if heard or any(came.refused[k] != NOT_FINITE for k in lost):
         kinds = ", ".join(sorted({came.refused[k] for k in lost}))
         raise RunFailed(
-            f"round {came.round}: what {_named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
+            f"round {came.round}: what {named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
         )
     if came.burst:
         raise RunFailed(f"non-finite loss in round {came.round}, client {min(came.burst)}")
     raise RunFailed(f"non-finite weights after round {came.round}")
 
 
-def _named(clients: Sequence[int]) -> str:
+def named(clients: Sequence[int]) -> str:
+    """Clients in words, not all of many."""
     some = ", ".join(map(str, clients[:10]))
     return f"client{'s' * (len(clients) > 1)} {some}" + (f", … ({len(clients)} in all)" if len(clients) > 10 else "")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import Engine, EngineFactory, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
@@ -36,7 +36,7 @@ from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.progress import is_shown, showing
-from torso.runs.rounds import Round, TooFewAnswered, play_round
+from torso.runs.rounds import Round, TooFewAnswered, named, play_round
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
@@ -165,6 +165,7 @@ class _Run:
         self.opened = False  # whether the state is past what comes before the first round
         self.seconds = {"train": 0.0, "measure": 0.0}
         self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
+        self.refused: set[int] = set()  # clients whose uploads were not used
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
         self.features = FeaturePlan(job, self.listener.note)
@@ -241,6 +242,7 @@ class _Run:
             self._begin_stage(engine, stage)
         before = self.state
         self.state, played = self._play(engine, stage)
+        self._name_refused(engine, played)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
         every, last = self.config.measure.every, played.round == self.job.rounds
@@ -265,6 +267,17 @@ class _Run:
                 reason = str(few)
             self._heed()
         raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+
+    def _name_refused(self, engine: Engine, played: Round) -> None:
+        """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
+        first = {k: kind for k, kind in played.why.items() if kind in REFUSED and k not in self.refused}
+        self.refused |= first.keys()
+        if first and not isinstance(engine, ComeAndGo):
+            kinds = ", ".join(sorted(set(first.values())))
+            who = named(sorted(first))
+            self.listener.note(
+                f"round {played.round}: what {who} sent is not used ({kinds}). It goes on with the others"
+            )
 
     def _heed(self) -> None:
         """End here if somebody wants that; after the last round, what is left is to measure."""
