@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torso.errors import RequestError
 from torso.federation.links import Silence
 from torso.federation.reasons import printable
-from torso.kinds import CountOrZero
+from torso.kinds import CountOrZero, Many
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
 
@@ -43,11 +43,11 @@ class Question(_Header):
     client: CountOrZero = 0  # the number that the client has in the run
     round: CountOrZero = 0  # of the state that the question is about
     since: CountOrZero = 0  # the last round in which the client's answer counted: what it holds is as that left it …
-    back: tuple[CountOrZero, ...] = ()  # … and other rounds that the server may go back to
+    back: Many[CountOrZero] = ()  # … and other rounds that the server may go back to
     numbers: MessageNumbers | None = None  # of what is told
     base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the tensors of the model that do not travel
     origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that own models begin at
-    names: tuple[str, ...] = ()  # exam: the measures
+    names: Many[str] = ()  # exam: the measures
     reason: Reason = ""  # refused
     config: str = ""  # agree: the run's config, as TOML
     agreement: str = ""  # agree: what the clients have agreed on, as JSON
@@ -59,10 +59,10 @@ class Said(_Header):
     kind: Literal["described", "agreed", "sent", "sums", "values", "done", "lacks", "failed"]
     protocol: int = PROTOCOL
     reason: Reason = ""
-    lacks: tuple[str, ...] = ()  # digests
+    lacks: Many[str] = ()  # digests
     description: str = ""  # described: as JSON
     numbers: MessageNumbers | None = None  # of what is sent
-    values: Mapping[str, tuple[float, ...]] = {}
+    values: Mapping[str, Many[float]] = {}
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from torso.errors import RequestError
+from torso.kinds import Many
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
-from torso.reading import parse_json
+from torso.reading import parse_record
 
+_MOST_NUMBERS = 10_000  # named entries of a header: it has a few dozen
+_MOST_SIZES = 64  # dimensions of a tensor, as NumPy has it
 H = TypeVar("H", bound=BaseModel)
 Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Which tensors a message has: by name, their dtype and shape."""
@@ -37,7 +40,7 @@ class MessageNumbers(BaseModel):
     round: int
     client: int
     participants: int = 0  # told: how many clients take part in the round
-    offers: tuple[int, ...] = ()  # told: whose models come along
+    offers: Many[int] = ()  # told: whose models come along
     samples: int = 0  # sent: how many the client has learned from, by which it is weighed
     loss: float = 0.0  # sent: mean over the samples met
     finite: bool = True  # sent: whether all that the client keeps is
@@ -80,9 +83,11 @@ def encoded(header: BaseModel, tensors: Tensors) -> bytes:
 def decoded(data: bytes, kind: type[H]) -> tuple[H, Tensors]:
     """A header and tensors from outside, checked."""
     try:
+        numbers = _header(data)
+        parse_record(numbers, _MOST_NUMBERS)
+        header = kind.model_validate_json(numbers)
         tensors = load(data)
-        header = kind.model_validate_json(_header(data))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # torch's are RuntimeErrors
         raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
     # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
     return header, {name: tensor.clone() for name, tensor in tensors.items()}
@@ -119,11 +124,20 @@ def _reason(error: Exception) -> str:
 
 
 def _header(data: bytes) -> str:
-    """The numbers, from the header that safetensors has checked by now."""
+    """The numbers, as text. Of the rest of the header it is seen that tensors could be made of it: safetensors takes
+    sizes that no tensor can have, as long as one of them is 0."""
     size = int.from_bytes(data[:8], "little")
-    found: str | None = (parse_json(data[8 : 8 + size]).get("__metadata__") or {}).get("torso")
-    if found is None:
+    if size > len(data) - 8:
+        raise ValueError(f"its header has {size} bytes. Expected: at most {max(len(data) - 8, 0)}")
+    tree = parse_record(data[8 : 8 + size])
+    about = tree.pop("__metadata__", None) if isinstance(tree, dict) else None
+    found = about.get("torso") if isinstance(about, dict) else None
+    if not isinstance(found, str):
         raise ValueError("its header has no numbers. Expected: an entry 'torso' in '__metadata__'")
+    for name, entry in tree.items():
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if not isinstance(shape, list) or len(shape) > _MOST_SIZES:
+            raise ValueError(f"the tensor {name!r} has no shape. Expected: a list of up to {_MOST_SIZES} numbers")
     return found
 
 
