@@ -2,9 +2,9 @@
 
     python bench/fuzz.py [--mutations 100000] [--seed 0] [--out bench/fuzz.json]
 
-Whatever comes must end in a RequestError (one line) or be used: no other exception, no answer that takes longer than
-10 s of CPU, and no more memory than a small multiple of the message. The memory of the process is limited on top, so that a
-request for gigabytes ends it. Ends with 1 where one of these is broken. The mutations: tests/federation/mutations.py.
+Whatever comes must end in a RequestError (one line) or be used: no other exception, no more than 10 s of CPU, and no
+more memory than a small multiple of the message. The memory of the process is limited on top, so that a request for
+gigabytes ends it. Ends with 1 where one of these is broken. The mutations: tests/federation/mutations.py.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def report(tallies: dict[str, Tally], options: argparse.Namespace, seconds: floa
     for line in broken[:20]:
         print(line)
     found = {
-        "what": "mutations of real letters and replies; slowest_ms: of CPU; largest_mib: growth of the process while one was read",
+        "what": "mutations of real letters and replies; slowest_ms of CPU, largest_mib by which the process grew",
         "mutations": options.mutations,
         "seed": options.seed,
         "seconds": round(seconds, 1),
