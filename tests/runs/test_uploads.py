@@ -264,5 +264,5 @@ def test_a_run_goes_on_and_its_history_names_them(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [line["missing"] for line in lines] == [hostile] * 2
     assert [line["faults"]["not finite"] for line in lines] == [hostile] * 2
-    said = f"round 1: what {named(hostile)} sent is not used (not finite). It goes on with the others"
+    said = f"round 1: what {named(hostile)} sent is not used (not finite). The round goes on with the others"
     assert [text for text in notes.said if "not used" in text] == [said]

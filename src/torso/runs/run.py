@@ -276,7 +276,7 @@ class _Run:
             kinds = ", ".join(sorted(set(first.values())))
             who = named(sorted(first))
             self.listener.note(
-                f"round {played.round}: what {who} sent is not used ({kinds}). It goes on with the others"
+                f"round {played.round}: what {who} sent is not used ({kinds}). The round goes on with the others"
             )
 
     def _heed(self) -> None:
@@ -302,7 +302,7 @@ class _Run:
         if not played.missing:
             del line["missing"]
         if played.why:
-            kinds = (*FAULTS, *(kind for kind in REFUSED if kind in played.why.values()))
+            kinds = [kind for kind in (*FAULTS, *REFUSED) if kind in played.why.values()]
             line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
         if replaced:
             line["replaced"] = replaced
