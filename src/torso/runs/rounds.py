@@ -22,9 +22,11 @@ from torso.personal import Personal
 from torso.personal.state import State
 from torso.randomness import numpy_generator
 from torso.runs.aggregate import Aggregate
+from torso.runs.buffered import Plan, Time, collect, flights_of, plan_step
 from torso.runs.cost import Busy, cost_of
 from torso.runs.faults import TRAINED, UPLOADED, Faults
 from torso.runs.messages import Told
+from torso.runs.speeds import Hours, an_hour_each
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
 from torso.server.state import Cost, ServerState
@@ -43,6 +45,7 @@ class Round:
     cost: Cost
     missing: tuple[int, ...] = ()  # those who were asked and have not answered
     why: Faults = field(default_factory=dict)  # what went wrong with them, where that is known
+    staleness: tuple[int, ...] = ()  # of the participants' uploads, where rounds are asynchronous
 
 
 class TooFewAnswered(TorsoError):
@@ -101,23 +104,31 @@ def play_round(
     engine: Engine,
     seed: int,
     faults: Callable[[Sequence[int]], Faults] | None = None,
+    hours: Hours | None = None,
 ) -> tuple[State, Round]:
     """The next state, and what happened. Raises RunFailed when a loss or the result is not finite, TooFewAnswered when
     too few of the participants did: nothing has changed then, and the round can be played again.
 
-    `faults`: what goes wrong with whom of the participants."""
+    `faults`: what goes wrong with whom of the participants; `hours`: how long they take, where time is simulated."""
     number = state.round + 1
     here = engine.present() if isinstance(engine, ComeAndGo) else None
     chosen = participants(stage, roster, seed, number, here)
+    plan = _planned(stage, state, roster, seed, hours, len(chosen))
+    asked, chosen = (plan.beginning, plan.clients) if plan else (chosen, chosen)
     server = state.server
     if stage.method.personal.from_start and not server.origin:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
-    told = tell(stage, server, roster, chosen, number, seed)
+    told = replace(tell(stage, server, roster, asked, number, seed), participants=len(chosen))
     visit = visit_of(stage, told, seed)
     why = faults(chosen) if faults else {}
-    able = tuple(k for k in chosen if k not in why)
-    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
-    came = add_up(engine, visit, able, state.clients, nothing, here=nothing.holds_uploads)
+    able, pending = tuple(k for k in asked if k not in why), ()
+    came = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
+    if plan:
+        sent, pending = collect(stage, told, plan, engine.map(visit, able, state.clients), state.pending)
+        for each in sent:
+            came.take(each)
+    else:
+        came = add_up(engine, visit, able, state.clients, came, here=came.holds_uploads)
     loss, heard = came.close(), came.clients
     missing = tuple(k for k in chosen if k not in set(heard))
     if missing and len(heard) < stage.train.min_clients:
@@ -130,12 +141,27 @@ def play_round(
         loss = loss if chosen else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
-    spent = cost_of(stage, roster, before, told, _busy(chosen, heard, why))
-    server = replace(server, round=number, met=server.met.union(heard), cost=server.cost + spent)
-    played = Round(number, stage.method.name, stage.rate(number), heard, loss, server.cost, missing, why)
+    busy = Busy(asked, heard, heard) if plan else _busy(chosen, heard, why)
+    cost = server.cost + cost_of(stage, roster, before, told, busy)
+    if plan:
+        cost = replace(cost, hours=plan.hour)
+    elif hours and busy.trained:
+        cost = replace(cost, hours=cost.hours + max(hours(number, busy.trained)))
+    server = replace(server, round=number, met=server.met.union(heard), cost=cost)
+    stale = plan.staleness(heard) if plan else ()
+    played = Round(number, stage.method.name, stage.rate(number), heard, loss, cost, missing, why, stale)
     if isinstance(engine, ComeAndGo):
         engine.counted(number, heard)
-    return State(server, state.clients.updated(came.left)), played
+    return State(server, state.clients.updated(came.left), pending), played
+
+
+def _planned(stage: Stage, state: State, roster: Roster, seed: int, hours: Hours | None, at_once: int) -> Plan | None:
+    """Who begins and who is heard in an asynchronous round; None: the round is synchronous, or nobody takes part."""
+    uploads = stage.method.server.waits_for
+    if not uploads or not at_once:
+        return None
+    time = Time(state.cost.hours, state.round + 1, hours or an_hour_each)
+    return plan_step(flights_of(state.pending), time, at_once, uploads, roster, seed)
 
 
 def _busy(chosen: Sequence[int], heard: Sequence[int], why: Faults) -> Busy:
