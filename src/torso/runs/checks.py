@@ -109,7 +109,7 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
     if config.attack.chosen.colludes():
         free = ", ".join(sorted(name for name, kind in attacks.items() if not kind.colludes()))
         raise RequestError(
-            f"attack.kind = {config.attack.kind!r} looks at all uploads of a round, and {where}. Accepted: {free}"
+            f"attack.kind = {config.attack.chosen} looks at all uploads of a round, and {where}. Accepted: {free}"
         )
     for name in (name for name in config.measure.analyses if analyses[name].when == "round"):
         raise RequestError(
