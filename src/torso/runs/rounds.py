@@ -19,7 +19,7 @@ from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
 from torso.nets import Tensors
 from torso.personal import Personal
-from torso.personal.state import State
+from torso.personal.state import Pending, State
 from torso.randomness import numpy_generator
 from torso.runs.aggregate import Aggregate
 from torso.runs.buffered import Plan, Time, collect, flights_of, plan_step
@@ -121,7 +121,7 @@ def play_round(
     told = replace(tell(stage, server, roster, asked, number, seed), participants=len(chosen))
     visit = visit_of(stage, told, seed)
     why = faults(chosen) if faults else {}
-    able, pending = tuple(k for k in asked if k not in why), ()
+    able, pending = tuple(k for k in asked if k not in why), tuple[Pending, ...]()
     came = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
     if plan:
         sent, pending = collect(stage, told, plan, engine.map(visit, able, state.clients), state.pending)
