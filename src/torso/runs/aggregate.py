@@ -75,12 +75,12 @@ class Aggregate:
             sent = replace(sent, model={**sent.model, **clipped(parameters, self.received, rule.clip)})
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
         if rule.keeps_uploads:
-            self.uploads |= {k: row_of(sent.model, g) for g, k in enumerate(sent.clients)}
+            self.uploads |= {k: _row(sent.model, g) for g, k in enumerate(sent.clients)}
         else:
             averaged = sent.model
             if rule.needs_each:
                 apart = {name: sent.model[name] for name in self.parameters}
-                self.each |= {k: row_of(apart, g) for g, k in enumerate(sent.clients)}
+                self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
                 averaged = {name: tensor for name, tensor in sent.model.items() if name not in apart}
             add_weighted(self.total, averaged, weights)
             self._add_squares(sent, weights)
@@ -173,6 +173,6 @@ def _all(truths: Sequence[Tensor]) -> bool:
     )
 
 
-def row_of(stacked: Tensors, place: int) -> Tensors:
+def _row(stacked: Tensors, place: int) -> Tensors:
     """One client's tensors, in memory of their own where they stand among others'."""
     return {n: t[0] if len(t) == 1 and not t._is_view() else t[place].clone() for n, t in stacked.items()}

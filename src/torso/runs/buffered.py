@@ -22,7 +22,6 @@ from torso.data import Roster
 from torso.nets import Tensors
 from torso.personal.state import Pending
 from torso.randomness import numpy_generator
-from torso.runs.aggregate import row_of
 from torso.runs.messages import Sent, Told
 from torso.runs.speeds import Hours
 from torso.runs.stages import Stage
@@ -116,10 +115,11 @@ def collect(
     heard, begun = set(plan.clients), {flight.client: flight for flight in plan.begun}
     for part in parts:
         for place, client in enumerate(part.clients):
+            sent = _alone(part, place)
             if client in heard:
-                came[client] = _alone(part, place)
+                came[client] = sent
             else:
-                waiting.append(_held(stage, told, begun[client], part, place))
+                waiting.append(_held(stage, told, begun[client], sent))
     for each in pending:
         if each.client in heard:
             came[each.client] = _as_of_now(stage, told, each)
@@ -129,31 +129,32 @@ def collect(
 
 
 def _alone(part: Sent, place: int) -> Sent:
-    """What one client of a stack sends."""
+    """What one client of a stack sends, in memory of its own."""
     client = part.clients[place]
     return replace(
         part,
         clients=(client,),
         samples=(part.samples[place],),
-        model={name: tensor[None] for name, tensor in row_of(part.model, place).items()},
-        loss=part.loss[place : place + 1],
+        model={name: tensor[[place]] for name, tensor in part.model.items()},
+        loss=part.loss[[place]],
+        finite=part.finite[[place]] if part.finite.ndim else part.finite,
         left={client: part.left[client]} if client in part.left else {},
     )
 
 
-def _held(stage: Stage, told: Told, flight: Flight, part: Sent, place: int) -> Pending:
+def _held(stage: Stage, told: Told, flight: Flight, sent: Sent) -> Pending:
     """An upload that is still to come, as a change of the model that its client began at."""
-    own = row_of(part.model, place)
+    own = {name: tensor[0] for name, tensor in sent.model.items()}
     change = {name: own[name] - told.model[name] for name in stage.uploaded}
     return Pending(
         client=flight.client,
         began=flight.began,
         arrives=flight.arrives,
-        samples=part.samples[place],
-        loss=part.loss[place : place + 1].clone(),
-        finite=part.finite,
+        samples=sent.samples[0],
+        loss=sent.loss,
+        finite=sent.finite,
         sent={**own, **change},
-        left=part.left.get(flight.client),
+        left=sent.left.get(flight.client),
     )
 
 

@@ -118,7 +118,9 @@ def play_round(
     server = state.server
     if stage.method.personal.from_start and not server.origin:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
-    told = replace(tell(stage, server, roster, asked, number, seed), participants=len(chosen))
+    told = tell(stage, server, roster, asked, number, seed)
+    if plan:
+        told = replace(told, participants=len(chosen))
     visit = visit_of(stage, told, seed)
     why = faults(chosen) if faults else {}
     able, pending = tuple(k for k in asked if k not in why), tuple[Pending, ...]()
@@ -141,11 +143,11 @@ def play_round(
         loss = loss if chosen else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
-    busy = Busy(asked, heard, heard) if plan else _busy(chosen, heard, why)
+    busy = Busy(asked, chosen, chosen) if plan else _busy(chosen, heard, why)
     cost = server.cost + cost_of(stage, roster, before, told, busy)
     if plan:
         cost = replace(cost, hours=plan.hour)
-    elif hours and busy.trained:
+    elif hours and busy.trained:  # a synchronous round lasts as long as its slowest participant
         cost = replace(cost, hours=cost.hours + max(hours(number, busy.trained)))
     server = replace(server, round=number, met=server.met.union(heard), cost=cost)
     stale = plan.staleness(heard) if plan else ()
