@@ -33,12 +33,13 @@ from torso.runs.run import Stopped
 from torso.runs.speeds import hours_of
 
 CLIENTS, AT_ONCE = 100, 20
+PLAIN = "synchronous"
 MARKS = "<!-- bench/fedbuff.py -->", "<!-- end -->"
 RULES: dict[str, tuple[str, ...]] = {
-    "synchronous": (),
+    PLAIN: (),
     "FedBuff, K = 10": ("method.server=fedbuff", "method.server.buffer=10"),
     "FedBuff, K = 5": ("method.server=fedbuff", "method.server.buffer=5"),
-    "FedBuff, K = 5, no discount": (
+    "FedBuff, K = 5, a = 0": (
         "method.server=fedbuff",
         "method.server.buffer=5",
         "method.server.staleness=0.0",
@@ -133,19 +134,24 @@ def spread(values: Sequence[float]) -> str:
 def table(method: str, cells: Sequence[dict[str, Any]], hours: float, target: float) -> str:
     lines = [
         f"| {method} | σ | uploads | from the slowest fifth | mean staleness | hours to {target:g} % | "
-        f"% after {hours / 4:g} h | % after {hours:g} h | slowest fifth |",
+        f"% after {hours:g} h | slowest fifth | % after as many uploads as synchronous |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for each in cells:
         there = [reached(course, target) for course in each["courses"]]
         known = [hour for hour in there if hour is not None]
         said = f"{fmean(known):.1f}" if len(known) == len(there) else f"{len(known)} of {len(there)} seeds"
-        early, late = ([smoothed(course, at) for course in each["courses"]] for at in (hours / 4, hours))
+        late = [smoothed(course, hours) for course in each["courses"]]
+        plain = next((cell for cell in cells if (cell["rule"], cell["sigma"]) == (PLAIN, each["sigma"])), each)
+        equal = [  # uploads come evenly, or nearly so
+            smoothed(course, hours * fewer / max(own, 1))
+            for course, fewer, own in zip(each["courses"], plain["uploads"], each["uploads"], strict=True)
+        ]
         slow = [smoothed(course, hours) for course in each["courses_of_slow"]]
         share = sum(each["uploads_of_slow"]) / max(sum(each["uploads"]), 1)
         lines.append(
             f"| {each['rule']} | {each['sigma']:g} | {fmean(each['uploads']):.0f} | {100 * share:.0f} % | "
-            f"{fmean(each['staleness']):.1f} | {said} | {spread(early)} | {spread(late)} | {spread(slow)} |"
+            f"{fmean(each['staleness']):.1f} | {said} | {spread(late)} | {spread(slow)} | {spread(equal)} |"
         )
     return "\n".join(lines)
 
