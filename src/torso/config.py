@@ -54,6 +54,7 @@ def _attack(value: Any) -> str | dict[str, Any]:
 
 
 Chance = Annotated[float, Field(ge=0, le=1)]
+Spread = Annotated[float, Field(ge=0, le=10)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
 
@@ -314,6 +315,19 @@ class FaultsConfig(_Section):
         return self
 
 
+class SpeedsConfig(_Section):
+    """How long a visit lasts in a simulation: hours · exp(sigma · z_client + jitter · z_visit), z standard normal."""
+
+    hours: Positive = Field(1.0, description="simulated hours of a visit of the median client")
+    sigma: Spread = Field(0.0, description="how much clients differ: standard deviation of the log of their hours")
+    jitter: Spread = Field(0.0, description="the same of one client's visits")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether somebody has set anything: then synchronous rounds take time, too."""
+        return self != SpeedsConfig()
+
+
 class FlowerConfig(_Section):
     """How patient the server of a real federation is (`torso federation run`)."""
 
@@ -352,6 +366,7 @@ class RunConfig(_Section):
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
     faults: FaultsConfig = FaultsConfig()
+    speeds: SpeedsConfig = SpeedsConfig()
     ray: RayConfig = RayConfig()
     flower: FlowerConfig = FlowerConfig()
 

@@ -32,6 +32,7 @@ from torso.runs.events import Listener, Stop
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
+from torso.server.fedbuff import FedBuff
 from torso.server.robust import CentredClipping
 from torso.server.state import bytes_of
 
@@ -87,6 +88,7 @@ def test_two_workers_are_one_process_to_rounding(method: str) -> None:
     [
         *("fedavg", "fedper", "scaffold", "feddyn", "fedexp", "ditto", "fedfomo", "mtl"),
         pytest.param(methods["fedavg"].but(server=CentredClipping(clip=0.5)), id="centred-clipping"),
+        pytest.param(methods["fedper"].but(server=FedBuff(buffer=2)), id="fedbuff"),
     ],
 )
 def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str | Method, lent: Cluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -167,7 +167,7 @@ class Result:
             "rounds": self.rounds,
             "status": self.status,
             "accuracy": {name: found.as_json() for name, found in self.accuracy.items()},
-            "cost": asdict(self.cost),
+            "cost": self.cost.as_json(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "versions": dict(self.versions),
             **{key: value for key, value in known.items() if value},

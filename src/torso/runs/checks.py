@@ -85,6 +85,38 @@ def check_faults(config: Config) -> None:
         )
 
 
+def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
+    """Refuse simulated time where clients are real, and asynchronous rounds together with what needs a whole round."""
+    real, speeds = config.run.engine == "flower", config.run.speeds
+    if real and speeds.simulated:
+        raise RequestError(
+            "run.speeds is for simulations, and run.engine = 'flower' is a real federation, whose clients take their "
+            "own time. Leave run.speeds out"
+        )
+    rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.waits_for), None)
+    if rule is None:
+        return
+    where, there = f"method.server = {rule} makes asynchronous rounds", len(roster.training)
+    if real:
+        raise RequestError(f"{where}, which run.engine = 'flower' does not have. Expected: another engine or rule")
+    if rule.waits_for > there:
+        raise RequestError(
+            f"{where}: {rule.waits_for} uploads make a step, each from another client, and {there} clients train. "
+            f"Expected: method.server.buffer of {there} or less"
+        )
+    if config.run.faults != FaultsConfig():
+        raise RequestError(f"{where}, in which run.faults has no meaning: nobody waits. Leave run.faults out")
+    if config.attack.chosen.colludes():
+        free = ", ".join(sorted(name for name, kind in attacks.items() if not kind.colludes()))
+        raise RequestError(
+            f"attack.kind = {config.attack.chosen} looks at all uploads of a round, and {where}. Accepted: {free}"
+        )
+    for name in (name for name in config.measure.analyses if analyses[name].when == "round"):
+        raise RequestError(
+            f"measure.analyses = {name!r} looks at participants that begin at the same model, and {where}. Leave it out"
+        )
+
+
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
     if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):

@@ -19,12 +19,14 @@ from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
 from torso.nets import Tensors
 from torso.personal import Personal
-from torso.personal.state import State
+from torso.personal.state import Pending, State
 from torso.randomness import numpy_generator
 from torso.runs.aggregate import Aggregate
+from torso.runs.buffered import Plan, Time, collect, flights_of, plan_step
 from torso.runs.cost import Busy, cost_of
 from torso.runs.faults import NOT_FINITE, TRAINED, UPLOADED, Faults
 from torso.runs.messages import Told
+from torso.runs.speeds import Hours, an_hour_each
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
 from torso.server.state import Cost, ServerState
@@ -43,6 +45,7 @@ class Round:
     cost: Cost
     missing: tuple[int, ...] = ()  # those who were asked and have not answered
     why: Faults = field(default_factory=dict)  # what went wrong with them, where that is known
+    staleness: tuple[int, ...] = ()  # of the participants' uploads, where rounds are asynchronous
 
 
 class TooFewAnswered(TorsoError):
@@ -101,24 +104,34 @@ def play_round(
     engine: Engine,
     seed: int,
     faults: Callable[[Sequence[int]], Faults] | None = None,
+    hours: Hours | None = None,
 ) -> tuple[State, Round]:
     """The next state, and what happened. Raises RunFailed when the result is not finite, or too few uploads are;
     TooFewAnswered when too few of the participants did: nothing has changed then, and the round can be played again.
 
-    `faults`: what goes wrong with whom of the participants."""
+    `faults`: what goes wrong with whom of the participants; `hours`: how long they take, where time is simulated."""
     number = state.round + 1
     here = engine.present() if isinstance(engine, ComeAndGo) else None
     chosen = participants(stage, roster, seed, number, here)
+    plan = _planned(stage, state, roster, seed, hours, len(chosen))
+    asked, chosen = (plan.beginning, plan.clients) if plan else (chosen, chosen)
     server = state.server
     if stage.method.personal.from_start and not server.origin:
         server = replace(server, origin={name: server.model[name] for name in stage.moving})
-    told = tell(stage, server, roster, chosen, number, seed)
+    told = tell(stage, server, roster, asked, number, seed)
+    if plan:
+        told = replace(told, participants=len(chosen))
     visit = visit_of(stage, told, seed)
     why = faults(chosen) if faults else {}
-    able = tuple(k for k in chosen if k not in why)
+    able, pending = tuple(k for k in asked if k not in why), tuple[Pending, ...]()
     declared = dict(zip(chosen, roster.sizes_of(chosen).tolist(), strict=True))
-    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious, declared)
-    came = add_up(engine, visit, able, state.clients, nothing, here=nothing.holds_uploads)
+    came = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious, declared)
+    if plan:
+        sent, pending = collect(stage, told, plan, engine.map(visit, able, state.clients), state.pending)
+        for each in sent:
+            came.take(each)
+    else:
+        came = add_up(engine, visit, able, state.clients, came, here=came.holds_uploads)
     loss, heard = came.close(), came.clients
     missing, why = tuple(k for k in chosen if k not in set(heard)), {**why, **came.refused}
     _check_enough(stage, came, missing, again=isinstance(engine, ComeAndGo))
@@ -128,12 +141,27 @@ def play_round(
         loss = loss if chosen else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
         raise RunFailed(f"non-finite weights after round {number}")
-    spent = cost_of(stage, roster, before, told, _busy(chosen, heard, why))
-    server = replace(server, round=number, met=server.met.union(heard), cost=server.cost + spent)
-    played = Round(number, stage.method.name, stage.rate(number), heard, loss, server.cost, missing, why)
+    busy = Busy(asked, chosen, chosen) if plan else _busy(chosen, heard, why)
+    cost = server.cost + cost_of(stage, roster, before, told, busy)
+    if plan:
+        cost = replace(cost, hours=plan.hour)
+    elif hours and busy.trained:  # a synchronous round lasts as long as its slowest participant
+        cost = replace(cost, hours=cost.hours + max(hours(number, busy.trained)))
+    server = replace(server, round=number, met=server.met.union(heard), cost=cost)
+    stale = plan.staleness(heard) if plan else ()
+    played = Round(number, stage.method.name, stage.rate(number), heard, loss, cost, missing, why, stale)
     if isinstance(engine, ComeAndGo):
         engine.counted(number, heard)
-    return State(server, state.clients.updated(came.left)), played
+    return State(server, state.clients.updated(came.left), pending), played
+
+
+def _planned(stage: Stage, state: State, roster: Roster, seed: int, hours: Hours | None, at_once: int) -> Plan | None:
+    """Who begins and who is heard in an asynchronous round; None: the round is synchronous, or nobody takes part."""
+    uploads = stage.method.server.waits_for
+    if not uploads or not at_once:
+        return None
+    time = Time(state.cost.hours, state.round + 1, hours or an_hour_each)
+    return plan_step(flights_of(state.pending), time, at_once, uploads, roster, seed)
 
 
 def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: bool) -> None:

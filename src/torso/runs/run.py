@@ -37,6 +37,7 @@ from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.progress import is_shown, showing
 from torso.runs.rounds import Round, TooFewAnswered, named, play_round
+from torso.runs.speeds import hours_of
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
@@ -258,9 +259,10 @@ class _Run:
         run, number = self.config.run, self.state.round + 1
         for attempt in range(_ATTEMPTS):
             faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
+            hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
                 place = self.features.rounds(engine, stage, self.state.server.model)
-                return play_round(stage, self.state, self.job.roster, place, run.seed, faults)
+                return play_round(stage, self.state, self.job.roster, place, run.seed, faults, hours)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
@@ -296,11 +298,13 @@ class _Run:
     ) -> None:
         if self.folder is None:
             return
-        line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
+        line: dict[str, Any] = {**asdict(played), **played.cost.as_json(), "seconds": round(seconds, 4)}
         del line["cost"]
         del line["why"]
         if not played.missing:
             del line["missing"]
+        if not played.staleness:
+            del line["staleness"]
         if played.why:
             kinds = [kind for kind in (*FAULTS, *REFUSED) if kind in played.why.values()]
             line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
