@@ -245,10 +245,10 @@ class _Run:
             self._begin_stage(engine, stage)
         before = self.state
         self.state, played = self._play(engine, stage)
-        if stage.privacy:
-            played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
+        if stage.privacy:
+            played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
         every, last = self.config.measure.every, played.round == self.job.rounds
         due = every and played.round % every == 0 and not last
         accuracy = self._measure(engine, self.config.measure.during) if due else {}
