@@ -70,9 +70,7 @@ def test_different_releases_compose() -> None:
     """A Gaussian release with σ₁ and one with σ₂ are one with (σ₁⁻² + σ₂⁻²)^−½."""
     found = epsilon_of([Releases(1, 2.0, 1.0), Releases(1, 3.0, 1.0)], 1e-3)
     assert found == pytest.approx(gaussian((2.0**-2 + 3.0**-2) ** -0.5, 1e-3), rel=1e-3)
-    assert epsilon_of([Releases(0, 2.0, 1.0), Releases(3, 3.0, 1.0)], 1e-3) == epsilon_of(
-        [Releases(3, 3.0, 1.0)], 1e-3
-    )
+    assert epsilon_of([Releases(0, 2.0, 1.0), Releases(3, 3.0, 1.0)], 1e-3) == epsilon_of([Releases(3, 3.0, 1.0)], 1e-3)
 
 
 def test_no_release_costs_nothing_and_no_noise_has_no_bound() -> None:

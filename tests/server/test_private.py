@@ -1,4 +1,4 @@
-"""The mechanism of privacy on hand-made updates: clip, sum, noise, division by the expected number; the adaptive clip."""
+"""The mechanism of privacy on hand-made updates: clip, sum, noise, the expected number; the adaptive clip."""
 
 from __future__ import annotations
 
