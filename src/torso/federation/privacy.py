@@ -7,9 +7,9 @@ folder. With them, a resumed run draws the same again. Whoever can read the file
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_bytes
 
 from torso.errors import RequestError
 from torso.federation.folder import write_private
@@ -30,7 +30,7 @@ def with_secret(job: Job, folder: Path, resume: bool) -> Job:
 
 
 def _made(path: Path) -> bytes:
-    secret = os.urandom(_BYTES)
+    secret = token_bytes(_BYTES)
     with writing(path):
         write_private(path, secret)
     return secret

@@ -103,6 +103,11 @@ def _check_start(stage: Stage) -> None:
             "method.start.metric = 'euclidean' needs the lengths of class means, and under privacy clients send "
             "directions alone. Accepted: direction"
         )
+    if isinstance(start, ClassMeans) and not _sends(stage):
+        raise RequestError(
+            f"method.start = {start} asks clients for class sums, and with method.share = {stage.method.share.part!r} "
+            "they send nothing after that. Accepted with privacy: a part that clients train"
+        )
     if type(start) not in (Fresh, Finished, ClassMeans):
         raise RequestError(
             f"method.start = {start} asks clients for something before the first round, which privacy does not cover. "
