@@ -11,6 +11,12 @@ import numpy as np
 
 from torso.config import Config
 
+PRIVATE = {
+    **{"epsilon": 0.4, "delta": 0.01, "noise": 1.5, "clip": 0.5, "sampling": "poisson", "rate": 0.2},
+    **{"clients": 50, "adaptive": False},
+}
+"""The privacy of a result, as a run writes it."""
+
 
 def write_run(
     folder: Path,
@@ -24,9 +30,11 @@ def write_run(
     analyses: Mapping[str, Any] | None = None,
     missing: Sequence[int] = (),
     hours: float = 0.0,
+    private: Any = None,
 ) -> Path:
     """A finished run. `missing` were not heard in the first round; `hours`: how long a round lasts, if rounds are
-    asynchronous; `accuracy` gives clients by measure, or one number of the generic model."""
+    asynchronous; `private`: the privacy of its result, and ε is a tenth of the round before that; `accuracy` gives
+    clients by measure, or one number of the generic model."""
     folder.mkdir(parents=True)
     config = Config.load(None, [f"method.name={method}", f"run.seed={seed}", f"train.rounds={rounds}", *sets])
     (folder / "config.toml").write_text(config.as_toml())
@@ -37,6 +45,7 @@ def write_run(
             **{"bytes_up": 500_000 * r, "bytes_down": 500_000 * r, "forward_passes": 100 * r, "seconds": 0.5},
             **({"missing": list(missing)} if missing and r == 1 else {}),
             **({"hours": hours * r, "staleness": [r - 1, r]} if hours else {}),
+            **({"privacy": {"epsilon": r / 10, "clip": 1.0}} if private else {}),
             "accuracy": {
                 "initial": {
                     "mean": min(100.0, 10.0 * r),
@@ -58,6 +67,7 @@ def write_run(
             **({"hours": hours * rounds} if hours else {}),
         },
         "seconds": {"train": 2.0, "measure": 1.0, "total": 3.0},
+        **({} if private is None else {"privacy": private}),
     }
     (folder / "result.json").write_text(json.dumps(tree))
     if analyses is not None:

@@ -41,11 +41,12 @@ class Round:
     stage: str
     lr: float
     participants: tuple[int, ...]  # those who answered
-    loss: float  # mean over participants, weighted as the aggregation weights them
+    loss: float  # mean over participants, weighted as the aggregation weights them; NaN: nobody came
     cost: Cost
     missing: tuple[int, ...] = ()  # those who were asked and have not answered
     why: Faults = field(default_factory=dict)  # what went wrong with them, where that is known
     staleness: tuple[int, ...] = ()  # of the participants' uploads, where rounds are asynchronous
+    privacy: Mapping[str, float | None] = field(default_factory=dict)  # ε so far and the next clip, in a private run
 
 
 class TooFewAnswered(TorsoError):
@@ -79,19 +80,33 @@ def sample(
     return tuple(int(k) for k in drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right"))
 
 
+def poisson_sample(roster: Roster, chance: float, seed: int, round: int) -> tuple[int, ...]:
+    """Each training client with this chance, whoever else comes; it may be nobody."""
+    drawn = numpy_generator(seed, "participants", round).random(len(roster.training))
+    return tuple(roster.training[drawn < chance].tolist())
+
+
 def participants(
     stage: Stage, roster: Roster, seed: int, round: int, here: Collection[int] | None = None
 ) -> tuple[int, ...]:
     """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1).
 
-    Nobody comes where clients train nothing, and the server learns alone. `here`: as in `sample`."""
+    Nobody comes where clients train nothing, and the server learns alone. `here`: as in `sample`. Under privacy the
+    draw is what the accountant counts on, from all clients: who is not there is missing."""
     if not stage.plan(round):
         return ()
+    if stage.privacy:
+        seed = stage.privacy.sampling_seed
+        if stage.privacy.poisson:
+            return poisson_sample(roster, stage.train.fraction, seed, round)
+        return sample(roster, stage.train.fraction, seed, round)
     return sample(roster, stage.train.fraction if stage.travels else 1.0, seed, round, here, stage.train.min_clients)
 
 
 def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[int, float]:
     """The shares of clients in a mean over them, which sum to 1."""
+    if not clients:
+        return {}
     sizes = roster.sizes_of(clients).astype(np.float64)
     shares = sizes / sizes.sum() if weighting == "samples" else np.full(len(clients), 1 / len(clients))
     return dict(zip(clients, shares.tolist(), strict=True))
@@ -125,7 +140,8 @@ def play_round(
     why = faults(chosen) if faults else {}
     able, pending = tuple(k for k in asked if k not in why), tuple[Pending, ...]()
     declared = dict(zip(chosen, roster.sizes_of(chosen).tolist(), strict=True))
-    came = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious, declared)
+    weights = weights_of(roster, chosen, "uniform" if stage.privacy else stage.train.weighting)
+    came = Aggregate(stage, told, weights, roster.malicious, declared, server.privacy)
     if plan:
         sent, pending = collect(stage, told, plan, engine.map(visit, able, state.clients), state.pending)
         for each in sent:
@@ -135,6 +151,8 @@ def play_round(
     loss, heard = came.close(), came.clients
     missing, why = tuple(k for k in chosen if k not in set(heard)), {**why, **came.refused}
     _check_enough(stage, came, missing, again=isinstance(engine, ComeAndGo))
+    if stage.privacy and not heard:  # a round all the same: the sum is noise alone
+        loss = math.nan
     before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = _server_pass(stage, server, roster, engine, seed, number)
@@ -169,6 +187,8 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
 
     `again`: a client whose upload had a wrong form may send another one. One that is not finite comes back the same."""
     heard, rule = len(came.clients), stage.method.server
+    if stage.privacy and (heard or len(came.refused) < len(missing) or not missing):  # it counts as it is
+        return
     least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
     if rule.least > max(heard, least) and (heard or missing):
         least, wanted = rule.least, f"{rule} needs {rule.least}"
@@ -214,7 +234,7 @@ def tell(stage: Stage, server: ServerState, roster: Roster, chosen: Sequence[int
         round=number,
         model=server.model,
         travels=() if keeps_uploads else tuple(sorted(stage.travels)),
-        participants=len(chosen),
+        participants=stage.privacy.told if stage.privacy else len(chosen),
         drift=drift,
         mean=_mean_model(stage, server, chosen) if method.drift.gathers else {},
         origin=server.origin,
@@ -284,6 +304,7 @@ def _server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Ros
         shown=moved.shown or ({name: reported[name] for name in memory} if drift.shows_mean else {}),
         rule=moved.state,
         drift=memory,
+        privacy=came.privacy,
     )
 
 

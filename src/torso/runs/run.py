@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,8 @@ def run(
         how = f"torso run --out {shlex.quote(str(folder.path))} --resume {ACCEPT}"
         changed = check_data(folder.path, federation, accept=accept_changed_data, how=how)
     job = simulate(config, federation)
+    if job.privacy:
+        job.privacy.settle()
     make = engine or engines[config.run.engine]
     with make(job.net, job.federation, config.run) as place:
         if folder and not resume:
@@ -186,7 +189,8 @@ class _Run:
             )
         )
         said = remarks(config, job.roster, job.net)
-        for line in (*notes, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
+        protected = (job.privacy.words(),) if job.privacy else ()
+        for line in (*notes, *protected, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
             self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
@@ -226,7 +230,8 @@ class _Run:
         for stage in self.job.plan:
             if stage.first == 1:  # several, where those before have no rounds (FedNCM)
                 self._begin_stage(engine, stage)
-        if self.folder and self.job.rounds == 0:
+        asked = self.job.privacy is not None and bool(self.job.privacy.exchanges)  # nobody is asked again
+        if self.folder and (self.job.rounds == 0 or asked):
             self.folder.save(self.state)
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
@@ -246,6 +251,8 @@ class _Run:
         self._name_refused(engine, played)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
+        if stage.privacy:
+            played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
         every, last = self.config.measure.every, played.round == self.job.rounds
         due = every and played.round % every == 0 and not last
         accuracy = self._measure(engine, self.config.measure.during) if due else {}
@@ -305,6 +312,10 @@ class _Run:
             del line["missing"]
         if not played.staleness:
             del line["staleness"]
+        if not played.privacy:
+            del line["privacy"]
+        if math.isnan(played.loss):
+            line["loss"] = None
         if played.why:
             kinds = [kind for kind in (*FAULTS, *REFUSED) if kind in played.why.values()]
             line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
@@ -375,7 +386,7 @@ class _Run:
         return found
 
     def _finish(self, status: str, accuracy: Mapping[str, Accuracy], found: Mapping[str, Any]) -> Result:
-        config, seconds = self.config, self.seconds
+        config, seconds, privacy = self.config, self.seconds, self.job.privacy
         result = Result(
             method=config.method.name,
             dataset=self.job.roster.name,
@@ -391,6 +402,7 @@ class _Run:
             malicious=tuple(sorted(self.job.roster.malicious)),
             names=self.job.roster.names,
             class_names=self.job.roster.class_names,
+            privacy=privacy.as_json(self.state.round, self.state.server.privacy) if privacy else {},
             analyses={**self.counts, **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(self.job, self.state) if isinstance(self.job, Simulation) else None,
