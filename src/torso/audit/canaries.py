@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.batches import on_device
 from torso.learn.attacks import Attack, Upload
+from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.randomness import key, numpy_generator, random_bits
 
@@ -33,12 +35,10 @@ class Canaries(Attack):
     length: float
 
     @classmethod
-    def drawn(
-        cls, seed: int, training: Sequence[int], count: int, like: Tensors, clip: float
-    ) -> Canaries:
+    def drawn(cls, seed: int, training: NDArray[np.int64], count: int, like: Tensors, clip: float) -> Canaries:
         """`like`: the parameters that travel. Each canary is in with probability ½."""
         rng = numpy_generator(seed, "canaries")
-        clients = tuple(np.sort(rng.choice(np.asarray(training), count, replace=False)).tolist())
+        clients = tuple(np.sort(rng.choice(training, count, replace=False)).tolist())
         present = tuple((rng.integers(2, size=count) == 1).tolist())
         return cls(clients, present, directions(seed, clients, like), LONG * clip)
 
@@ -46,7 +46,7 @@ class Canaries(Attack):
         places = [self.clients.index(client) for client in honest.clients]
         lengths = [self.length * self.present[place] for place in places]
         return {
-            name: self.directions[name][places] * _each(on_device(change.device, lengths), change)
+            name: self.directions[name][places] * per_client(on_device(change.device, lengths), change)
             for name, change in honest.change.items()
         }
 
@@ -66,6 +66,3 @@ def directions(seed: int, clients: Sequence[int], like: Mapping[str, Tensor]) ->
         found[name] = (signs.to(tensor.dtype) / size).view(len(clients), *tensor.shape)
     return found
 
-
-def _each(values: Tensor, like: Tensor) -> Tensor:
-    return values.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
