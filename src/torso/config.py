@@ -268,6 +268,47 @@ class AttackConfig(_Section):
         return chosen
 
 
+class PrivacyConfig(_Section):
+    """Client-level differential privacy of what travels (docs/privacy.md). It is on where noise, epsilon or clip is set."""
+
+    noise: NotNegative = Field(0.0, description="noise multiplier z: the noise of a round is N(0, z²·clip²)")
+    epsilon: NotNegative = Field(
+        0.0, description="privacy budget of the whole run; finds noise before it begins; 0: off"
+    )
+    delta: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="δ of the budget; 0: N^−1.1 for N clients")
+    clip: NotNegative = Field(
+        0.0, description="most length of a client's update, all tensors together; 0: 1.0 where noise or epsilon is set"
+    )
+    sampling: Literal["poisson", "fixed"] = Field(
+        "poisson",
+        description="participants of a round; poisson: each client independently with chance train.fraction; fixed: "
+        "always as many, without replacement, which costs more of the budget",
+    )
+    quantile: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="> 0: clip adapts to this quantile of the updates' lengths, and begins at privacy.clip"
+    )
+    clip_rate: Positive = Field(
+        0.2, description="how fast clip adapts: it changes by exp(−clip_rate · miss) in a round"
+    )
+    count_noise: NotNegative = Field(
+        0.0,
+        description="std of the noise on the count that clip adapts by; 0: a twentieth of the participants, or noise",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> PrivacyConfig:
+        if self.noise and self.epsilon:
+            raise ValueError(
+                f"noise = {self.noise:g} and epsilon = {self.epsilon:g} are both set; epsilon finds the noise, so "
+                "expected: one of the two"
+            )
+        return self
+
+    @property
+    def on(self) -> bool:
+        return bool(self.noise or self.epsilon or self.clip)
+
+
 class MeasureConfig(_Section):
     """What is measured and when (spec 9)."""
 
@@ -372,6 +413,7 @@ class Config(_Section):
     method: Annotated[Method, _MethodField] = Field(default_factory=lambda: method_from_config("fedavg"))
     train: TrainConfig = TrainConfig()
     attack: AttackConfig = AttackConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     personalize: PersonalizeConfig = PersonalizeConfig()
     measure: MeasureConfig = MeasureConfig()
     run: RunConfig = RunConfig()

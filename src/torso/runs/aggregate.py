@@ -30,8 +30,14 @@ class Aggregate:
     that is missing does not bias the mean."""
 
     def __init__(
-        self, stage: Stage, told: Told, weights: Mapping[int, float], malicious: frozenset[int] = frozenset()
+        self,
+        stage: Stage,
+        told: Told,
+        weights: Mapping[int, float],
+        malicious: frozenset[int] = frozenset(),
+        privacy: Tensors | None = None,
     ) -> None:
+        """`privacy`: what the mechanism of privacy goes on with, where there is one."""
         self.stage, self.round, self.weights, self.malicious = stage, told.round, weights, malicious
         rule, drift = stage.method.server, stage.method.drift
         self.parameters = stage.uploaded
@@ -39,6 +45,8 @@ class Aggregate:
         looks_back = rule.uses_squares or (drift.remembers and not drift.sends)
         self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
         self.received = {name: told.model[name] for name in self.parameters} if rule.clip or self.colludes else {}
+        self.private = stage.privacy.sum_of(told.model, stage.travels, privacy or {}) if stage.privacy else None
+        self.privacy: Tensors = {}  # what the mechanism of privacy goes on with after the round
         self.offers = told.offers
         self.total: Tensors = {}  # Σ_k w_k · shared part; without the parameters where the rule needs each upload
         self.each: dict[int, Tensors] = {}  # those, by client
@@ -69,6 +77,9 @@ class Aggregate:
             self._add(sent)
 
     def _add(self, sent: Sent) -> None:
+        if self.private:
+            self.private.add(sent.model)
+            return
         rule = self.stage.method.server
         if rule.clip:
             parameters = {name: sent.model[name] for name in self.parameters}
@@ -118,6 +129,9 @@ class Aggregate:
     def shared(self, server: ServerState) -> Tensors:
         """What stands for the participants' shared part: their mean, or what the server rule makes of the single
         uploads, which are gone afterwards."""
+        if self.private:
+            mean, self.privacy = self.private.release(self.round)
+            return mean
         if not self.each:
             return self.total
         order = [k for k in self.weights if k in self.each]

@@ -23,6 +23,7 @@ from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
 from torso.runs.exchange import misfit
+from torso.runs.private_plan import private
 from torso.runs.stages import Stage, check_server_data, stages
 
 
@@ -113,6 +114,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         lora=config.lora,
     )
     plan = stages(config, net)
+    plan = private(config, plan, roster)
     check_server_data(plan, roster)
     check_attack(config, plan)
     check_faults(config)

@@ -76,19 +76,33 @@ def sample(
     return tuple(int(k) for k in drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right"))
 
 
+def poisson_sample(roster: Roster, chance: float, seed: int, round: int) -> tuple[int, ...]:
+    """Each training client with this chance, whoever else comes; it may be nobody."""
+    drawn = numpy_generator(seed, "participants", round).random(len(roster.training))
+    return tuple(roster.training[drawn < chance].tolist())
+
+
 def participants(
     stage: Stage, roster: Roster, seed: int, round: int, here: Collection[int] | None = None
 ) -> tuple[int, ...]:
     """Nobody waits for a server that shares nothing: local-only clients all train in every round (spec 5.1).
 
-    Nobody comes where clients train nothing, and the server learns alone. `here`: as in `sample`."""
+    Nobody comes where clients train nothing, and the server learns alone. `here`: as in `sample`. Under privacy the
+    draw is what the accountant counts on, from all clients: who is not there is missing."""
     if not stage.plan(round):
         return ()
+    if stage.privacy:
+        seed = stage.privacy.sampling_seed
+        if stage.privacy.poisson:
+            return poisson_sample(roster, stage.train.fraction, seed, round)
+        return sample(roster, stage.train.fraction, seed, round)
     return sample(roster, stage.train.fraction if stage.travels else 1.0, seed, round, here, stage.train.min_clients)
 
 
 def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[int, float]:
     """The shares of clients in a mean over them, which sum to 1."""
+    if not clients:
+        return {}
     sizes = roster.sizes_of(clients).astype(np.float64)
     shares = sizes / sizes.sum() if weighting == "samples" else np.full(len(clients), 1 / len(clients))
     return dict(zip(clients, shares.tolist(), strict=True))
@@ -116,11 +130,12 @@ def play_round(
     visit = visit_of(stage, told, seed)
     why = faults(chosen) if faults else {}
     able = tuple(k for k in chosen if k not in why)
-    nothing = Aggregate(stage, told, weights_of(roster, chosen, stage.train.weighting), roster.malicious)
+    weights = weights_of(roster, chosen, "uniform" if stage.privacy else stage.train.weighting)
+    nothing = Aggregate(stage, told, weights, roster.malicious, server.privacy)
     came = add_up(engine, visit, able, state.clients, nothing, here=nothing.holds_uploads)
     loss, heard = came.close(), came.clients
     missing = tuple(k for k in chosen if k not in set(heard))
-    if missing and len(heard) < stage.train.min_clients:
+    if missing and len(heard) < stage.train.min_clients and not stage.privacy:  # a private round counts as it is
         raise TooFewAnswered(number, heard, missing, f"train.min_clients = {stage.train.min_clients}")
     if chosen and len(heard) < stage.method.server.least:
         raise TooFewAnswered(number, heard, missing, f"{stage.method.server} needs {stage.method.server.least}")
@@ -159,7 +174,7 @@ def tell(stage: Stage, server: ServerState, roster: Roster, chosen: Sequence[int
         round=number,
         model=server.model,
         travels=() if keeps_uploads else tuple(sorted(stage.travels)),
-        participants=len(chosen),
+        participants=stage.privacy.told if stage.privacy else len(chosen),
         drift=drift,
         mean=_mean_model(stage, server, chosen) if method.drift.gathers else {},
         origin=server.origin,
@@ -229,6 +244,7 @@ def _server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Ros
         shown=moved.shown or ({name: reported[name] for name in memory} if drift.shows_mean else {}),
         rule=moved.state,
         drift=memory,
+        privacy=came.privacy,
     )
 
 

@@ -21,6 +21,7 @@ from torso.learn.steps import Habits
 from torso.methods import Method, methods
 from torso.methods.starts import Earlier, Pace
 from torso.nets import Network, learnable, part_names
+from torso.runs.privacy import Privacy
 from torso.server import Mean
 
 
@@ -36,6 +37,7 @@ class Stage:
     lr: float
     schedule: str
     attack: Attack = field(default_factory=NoAttack)  # what malicious clients do (spec 9.6)
+    privacy: Privacy | None = None  # how what travels is protected; None: not at all
 
     @property
     def last(self) -> int:

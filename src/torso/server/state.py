@@ -37,6 +37,7 @@ class ServerState:
     rule: Tensors = field(default_factory=dict)  # state of the server rule
     drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
     origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
+    privacy: Tensors = field(default_factory=dict)  # what the mechanism of privacy goes on with: its clip, if it adapts
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the rule keeps them
     scores: Mapping[int, Tensors] = field(default_factory=dict)  # what it has been told of others' models, by client
     met: frozenset[int] = frozenset()  # clients that have taken part

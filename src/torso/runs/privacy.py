@@ -1,0 +1,121 @@
+"""The privacy of a run, worked out: who is drawn, with how much noise, and what that has cost so far."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torso.config import PrivacyConfig
+from torso.errors import RequestError
+from torso.nets import Tensors
+from torso.server.accountant import Releases, epsilon_of, noise_for
+from torso.server.private import Mechanism, PrivateSum
+
+_CLIP = 1.0  # where nobody has set one
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Of a run as a whole. `secret`: what noise and samples are drawn from where they must be one; in a simulation both
+    follow from the seed, so that it can be repeated."""
+
+    config: PrivacyConfig
+    fraction: float  # q
+    clients: int  # N, those that train
+    rounds: tuple[int, ...]  # in which something travels
+    seed: int
+    secret: bytes = b""
+
+    @property
+    def poisson(self) -> bool:
+        return self.config.sampling == "poisson"
+
+    @property
+    def delta(self) -> float:
+        return self.config.delta or self.clients**-1.1
+
+    @property
+    def clip(self) -> float:
+        return self.config.clip or _CLIP
+
+    @property
+    def size(self) -> int:
+        """⌊q·N⌋, one at least: what a fixed sample has."""
+        return max(math.floor(self.clients * self.fraction + 1e-9), 1)
+
+    @property
+    def expected(self) -> float:
+        """m, by which a sum is divided."""
+        return self.clients * self.fraction if self.poisson else float(self.size)
+
+    @property
+    def told(self) -> int:
+        """The number of participants that clients are told: the expected one, since the true one is a secret."""
+        return max(round(self.expected), 1)
+
+    @cached_property
+    def sampling_seed(self) -> int:
+        return int.from_bytes(self._key("participants")[:7], "little") if self.secret else self.seed
+
+    def _key(self, purpose: str) -> bytes:
+        origin = self.secret or repr(self.seed).encode()
+        return hashlib.blake2b(origin, digest_size=32, person=purpose.encode()[:16]).digest()
+
+    @cached_property
+    def noise(self) -> float:
+        """z: as it is set, or as the budget needs it. The accountant is asked here for the first time."""
+        if not self.config.epsilon:
+            return self.config.noise
+        return noise_for(self.config.epsilon, lambda noise: self._spent(self.rounds[-1], noise))
+
+    def epsilon(self, round: int) -> float:
+        """ε of all rounds up to this one."""
+        return self._spent(round, self.noise)
+
+    def _spent(self, round: int, noise: float) -> float:
+        count = sum(each <= round for each in self.rounds)
+        fixed = not self.poisson
+        rate = self.size / self.clients if fixed else self.fraction
+        size, clients = (self.size, self.clients) if fixed else (0, 0)
+        return epsilon_of([Releases(count, noise, rate, fixed, clients, size)], self.delta)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        adapts, asked = self.config.quantile > 0, self.config.count_noise
+        found = Mechanism(
+            noise=self.noise,
+            clip=self.clip,
+            expected=self.expected,
+            key=self._key("noise"),
+            binds=bool(self.secret),
+            quantile=self.config.quantile,
+            rate=self.config.clip_rate,
+            count_noise=(asked or max(self.expected / 20, self.noise)) if adapts and self.noise else 0.0,
+        )
+        if adapts and self.noise and found.count_noise <= self.noise / 2:
+            raise RequestError(
+                f"privacy.count_noise = {found.count_noise:g} alone costs more than privacy.noise = {self.noise:g} "
+                f"allows. Expected: more than {self.noise / 2:g}, or 0 for the usual"
+            )
+        return found
+
+    def sum_of(self, model: Tensors, travels: Collection[str], state: Tensors) -> PrivateSum:
+        """An empty sum for a round that begins at this model. Counters (integers) stay as they are."""
+        start = {name: model[name] for name in sorted(travels) if model[name].is_floating_point()}
+        return PrivateSum(self.mechanism, state, start)
+
+    def as_json(self, round: int, state: Tensors) -> dict[str, Any]:
+        """What is told of a run after a round: `epsilon` is None where there is no bound."""
+        spent = self.epsilon(round)
+        return {
+            "epsilon": spent if math.isfinite(spent) else None,
+            "delta": self.delta,
+            "noise": self.noise,
+            "clip": self.mechanism.bound(state),
+            "sampling": self.config.sampling,
+            "rate": self.fraction,
+        }
