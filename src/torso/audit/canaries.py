@@ -23,6 +23,7 @@ from torso.nets import Tensors
 from torso.randomness import key, numpy_generator, random_bits
 
 LONG = 100.0  # times the clip: what else a canary sends, such as running statistics, hardly counts beside it
+_BITS = 62  # of a random number, as many signs
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,9 @@ def directions(seed: int, clients: Sequence[int], like: Mapping[str, Tensor]) ->
     found: Tensors = {}
     for name, tensor in sorted(like.items()):
         keys = on_device(tensor.device, [key(seed, "canary", client, name) for client in clients])
-        signs = 2 * (random_bits(keys, tensor.numel()) & 1) - 1
+        words = random_bits(keys, -(-tensor.numel() // _BITS))
+        bits = (words[..., None] >> torch.arange(_BITS, device=words.device)) & 1
+        signs = 2 * bits.flatten(1)[:, : tensor.numel()] - 1
         found[name] = (signs.to(tensor.dtype) / size).view(len(clients), *tensor.shape)
     return found
 

@@ -122,9 +122,10 @@ def scores_of(traces: Sequence[Trace], rate: float, noise: float, sees: Sees) ->
     sees the first model and the last, and the score is how far that has moved."""
 
     def score(seen: Floats) -> Floats:
-        if sees == "last":
+        if sees == "last" or rate >= 1:  # where everybody takes part, both order canaries in the same way
             return np.asarray(seen.sum(axis=0))
-        return np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / noise**2).sum(axis=0)  # type: ignore[no-any-return]
+        likelier = np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / noise**2)
+        return np.asarray(likelier.sum(axis=0))
 
     every = np.concatenate([score(trace.seen) for trace in traces])
     present = np.concatenate([np.asarray(trace.present) for trace in traces])
