@@ -269,12 +269,10 @@ class AttackConfig(_Section):
 
 
 class PrivacyConfig(_Section):
-    """Client-level differential privacy of what travels (docs/privacy.md). It is on where noise, epsilon or clip is set."""
+    """Client-level differential privacy of what travels (docs/privacy.md); on where noise, epsilon or clip is set."""
 
     noise: NotNegative = Field(0.0, description="noise multiplier z: the noise of a round is N(0, z²·clip²)")
-    epsilon: NotNegative = Field(
-        0.0, description="privacy budget of the whole run; finds noise before it begins; 0: off"
-    )
+    epsilon: NotNegative = Field(0.0, description="budget ε of the whole run, from which noise is found; 0: none")
     delta: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="δ of the budget; 0: N^−1.1 for N clients")
     clip: NotNegative = Field(
         0.0, description="most length of a client's update, all tensors together; 0: 1.0 where noise or epsilon is set"
@@ -288,11 +286,12 @@ class PrivacyConfig(_Section):
         0.0, description="> 0: clip adapts to this quantile of the updates' lengths, and begins at privacy.clip"
     )
     clip_rate: Positive = Field(
-        0.2, description="how fast clip adapts: it changes by exp(−clip_rate · miss) in a round"
+        0.2, description="how fast clip adapts: clip · exp(−clip_rate · (share of updates within it − quantile))"
     )
     count_noise: NotNegative = Field(
         0.0,
-        description="std of the noise on the count that clip adapts by; 0: a twentieth of the participants, or noise",
+        description="std of the noise on the count that clip adapts by; 0: a twentieth of the participants, or "
+        "privacy.noise if that is more",
     )
 
     @model_validator(mode="after")

@@ -56,6 +56,7 @@ class Result:
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
     names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
     class_names: tuple[str, ...] = ()  # in the order of their numbers, where the data name them
+    privacy: Mapping[str, Any] = field(default_factory=dict)  # ε, δ, noise, clip and sampling of a private run
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
@@ -158,6 +159,7 @@ class Result:
             "malicious": list(self.malicious),
             "names": list(self.names),
             "class_names": list(self.class_names),
+            "privacy": dict(self.privacy),
         }
         return {
             "method": self.method,
@@ -210,7 +212,7 @@ _IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
 _TYPES: dict[str, type] = {
     **dict.fromkeys(("method", "dataset", "model", "status"), str),
     **dict.fromkeys(("seed", "rounds"), int),
-    **dict.fromkeys(("accuracy", "cost", "seconds", "versions"), dict),
+    **dict.fromkeys(("accuracy", "cost", "seconds", "versions", "privacy"), dict),
     "malicious": list,
     "names": list,
 }

@@ -23,6 +23,7 @@ from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
 from torso.runs.exchange import misfit
+from torso.runs.privacy import Privacy
 from torso.runs.private_plan import private
 from torso.runs.stages import Stage, check_server_data, stages
 
@@ -41,6 +42,11 @@ class Job:
     @property
     def rounds(self) -> int:
         return self.plan[-1].last
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """How what travels is protected; None: not at all."""
+        return next((stage.privacy for stage in self.plan if stage.privacy), None)
 
     @property
     def keeps_parts(self) -> bool:

@@ -27,7 +27,9 @@ class Privacy:
     fraction: float  # q
     clients: int  # N, those that train
     rounds: tuple[int, ...]  # in which something travels
+    exchanges: tuple[int, ...]  # rounds before which all clients are asked for class sums
     seed: int
+    variances: frozenset[str] = frozenset()  # tensors that are not below zero, whatever the noise
     secret: bytes = b""
 
     @property
@@ -36,7 +38,7 @@ class Privacy:
 
     @property
     def delta(self) -> float:
-        return self.config.delta or self.clients**-1.1
+        return self.config.delta or float(self.clients**-1.1)
 
     @property
     def clip(self) -> float:
@@ -48,9 +50,14 @@ class Privacy:
         return max(math.floor(self.clients * self.fraction + 1e-9), 1)
 
     @property
+    def rate(self) -> float:
+        """The chance of a client to take part in a round."""
+        return self.fraction if self.poisson else self.size / self.clients
+
+    @property
     def expected(self) -> float:
         """m, by which a sum is divided."""
-        return self.clients * self.fraction if self.poisson else float(self.size)
+        return self.clients * self.rate
 
     @property
     def told(self) -> int:
@@ -63,25 +70,31 @@ class Privacy:
 
     def _key(self, purpose: str) -> bytes:
         origin = self.secret or repr(self.seed).encode()
-        return hashlib.blake2b(origin, digest_size=32, person=purpose.encode()[:16]).digest()
+        return hashlib.blake2b(origin, digest_size=32, person=purpose.encode()).digest()
 
     @cached_property
     def noise(self) -> float:
-        """z: as it is set, or as the budget needs it. The accountant is asked here for the first time."""
+        """z: as it is set, or as the budget needs it."""
         if not self.config.epsilon:
             return self.config.noise
-        return noise_for(self.config.epsilon, lambda noise: self._spent(self.rounds[-1], noise))
+        return noise_for(self.config.epsilon, lambda noise: self._spent(self.last, noise))
+
+    @property
+    def last(self) -> int:
+        """The last round that costs anything; 0: the exchange before the first is all."""
+        return max(self.rounds, default=0)
 
     def epsilon(self, round: int) -> float:
         """ε of all rounds up to this one."""
         return self._spent(round, self.noise)
 
     def _spent(self, round: int, noise: float) -> float:
-        count = sum(each <= round for each in self.rounds)
-        fixed = not self.poisson
-        rate = self.size / self.clients if fixed else self.fraction
+        asked = sum(each <= max(round, 1) for each in self.exchanges)
+        played = sum(each <= round for each in self.rounds)
+        fixed = not self.poisson and self.rate < 1
         size, clients = (self.size, self.clients) if fixed else (0, 0)
-        return epsilon_of([Releases(count, noise, rate, fixed, clients, size)], self.delta)
+        releases = (Releases(asked, noise, 1.0), Releases(played, noise, self.rate, fixed, clients, size))
+        return epsilon_of(releases, self.delta)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -103,19 +116,40 @@ class Privacy:
             )
         return found
 
+    def settle(self) -> None:
+        """Find the noise and check the numbers, before a run begins: the accountant may take seconds."""
+        self.so_far(self.last, {})
+
+    def words(self) -> str:
+        """What a run will have cost in the end, in one line."""
+        spent = self.epsilon(self.last)
+        cost = f"ε = {spent:.4g} at δ = {self.delta:.3g}" if math.isfinite(spent) else "no bound on ε (no noise)"
+        found = f", found for privacy.epsilon = {self.config.epsilon:g}" if self.config.epsilon else ""
+        adapts = f", which adapts to quantile {self.config.quantile:g}" if self.config.quantile else ""
+        who = f"each client with chance {self.rate:.4g}" if self.poisson else f"{self.size} of {self.clients} clients"
+        clip = f"clip {self.clip:g}{adapts}, {who} in a round; all clients weigh the same"
+        if not self.rounds:
+            clip = "all clients are asked once, for directions of length one"
+        return f"privacy: {cost} after {len(self.rounds)} rounds; noise {self.noise:.4g}{found}, {clip}"
+
     def sum_of(self, model: Tensors, travels: Collection[str], state: Tensors) -> PrivateSum:
         """An empty sum for a round that begins at this model. Counters (integers) stay as they are."""
         start = {name: model[name] for name in sorted(travels) if model[name].is_floating_point()}
-        return PrivateSum(self.mechanism, state, start)
+        return PrivateSum(self.mechanism, state, start, self.variances)
+
+    def so_far(self, round: int, state: Tensors) -> dict[str, float | None]:
+        """After a round: ε, None where there is no bound, and the clip of the next."""
+        spent = self.epsilon(round)
+        return {"epsilon": spent if math.isfinite(spent) else None, "clip": self.mechanism.bound(state)}
 
     def as_json(self, round: int, state: Tensors) -> dict[str, Any]:
-        """What is told of a run after a round: `epsilon` is None where there is no bound."""
-        spent = self.epsilon(round)
+        """What the result of a run tells."""
         return {
-            "epsilon": spent if math.isfinite(spent) else None,
+            **self.so_far(round, state),
             "delta": self.delta,
             "noise": self.noise,
-            "clip": self.mechanism.bound(state),
             "sampling": self.config.sampling,
-            "rate": self.fraction,
+            "rate": self.rate,
+            "clients": self.clients,
+            "adaptive": self.mechanism.adapts,
         }

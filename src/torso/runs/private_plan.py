@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from torso.config import Config
 from torso.data import Roster
 from torso.errors import RequestError
 from torso.learn.drift import drifts
-from torso.methods.starts import Finished, Fresh
+from torso.methods.starts import ClassMeans, Finished, Fresh
+from torso.nets import Network
 from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
 from torso.server import servers
@@ -21,33 +24,41 @@ def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[St
         return plan
     for stage in plan:
         _check(stage)
-    shared = [stage for stage in plan if stage.travels and stage.rounds]
-    rounds = tuple(number for stage in shared for number in range(stage.first, stage.last + 1))
+    rounds = tuple(r for stage in plan if stage.travels for r in range(stage.first, stage.last + 1))
+    exchanges = tuple(stage.first for stage in plan if isinstance(stage.method.start, ClassMeans))
     clients = len(roster.training)
-    _check_run(config, rounds, clients)
-    privacy = Privacy(config.privacy, config.train.fraction, clients, rounds, config.run.seed)
-    return tuple(replace(stage, privacy=privacy) if stage in shared else stage for stage in plan)
+    _check_run(config, (*rounds, *exchanges), clients)
+    privacy = Privacy(
+        config.privacy,
+        config.train.fraction,
+        clients,
+        rounds,
+        exchanges,
+        config.run.seed,
+        variances_of(plan[0].net),
+    )
+    return tuple(replace(stage, privacy=privacy) if stage.travels else stage for stage in plan)
 
 
-def settled(plan: Sequence[Stage]) -> Privacy | None:
-    """The privacy of a run that is about to begin, with its noise found and everything checked."""
-    found = next((stage.privacy for stage in plan if stage.privacy), None)
-    if found:
-        assert found.mechanism
-        found.epsilon(found.rounds[-1])
-    return found
+def variances_of(net: Network) -> frozenset[str]:
+    """The running variances of BatchNorm."""
+    return frozenset(
+        f"{where}.running_var"
+        for where, module in net.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_var is not None
+    )
 
 
-def _check_run(config: Config, rounds: Sequence[int], clients: int) -> None:
-    if not rounds:
+def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
+    if not releases:
         raise RequestError(
-            f"privacy protects what travels in rounds, and nothing does with method {config.method.name!r}. "
+            f"privacy protects what travels, and nothing does with method {config.method.name!r}. "
             "Leave privacy out, or choose another method"
         )
     if config.train.min_clients > 1:
         raise RequestError(
             f"train.min_clients = {config.train.min_clients} repeats rounds that too few answer, and under privacy "
-            "every round counts, however many come. Accepted: 1"
+            "every round counts, however many answer. Accepted: 1"
         )
     if clients < 2 and not config.privacy.delta:
         raise RequestError("privacy.delta = 0 is N^−1.1, and there is one client. Example: --set privacy.delta=0.001")
@@ -59,7 +70,7 @@ def _check(stage: Stage) -> None:
     if not method.server.sees_only_mean:
         fine = ", ".join(sorted(name for name, kind in servers.items() if kind.sees_only_mean))
         raise RequestError(
-            f"method.server = {method.server} looks at single uploads, which privacy hides. Accepted: {fine}"
+            f"method.server = {method.server} looks at single uploads, and under privacy nobody does. Accepted: {fine}"
         )
     if method.server.clip:
         raise RequestError(
@@ -69,16 +80,26 @@ def _check(stage: Stage) -> None:
     if method.drift.remembers or method.drift.gathers:
         free = ", ".join(sorted(name for name, kind in drifts.items() if not (kind.remembers or kind.gathers)))
         raise RequestError(
-            f"method.drift = {method.drift} has the server learn of clients' memories, which privacy does not cover. "
-            f"Accepted: {free}"
+            f"method.drift = {method.drift} has the server keep something of clients' memories, which privacy does not "
+            f"cover. Accepted: {free}"
         )
     if method.personal.tells:
         raise RequestError(
             f"method.personal = {method.personal} tells the server about others' models, which privacy does not cover. "
             "Accepted: ones that tell nothing, such as fine-tune"
         )
-    if not isinstance(method.start, Fresh | Finished):
+    _check_start(stage)
+
+
+def _check_start(stage: Stage) -> None:
+    start = stage.method.start
+    if isinstance(start, ClassMeans) and start.metric == "euclidean":
         raise RequestError(
-            f"method.start = {method.start} asks clients for sums before the first round, which privacy does not "
-            "cover. Accepted: fresh, finished"
+            "method.start.metric = 'euclidean' needs the lengths of class means, and under privacy clients send "
+            "directions alone. Accepted: direction"
+        )
+    if type(start) not in (Fresh, Finished, ClassMeans):
+        raise RequestError(
+            f"method.start = {start} asks clients for something before the first round, which privacy does not cover. "
+            "Accepted: fresh, finished, class-means"
         )

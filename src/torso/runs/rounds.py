@@ -39,10 +39,11 @@ class Round:
     stage: str
     lr: float
     participants: tuple[int, ...]  # those who answered
-    loss: float  # mean over participants, weighted as the aggregation weights them
+    loss: float  # mean over participants, weighted as the aggregation weights them; NaN: nobody came
     cost: Cost
     missing: tuple[int, ...] = ()  # those who were asked and have not answered
     why: Faults = field(default_factory=dict)  # what went wrong with them, where that is known
+    privacy: Mapping[str, float | None] = field(default_factory=dict)  # ε so far and the next clip, in a private run
 
 
 class TooFewAnswered(TorsoError):
@@ -139,6 +140,8 @@ def play_round(
         raise TooFewAnswered(number, heard, missing, f"train.min_clients = {stage.train.min_clients}")
     if chosen and len(heard) < stage.method.server.least:
         raise TooFewAnswered(number, heard, missing, f"{stage.method.server} needs {stage.method.server.least}")
+    if stage.privacy and not heard:  # a round all the same: the sum is noise alone
+        loss = math.nan
     before, server = server, _server_step(stage, server, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = _server_pass(stage, server, roster, engine, seed, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -113,6 +114,8 @@ def run(
         how = f"torso run --out {shlex.quote(str(folder.path))} --resume {ACCEPT}"
         changed = check_data(folder.path, federation, accept=accept_changed_data, how=how)
     job = simulate(config, federation)
+    if job.privacy:
+        job.privacy.settle()
     make = engine or engines[config.run.engine]
     with make(job.net, job.federation, config.run) as place:
         if folder and not resume:
@@ -184,7 +187,8 @@ class _Run:
             )
         )
         said = remarks(config, job.roster, job.net)
-        for line in (*notes, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
+        protected = (job.privacy.words(),) if job.privacy else ()
+        for line in (*notes, *protected, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
             self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
@@ -243,6 +247,8 @@ class _Run:
         self.state, played = self._play(engine, stage)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
+        if stage.privacy:
+            played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
         every, last = self.config.measure.every, played.round == self.job.rounds
         due = every and played.round % every == 0 and not last
         accuracy = self._measure(engine, self.config.measure.during) if due else {}
@@ -288,6 +294,10 @@ class _Run:
         del line["why"]
         if not played.missing:
             del line["missing"]
+        if not played.privacy:
+            del line["privacy"]
+        if math.isnan(played.loss):
+            line["loss"] = None
         if played.why:
             line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in FAULTS}
         if replaced:
@@ -357,7 +367,7 @@ class _Run:
         return found
 
     def _finish(self, status: str, accuracy: Mapping[str, Accuracy], found: Mapping[str, Any]) -> Result:
-        config, seconds = self.config, self.seconds
+        config, seconds, privacy = self.config, self.seconds, self.job.privacy
         result = Result(
             method=config.method.name,
             dataset=self.job.roster.name,
@@ -373,6 +383,7 @@ class _Run:
             malicious=tuple(sorted(self.job.roster.malicious)),
             names=self.job.roster.names,
             class_names=self.job.roster.class_names,
+            privacy=privacy.as_json(self.state.round, self.state.server.privacy) if privacy else {},
             analyses={**self.counts, **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(self.job, self.state) if isinstance(self.job, Simulation) else None,

@@ -10,8 +10,8 @@ moves the clipped sum by S at most, and the multiplier z is the noise over that.
 | fixed size, q < 1 | the smaller of: Gaussian on a sample without replacement, where one client's update | RDP |
 |                   | may be replaced by any other (2S, so z/2); Gaussian without a sample                | PLD |
 
-PLD (privacy loss distributions) is the tighter one. Where ε is above 50 RDP (Rényi) is used instead: PLD would take
-minutes there for a number that protects nobody.
+PLD (privacy loss distributions) is the tighter one. Where z is below 0.3 RDP (Rényi) is used instead: a PLD would take
+minutes there, for an ε that protects nobody.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from torso.errors import RequestError
 
 _STEP = 1e-3  # width of the cells of a privacy loss distribution; rounding is to the safe side
-_LARGE = 50.0  # ε from which on RDP does
+_SMALL = 0.3  # z below which RDP does
 _ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 _DIGITS = 4  # of a multiplier that was found …
 _CLOSE = 1e-3  # … which is at most so much larger than need be
@@ -60,11 +60,11 @@ def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _epsilon(spent: tuple[Releases, ...], delta: float) -> float:
-    rough = _by_rdp(spent, delta)
     if any(each.fixed and each.sampled for each in spent):
         plain = tuple(Releases(each.count, each.noise, 1.0) if each.fixed else each for each in spent)
-        return min(rough, _epsilon(plain, delta))
-    return rough if rough > _LARGE else _by_pld(spent, delta)
+        return min(_by_rdp(spent, delta), _epsilon(plain, delta))
+    small = min(each.noise for each in spent) < _SMALL
+    return _by_rdp(spent, delta) if small else _by_pld(spent, delta)
 
 
 def _by_pld(spent: tuple[Releases, ...], delta: float) -> float:

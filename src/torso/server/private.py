@@ -1,15 +1,16 @@
 """Client-level differential privacy: what the server makes of a round's uploads before anybody sees it.
 
 Every client's change Δ_k = θ_k − θ, all tensors that travel as one vector, is clipped to the length S. The changes are
-added up, the noise N(0, z²S²) is added to the sum, and the sum is divided by the expected number of participants m = q·N,
-never by how many came: one client moves the sum by S at most, whoever else takes part. G clients, * a tensor's shape.
+added up, the noise N(0, z²S²) is added to the sum, and the sum is divided by the expected number of participants
+m = q·N, never by how many came: one client moves the sum by S at most, whoever else takes part.
+G clients, * a tensor's shape.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,10 +78,13 @@ class Mechanism:
 
 
 class PrivateSum:
-    """The clipped changes of one round, added up; `start` [*] is what the participants were sent."""
+    """The clipped changes of one round, added up; `start` [*] is what the participants were sent, `variances` those of
+    it that are not below zero, whatever the noise."""
 
-    def __init__(self, mechanism: Mechanism, state: Tensors, start: Tensors) -> None:
-        self.mechanism, self.start = mechanism, start
+    def __init__(
+        self, mechanism: Mechanism, state: Tensors, start: Tensors, variances: Collection[str] = frozenset()
+    ) -> None:
+        self.mechanism, self.start, self.variances = mechanism, start, variances
         self.bound = mechanism.bound(state)
         self.total: Tensors = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
         self.within: list[Tensor] = []  # Σ(b_k − ½) of each group; read once, at the end
@@ -97,7 +101,23 @@ class PrivateSum:
         change = self.mechanism.released(self.total, self.bound, mark)
         within = float(torch.stack(self.within).sum()) if self.within and self.mechanism.adapts else 0.0
         mean = {name: tensor + change[name] for name, tensor in self.start.items()}
+        mean |= {name: mean[name].clamp(min=0) for name in mean if name in self.variances}
         return mean, self.mechanism.next_state(self.bound, within, mark)
+
+
+def noised_directions(mechanism: Mechanism, parts: Iterable[Tensor], mark: str) -> Tensor | None:
+    """Σ_k v_k/‖v_k‖ + N(0, z²) of all clients' tensors v_k, which come as groups [G, *]; None where nobody came.
+
+    Each has length one or zero, so that one client moves the sum by one at most."""
+    total: Tensors = {}
+    for part in parts:
+        long = lengths({"": part})
+        add_stacked(total, {"": part * per_client(torch.where(long > 0, 1 / long, long), part)})
+    if not total:
+        return None
+    purpose = f"exchange {mark} {digest(total)}" if mechanism.binds else f"exchange {mark}"
+    noise = normal_like(mechanism.key, purpose, total)[""] if mechanism.noise else 0.0
+    return total[""] + mechanism.noise * noise
 
 
 def clipped_changes(uploads: Tensors, start: Tensors, bound: float) -> tuple[Tensors, Tensor]:

@@ -168,6 +168,29 @@ def loss(comparison: Comparison) -> list[Chart]:
     ]
 
 
+def _spent(run: Record) -> dict[int, float]:
+    """ε so far, by round, of a private run."""
+    found = {}
+    for line in run.history:
+        privacy = line.get("privacy")
+        epsilon = privacy.get("epsilon") if isinstance(privacy, Mapping) else None
+        if isinstance(epsilon, float | int) and math.isfinite(epsilon):
+            found[line["round"]] = float(epsilon)
+    return found
+
+
+@kind("epsilon", "rounds")
+def epsilon(comparison: Comparison) -> list[Chart]:
+    """ε that private runs have spent up to each round."""
+    series = _means(comparison, _spent)
+    if not series:
+        return []
+    plot = draw_lines(series, Look("round", "ε so far", percent=False, whole=True))
+    note = "What an observer of all models up to the round can learn of a client's part in them, at the δ of the run."
+    rows = [row[:3] for row in _rows(series)]
+    return [Chart("epsilon", "Privacy spent", note, plot, ("method", "round", "epsilon"), rows)]
+
+
 def _heard(run: Record) -> dict[int, float]:
     """Per round, the share of those who were asked that the server heard."""
     found = {}
