@@ -109,6 +109,17 @@ def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str | 
             assert after_three_rounds(engine) == alone, workers
 
 
+def test_a_private_sum_goes_from_worker_to_worker(lent: Cluster) -> None:
+    """Clipped where it is made, noised once, by the driver."""
+    job = simulate(config("fedper").but("privacy.noise=0.5", "privacy.clip=0.3", "privacy.quantile=0.5"))
+    lent.held |= {"net": job.net, "federation": job.federation}
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        alone = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
+    with some_of(lent, 2) as engine:
+        state, _ = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
+    assert bits(State(state.server, state.clients.here())) == bits(alone[0])
+
+
 @pytest.mark.usefixtures("borrowed")
 def test_a_run_on_a_cluster_is_the_run_of_one_process_to_the_bit() -> None:
     """Its measures too, and what clients hold is here when it has ended."""

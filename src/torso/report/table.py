@@ -61,7 +61,7 @@ def _epsilon(privacy: Sequence[Any]) -> str:
 
 
 def _place(cell: str) -> float:
-    return float({"–": "nan", "∞": "inf"}.get(cell, cell))
+    return float({"–": "-inf", "∞": "inf"}.get(cell, cell))
 
 
 def _worst(values: Sequence[float | None]) -> float | None:

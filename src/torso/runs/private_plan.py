@@ -24,7 +24,7 @@ def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[St
         return plan
     for stage in plan:
         _check(stage)
-    rounds = tuple(r for stage in plan if stage.travels for r in range(stage.first, stage.last + 1))
+    rounds = tuple(r for stage in plan if _sends(stage) for r in range(stage.first, stage.last + 1))
     exchanges = tuple(stage.first for stage in plan if isinstance(stage.method.start, ClassMeans))
     clients = len(roster.training)
     _check_run(config, (*rounds, *exchanges), clients)
@@ -37,7 +37,12 @@ def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[St
         config.run.seed,
         variances_of(plan[0].net),
     )
-    return tuple(replace(stage, privacy=privacy) if stage.travels else stage for stage in plan)
+    return tuple(replace(stage, privacy=privacy) if _sends(stage) else stage for stage in plan)
+
+
+def _sends(stage: Stage) -> bool:
+    """Whether clients send something in its rounds: not where the server learns alone."""
+    return bool(stage.travels and stage.plan(stage.first))
 
 
 def variances_of(net: Network) -> frozenset[str]:
@@ -97,6 +102,11 @@ def _check_start(stage: Stage) -> None:
         raise RequestError(
             "method.start.metric = 'euclidean' needs the lengths of class means, and under privacy clients send "
             "directions alone. Accepted: direction"
+        )
+    if isinstance(start, ClassMeans) and not _sends(stage):
+        raise RequestError(
+            f"method.start = {start} asks clients for class sums, and with method.share = {stage.method.share.part!r} "
+            "they send nothing after that. Accepted with privacy: a part that clients train"
         )
     if type(start) not in (Fresh, Finished, ClassMeans):
         raise RequestError(

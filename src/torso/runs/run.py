@@ -228,7 +228,8 @@ class _Run:
         for stage in self.job.plan:
             if stage.first == 1:  # several, where those before have no rounds (FedNCM)
                 self._begin_stage(engine, stage)
-        if self.folder and self.job.rounds == 0:
+        asked = self.job.privacy is not None and bool(self.job.privacy.exchanges)  # nobody is asked again
+        if self.folder and (self.job.rounds == 0 or asked):
             self.folder.save(self.state)
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
