@@ -117,3 +117,19 @@ def test_the_command(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["claim"] == {"noise": 0.4, "rate": 1.0, "rounds": 1, "delta": 1e-5}
     assert found["refuted"] is False
+    assert (found["setting"]["clients"], found["setting"]["device"]) == (104, "CPU")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sees", "some"], "Accepted: all, last"),
+        (["--confidence", "1.5"], "Accepted: 0.5 or more, below 1"),
+        (["--out", "/no/such/folder/found.json"], "does not exist"),
+        (["--runs", "3", "--canaries", "2"], "Expected: 160 or more"),
+    ],
+)
+def test_a_wrong_request_is_one_line(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["audit", "--quiet", *words])
+    assert isinstance(done.exception, RequestError)
+    assert said in str(done.exception)

@@ -123,7 +123,7 @@ def noise_bound(scores: Scores, family: Family, confidence: float, about: float)
 
 
 def gaussian_profile(shift: float) -> Profile:
-    """ε → δ of the Gaussian mechanism whose two outcomes lie `shift` standard deviations apart (Balle and Wang 2018)."""
+    """ε → δ of the Gaussian mechanism whose outcomes lie `shift` standard deviations apart (Balle and Wang 2018)."""
 
     def delta_at(epsilon: float) -> float:
         tail = float(special.log_ndtr(-epsilon / shift - shift / 2))  # its logarithm: it underflows before exp(ε)

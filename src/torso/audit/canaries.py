@@ -68,4 +68,3 @@ def directions(seed: int, clients: Sequence[int], like: Mapping[str, Tensor]) ->
         signs = 2 * bits.flatten(1)[:, : tensor.numel()] - 1
         found[name] = (signs.to(tensor.dtype) / size).view(len(clients), *tensor.shape)
     return found
-

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import torch
 
 from torso.audit.bounds import Family, Profile, Scores, epsilon_bound, gaussian_profile, noise_bound
 from torso.audit.trials import Sees, Trials, scores_of
 from torso.config import Config
 from torso.errors import RequestError
+from torso.results.result import versions
 from torso.runs.job import simulate
 from torso.server.accountant import Releases, epsilon_of, library
 
@@ -59,6 +63,7 @@ class Audit:
     sees: Sees
     runs: int
     canaries: int  # of one run
+    setting: Mapping[str, Any] = field(default_factory=dict)  # what was run, and where
 
     @property
     def refuted(self) -> bool:
@@ -94,10 +99,11 @@ def audit(
     canaries: int = 1,
     sees: Sees = "all",
     confidence: float = 0.95,
-    claim: Claim | None = None,
+    claimed_noise: float = 0.0,
     told: Callable[[int], None] = lambda done: None,
 ) -> Audit:
-    """Play the runs and judge. `claim`: in place of what the config's own accountant says.
+    """Play the runs and judge. `claimed_noise`: judge the claim of an accountant that counts this much noise, in place
+    of the noise that there is.
 
     With one canary a run the scores are independent. Several canaries share their run: they are drawn, sampled and
     directed independently, and the bounds take their scores for independent."""
@@ -107,14 +113,33 @@ def audit(
             f"{4 * LEAST} or more"
         )
     trials = Trials(simulate(config), canaries)
-    privacy, own = trials.privacy, claim
+    privacy, stage = trials.privacy, trials.stage
     if not privacy.noise:
         raise RequestError("privacy.noise = 0 claims nothing that could be audited. Example: --set privacy.epsilon=8")
-    if own is None:
-        own = Claim(privacy.noise, privacy.fraction, trials.stage.rounds, privacy.delta)
-    first = config.run.seed * runs
+    claim = Claim(claimed_noise or privacy.noise, privacy.rate, stage.rounds, privacy.delta)
+    first, began = config.run.seed * runs, time.perf_counter()
     traces = list(trials.traces(range(first, first + runs), told))
-    return judge(scores_of(traces, own.rate, own.noise, sees), own, sees, confidence, runs, canaries)
+    seconds = time.perf_counter() - began
+    found = judge(scores_of(traces, privacy.rate, privacy.noise, sees), claim, sees, confidence, runs, canaries)
+    return replace(found, setting={**_setting(trials), "seconds": round(seconds, 1)})
+
+
+def _setting(trials: Trials) -> dict[str, Any]:
+    job, stage = trials.job, trials.stage
+    cuda = job.device.type == "cuda"
+    return {
+        "method": job.config.method.name,
+        "data": job.roster.name,
+        "model": job.config.model.body,
+        "clients": len(job.roster.training),
+        "parameters": sum(job.model[name].numel() for name in stage.uploaded),
+        "noise": trials.privacy.noise,
+        "clip": trials.privacy.clip,
+        "local_epochs": job.config.train.local_epochs,
+        "lr": job.config.train.lr,
+        "device": torch.cuda.get_device_name(job.device) if cuda else "CPU",
+        "versions": versions(),
+    }
 
 
 def judge(scores: Scores, claim: Claim, sees: Sees, confidence: float, runs: int, canaries: int) -> Audit:

@@ -30,6 +30,9 @@ def add_to(app: typer.Typer) -> None:
         canaries: Annotated[int, typer.Option(min=1, help="Canaries in each run.")] = 16,
         sees: Annotated[str, typer.Option(help="Which models the auditor sees: all, or last.")] = "all",
         confidence: Annotated[float, typer.Option(help="Of what is concluded, below 1.")] = 0.95,
+        claimed_noise: Annotated[
+            float, typer.Option(min=0, help="Judge an accountant that counts this noise, whatever the run adds.")
+        ] = 0.0,
         out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write what was found there, too.")] = None,
         plugin: Plugins = [],  # noqa: B006
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -56,6 +59,7 @@ def add_to(app: typer.Typer) -> None:
             status.stop() if quiet else None
             found = judged(
                 *(Config.load(config, said), runs, canaries, "all" if sees == "all" else "last", confidence),
+                claimed_noise=claimed_noise,
                 told=lambda done: status.update(f"{done} of {runs} runs"),
             )
         text = json.dumps(found.as_json(), indent=1, ensure_ascii=False)

@@ -1,7 +1,6 @@
 """`python -m torso.papers.privacy --seconds 300 --data-root DIR`: run privacy.toml until time is up.
 
-The flags are those of `python -m torso.papers.pretrained`, and so is what becomes of them: one json file a cell, here in
-docs/privacy."""
+It takes the flags of `python -m torso.papers.pretrained`. Every cell has a json file in docs/privacy."""
 
 from __future__ import annotations
 
