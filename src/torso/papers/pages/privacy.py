@@ -158,7 +158,7 @@ class Part:
         yield "- ε ≥: a lower bound at the same δ that assumes nothing of the mechanism. Few canaries cannot prove a"
         yield "  large ε at a small δ: so it lies well below the claim even where that is tight."
         yield "- noise ≤: an upper bound of the noise multiplier. It assumes Gaussian noise on a Poisson sample and"
-        yield "  looks at all δ. Beside it: what the accountant says of that much noise. This bound catches a wrong claim."
+        yield "  looks at all δ. Beside it: what the accountant says of that much noise. This one catches wrong claims."
         yield f"- Both bounds hold together with a confidence of {first['confidence']:.0%}: Clopper and Pearson's"
         yield "  intervals on one half of the canaries, thresholds from the other. The canaries of one run count as"
         yield "  independent: they are drawn, sampled and directed independently."
