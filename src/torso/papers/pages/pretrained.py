@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
+from torso.papers.experiments.result_files import Record
 from torso.papers.pages.curves import by_setting, curve, over_everything
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import accuracies, mean_over_seeds, published
 from torso.papers.pretrained.definition import Evidence, Setting, load
-from torso.papers.pretrained.records import Record
 from torso.report.docs import table as markdown
 from torso.report.summary import counted
 
@@ -248,7 +249,7 @@ class Page:
             {
                 "setting": self.known.settings[setting].title,
                 "method": self._label(method),
-                "tried: accuracy on validation data": ", ".join(_tried(one) for one in cell["tuning"]),
+                "tried: accuracy on validation data": ", ".join(tried(one) for one in cell["tuning"]),
                 "chosen": point_of(cell["chosen"]),
             }
             for (setting, method), cell in self.cells.items()
@@ -302,7 +303,8 @@ def point_of(point: Mapping[str, float]) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in point.items())
 
 
-def _tried(one: Mapping[str, Mapping[str, float]]) -> str:
+def tried(one: Mapping[str, Any]) -> str:
+    """A choice of rates with its accuracy on validation data."""
     found = one["validation"]
     return f"{point_of(one['point'])}: " + (" / ".join(f"{v:.1f}" for v in found.values()) if found else "✗")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
+from torso.papers.experiments.result_files import Record
 from torso.papers.pages.curves import by_setting
-from torso.papers.pages.pretrained import network, point_of, spread
+from torso.papers.pages.pretrained import network, point_of, spread, tried
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import accuracies
 from torso.papers.pretrained.definition import Evidence, load
-from torso.papers.pretrained.records import Record
 from torso.papers.privacy.definition import AUDITS, FILE
 from torso.report.charts.drawing import WIDTH, Dots, Line
 from torso.report.charts.palette import series_role
@@ -123,7 +123,7 @@ class Part:
                     "δ": f"{spent['delta']:.2g}" if spent else "",
                     "noise": f"{spent['noise']:.3g}" if spent else "",
                     "chosen on validation data": point_of(cell.get("chosen", {})),
-                    "tried: accuracy": ", ".join(_tried(one) for one in cell["tuning"]),
+                    "tried: accuracy": ", ".join(tried(one) for one in cell["tuning"]),
                 }
             )
         yield "What was run:"
@@ -198,11 +198,6 @@ def _what(found: Audit) -> str:
         f"chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel; {run['device']}, "
         f"{run['seconds']:.0f} s for {found['runs']} runs."
     )
-
-
-def _tried(one: Mapping[str, Any]) -> str:
-    found = one["validation"]
-    return f"{point_of(one['point'])}: " + (" / ".join(f"{v:.1f}" for v in found.values()) if found else "✗")
 
 
 def audited(audits: Sequence[Audit]) -> str:
