@@ -33,83 +33,73 @@ MEASURES = {
 Audit = Mapping[str, Any]
 
 
-class Part:
-    """The measured part and its pictures; what has not been run is left out."""
+class Cells:
+    """What was run on one data set, and the pictures of it."""
 
-    def __init__(self, cells: Mapping[str, Record], audits: Sequence[Audit], evidence: Evidence | None = None) -> None:
-        self.known = evidence or load(FILE)
-        settings, methods = self.known.settings, self.known.methods
-        self.cells: dict[tuple[str, str], Record] = {}  # by (label of the method, ε)
-        for method, planned in methods.items():
-            for setting, dealt in settings.items():
-                cell = cells.get(f"{setting}-{method}")
-                if cell is not None and cell["runs"]:
-                    self.cells[planned.label, str(dealt.keys["epsilon"])] = cell
-        self.labels = list(dict.fromkeys(label for label, _ in self.cells))
-        self.audits = sorted(audits, key=lambda found: (found["refuted"], found["claimed"]))
+    def __init__(self, dataset: str, cells: Mapping[tuple[str, str], Record]) -> None:
+        self.dataset, self.cells = dataset, cells  # by (label of the method, ε)
+        self.labels = list(dict.fromkeys(label for label, _ in cells))
         self.pictures: dict[str, str] = {}
 
-    def text(self) -> str:
-        parts = (self._accuracy(), self._audits(), self._again())
-        return "\n".join(line for part in parts for line in part).rstrip() + "\n"
-
-    def _accuracy(self) -> Iterator[str]:
-        yield "## What it costs, and what personal heads buy"
+    def lines(self) -> Iterator[str]:
+        yield f"### {self.dataset}"
         yield ""
-        if not self.cells:
-            yield "Nothing has been run yet."
-            yield ""
-            return
         yield from self._setting()
         for measure, words in MEASURES.items():
-            there = [e for e in reversed(ORDER) if any(self._values(label, e, measure) for label in self.labels)]
+            there = self._there(measure)
             rows: list[dict[str, object]] = [
-                {"method: what is shared": label, **{f"ε = {e}": self._cell(label, e, measure) for e in there}}
-                for label in self.labels
-                if any(self._values(label, e, measure) for e in there)
+                {
+                    "method: what is shared": label,
+                    **{f"ε = {e}": self._cell(label, e, measure) for e in reversed(there)},
+                }
+                for label in self._measured(measure)
             ]
-            if not rows:
-                continue
-            yield f"{words}, in %, mean ± standard deviation over seeds:"
-            yield ""
-            yield markdown(rows)
-            yield ""
-            yield from self._picture(measure, words)
-        yield from self._noise()
-        yield from self._caveats()
+            if rows:
+                yield f"{words}, in %, mean ± standard deviation over seeds:"
+                yield ""
+                yield markdown(rows)
+                yield ""
+                yield from self._picture(measure, words, there)
+        yield from self._choices()
 
     def _setting(self) -> Iterator[str]:
         config = next(iter(self.cells.values()))["config"]
-        usual = config.get("train.rounds")
         bodies = "; ".join(dict.fromkeys(network(cell["config"]) for cell in self.cells.values()))
-        yield f"CIFAR-10 dealt to {config['data.clients']:,} clients, each of which takes part in a round with chance"
-        yield f"{config['train.fraction']:g}. Bodies: {bodies}. ε = ∞ is training without clip and noise, ε = 0 is a"
-        yield "client that shares nothing. " + ("Rounds, noise and clip are in the table below." if usual else "")
+        samples, epochs = config.get("train.batch_size"), config.get("train.local_epochs")
+        yield f"{config['data.clients']:,} clients with images of {config.get('data.shards', 2)} classes or so, each of"
+        yield f"which takes part in a round with chance {config['train.fraction']:g} and trains {epochs} epochs with"
+        yield f"batches of {samples}. Bodies: {bodies}. ε = ∞ is training without clip and noise, ε = 0 a client that"
+        yield "shares nothing."
         yield ""
 
     def _values(self, label: str, epsilon: str, measure: str) -> list[float]:
         cell = self.cells.get((label, epsilon))
         return accuracies(cell, measure) if cell else []
 
+    def _there(self, measure: str) -> list[str]:
+        return [e for e in ORDER if any(self._values(label, e, measure) for label in self.labels)]
+
+    def _measured(self, measure: str) -> list[str]:
+        return [label for label in self.labels if any(self._values(label, e, measure) for e in ORDER)]
+
     def _cell(self, label: str, epsilon: str, measure: str) -> str:
         cell = self.cells.get((label, epsilon))
         return spread(self._values(label, epsilon, measure), len(cell["runs"])) if cell else "–"
 
-    def _picture(self, measure: str, words: str) -> Iterator[str]:
-        there = [e for e in ORDER if any(self._values(label, e, measure) for label in self.labels)]
-        values = {
-            label.partition(":")[0]: [self._values(label, e, measure) for e in there]
-            for label in self.labels
-            if any(self._values(label, e, measure) for e in there)
-        }
-        places = [place for place, label in enumerate(self.labels) if label.partition(":")[0] in values]
-        if len(there) > 1:
-            about = f"{words.partition(':')[0]} against ε"
-            self.pictures[f"accuracy-{measure}"] = by_setting(values, places, there, about, "ε")
-            yield f"![{about}]({FOLDER}/accuracy-{measure}.svg)"
-            yield ""
+    def _picture(self, measure: str, words: str, there: Sequence[str]) -> Iterator[str]:
+        if len(there) < 2:
+            return
+        shown = self._measured(measure)
+        values = {label.partition(":")[0]: [self._values(label, e, measure) for e in there] for label in shown}
+        name, about = (
+            f"{self.dataset.lower()}-{measure}",
+            f"{self.dataset}: {words.partition(':')[0].lower()} against ε",
+        )
+        self.pictures[name] = by_setting(values, [self.labels.index(label) for label in shown], there, about, "ε")
+        yield f"![{about}]({FOLDER}/{name}.svg)"
+        yield ""
 
-    def _noise(self) -> Iterator[str]:
+    def _choices(self) -> Iterator[str]:
         rows: list[dict[str, object]] = []
         for (label, epsilon), cell in self.cells.items():
             run = next(iter(cell["runs"].values()))
@@ -122,20 +112,48 @@ class Part:
                     "rounds": run["history"][-1][0] if run["history"] else cell["config"].get("train.rounds", ""),
                     "δ": f"{spent['delta']:.2g}" if spent else "",
                     "noise": f"{spent['noise']:.3g}" if spent else "",
-                    "chosen on validation data": point_of(cell.get("chosen", {})),
-                    "tried: accuracy": ", ".join(tried(one) for one in cell["tuning"]),
+                    "chosen": point_of(cell.get("chosen", {})),
+                    "tried: accuracy on validation data": ", ".join(tried(one) for one in cell["tuning"]),
                 }
             )
-        yield "What was run:"
+        yield "What was run. Noise is the multiplier that the budget needs:"
         yield ""
         yield markdown(rows)
         yield ""
 
-    def _caveats(self) -> Iterator[str]:
-        runs = [run for cell in self.cells.values() for run in cell["runs"].values()]
+
+class Part:
+    """The measured part and its pictures; what has not been run is left out."""
+
+    def __init__(self, cells: Mapping[str, Record], audits: Sequence[Audit], evidence: Evidence | None = None) -> None:
+        self.known = evidence or load(FILE)
+        found: dict[str, dict[tuple[str, str], Record]] = {}
+        for method, planned in self.known.methods.items():
+            for setting, dealt in self.known.settings.items():
+                cell = cells.get(f"{setting}-{method}")
+                if cell is not None and cell["runs"]:
+                    found.setdefault(dealt.dataset, {})[planned.label, str(dealt.keys["epsilon"])] = cell
+        self.datasets = [Cells(name, held) for name, held in sorted(found.items())]
+        self.audits = sorted(audits, key=lambda one: (one["refuted"], one["claimed"], one["sees"]))
+        self.pictures: dict[str, str] = {}
+
+    def text(self) -> str:
+        parts = (self._accuracy(), self._audits(), self._again())
+        return "\n".join(line for part in parts for line in part).rstrip() + "\n"
+
+    def _accuracy(self) -> Iterator[str]:
+        yield "## What it costs, and what personal heads buy"
+        yield ""
+        if not self.datasets:
+            yield "Nothing has been run yet."
+            yield ""
+            return
+        for one in self.datasets:
+            yield from one.lines()
+            self.pictures |= one.pictures
+        runs = [run for one in self.datasets for cell in one.cells.values() for run in cell["runs"].values()]
         files = dict.fromkeys(run["data"]["file"] for run in runs)
-        said = (*self.known.caveats, *machines_and_versions(runs), *caveats_of(files))
-        yield from (f"- {text}" for text in said)
+        yield from (f"- {text}" for text in (*self.known.caveats, *machines_and_versions(runs), *caveats_of(files)))
         yield ""
 
     def _audits(self) -> Iterator[str]:
@@ -203,7 +221,7 @@ def _what(found: Audit) -> str:
 def audited(audits: Sequence[Audit]) -> str:
     """Claimed ε across, audited ε up; what lies above the diagonal refutes the claim."""
     most = 1.1 * max(max(found["claimed"], found["epsilon_of_noise"]) for found in audits)
-    names = ("claimed", "of the noise bound", "lower bound")
+    names = ("claimed", "of the noise bound", "lower bound", "last model alone", "a wrong claim")
     panel = Panel(
         *(40, 30, WIDTH - room_for(names), 290, (0.0, most), (0.0, most)),
         across=Axis("claimed ε"),
@@ -213,17 +231,17 @@ def audited(audits: Sequence[Audit]) -> str:
     panel.add(Line([(0, 0), (most, most)], "faint", 1, (3.0, 3.0)))
     panel.ends.append(End(most, most, names[0], "muted"))
     right = [found for found in audits if not found["refuted"]]
-    for place, key in ((0, "epsilon_of_noise"), (1, "epsilon")):
-        role, name = series_role(place), names[1 + place]
-        points = [(found["claimed"], found[key]) for found in right]
+    series = (
+        [(found["claimed"], found["epsilon_of_noise"]) for found in right if found["sees"] == "all"],
+        [(found["claimed"], found["epsilon"]) for found in right if found["sees"] == "all"],
+        [(found["claimed"], found["epsilon_of_noise"]) for found in right if found["sees"] == "last"],
+        [(found["claimed"], found["epsilon_of_noise"]) for found in audits if found["refuted"]],
+    )
+    for place, points in enumerate(series):
         if points:
+            role, name = series_role(place), names[place + 1]
             panel.add(Line(points, role, 2), Dots([(x, y, f"{name}: {y:.2f}") for x, y in points], role, 3.4, 1))
             panel.ends.append(End(*points[-1], name, role))
-    for found in audits:
-        if found["refuted"]:
-            x, y = found["claimed"], max(found["epsilon_of_noise"], found["epsilon"])
-            panel.add(Dots([(x, y, f"refuted: {y:.2f} above the claim {x:.2f}")], series_role(3), 4.2, 1))
-            panel.ends.append(End(x, y, "a wrong claim", series_role(3)))
     return standing_alone(to_svg(Plot(350, [panel]).drawing(), "Audited against claimed ε"), WIDTH, 350)
 
 
