@@ -38,10 +38,12 @@ def test_gaussian_profile_known_values() -> None:
     """At ε = 0, δ is the total variation 2Φ(μ/2) − 1. Elsewhere: ∫ max(p − e^ε q, 0) on a fine grid."""
     x = np.linspace(-12, 14, 400_001)
     density = [np.exp(-((x - at) ** 2) / 2) / math.sqrt(2 * math.pi) for at in (1.5, 0.0)]
-    for epsilon in (0.0, 0.7, 3.0):
-        delta = np.clip(density[0] - math.exp(epsilon) * density[1], 0, None).sum() * (x[1] - x[0])
-        assert gaussian_profile(1.5)(epsilon) == pytest.approx(delta, rel=1e-4)
-    assert gaussian_profile(1.5)(0.0) == pytest.approx(2 * NormalDist().cdf(0.75) - 1)
+    epsilons = np.array([0.0, 0.7, 3.0])
+    found = gaussian_profile(1.5)(epsilons)
+    for epsilon, delta in zip(epsilons, found, strict=True):
+        area = np.clip(density[0] - math.exp(epsilon) * density[1], 0, None).sum() * (x[1] - x[0])
+        assert delta == pytest.approx(area, rel=1e-4)
+    assert found[0] == pytest.approx(2 * NormalDist().cdf(0.75) - 1)
 
 
 def test_bounds_lie_on_their_side_of_the_truth() -> None:
@@ -50,7 +52,7 @@ def test_bounds_lie_on_their_side_of_the_truth() -> None:
     assert 0.5 <= noise_bound(found, family, 0.95, about=0.5) < 0.65
     epsilon = epsilon_bound(found, 0.01, 0.95)
     assert epsilon > 2
-    assert gaussian_profile(2.0)(epsilon) >= 0.01
+    assert gaussian_profile(2.0)(np.array([epsilon]))[0] >= 0.01
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 Floats = NDArray[np.float64]
-Profile = Callable[[float], float]  # ε → δ of one mechanism
+Profile = Callable[[Floats], Floats]  # ε → δ of one mechanism
 Family = Callable[[float], Profile]  # the same for each amount of noise
-EPSILONS = tuple(np.linspace(0, 12, 49).tolist())  # at which a mechanism is compared with rates
+EPSILONS = np.linspace(0, 12, 49)  # at which a mechanism is compared with rates
 MIDDLE = (0.1, 0.9)  # quantiles of all scores between which a threshold tells most about the noise
 _NORMAL = NormalDist()
 
@@ -74,10 +74,10 @@ class Rates:
 
     def allowed_by(self, profile: Profile) -> bool:
         """Whether a mechanism that is (ε, δ(ε))-private at every ε can have these rates."""
-        return all(
-            self.hits <= math.exp(epsilon) * self.alarms + (delta := profile(epsilon))
-            and 1 - self.alarms <= math.exp(epsilon) * (1 - self.hits) + delta
-            for epsilon in EPSILONS
+        factor, delta = np.exp(EPSILONS), profile(EPSILONS)
+        return bool(
+            np.all(self.hits <= factor * self.alarms + delta)
+            and np.all(1 - self.alarms <= factor * (1 - self.hits) + delta)
         )
 
 
@@ -125,8 +125,8 @@ def noise_bound(scores: Scores, family: Family, confidence: float, about: float)
 def gaussian_profile(shift: float) -> Profile:
     """ε → δ of the Gaussian mechanism whose outcomes lie `shift` standard deviations apart (Balle and Wang 2018)."""
 
-    def delta_at(epsilon: float) -> float:
-        tail = float(special.log_ndtr(-epsilon / shift - shift / 2))  # its logarithm: it underflows before exp(ε)
-        return _NORMAL.cdf(-epsilon / shift + shift / 2) - math.exp(epsilon + tail)
+    def delta_at(epsilon: Floats) -> Floats:
+        tail = special.log_ndtr(-epsilon / shift - shift / 2)  # its logarithm: it underflows before exp(ε) overflows
+        return np.asarray(special.ndtr(-epsilon / shift + shift / 2) - np.exp(epsilon + tail))
 
     return delta_at

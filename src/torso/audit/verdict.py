@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from torso.audit.bounds import Family, Profile, Scores, epsilon_bound, gaussian_profile, noise_bound
@@ -45,7 +46,7 @@ class Claim:
             noise, sampling_prob=self.rate, value_discretization_interval=_CELL
         )
         composed = loss.self_compose(self.rounds)
-        return lambda epsilon: float(composed.get_delta_for_epsilon(epsilon))
+        return lambda epsilons: np.asarray(composed.get_delta_for_epsilon(epsilons))
 
 
 @dataclass(frozen=True)

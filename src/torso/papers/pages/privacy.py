@@ -91,10 +91,8 @@ class Cells:
             return
         shown = self._measured(measure)
         values = {label.partition(":")[0]: [self._values(label, e, measure) for e in there] for label in shown}
-        name, about = (
-            f"{self.dataset.lower()}-{measure}",
-            f"{self.dataset}: {words.partition(':')[0].lower()} against ε",
-        )
+        name, kind = f"{self.dataset.lower()}-{measure}", words.partition(":")[0].lower()
+        about = f"{self.dataset}: {kind} against ε"
         self.pictures[name] = by_setting(values, [self.labels.index(label) for label in shown], there, about, "ε")
         yield f"![{about}]({FOLDER}/{name}.svg)"
         yield ""
