@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from torso.config import Config
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.experiments.result_files import Record
@@ -313,7 +314,7 @@ def network(config: Mapping[str, object]) -> str:
     """`efficientnet-lite0 (weights imagenet, 64×64)`."""
     size, weights = config.get("data.size"), config.get("model.weights")
     about = [f"weights: {weights}" if weights else "random weights", *([f"{size}×{size} pixels"] if size else [])]
-    return f"{config.get('model.body', 'the default body')} ({', '.join(about)})"
+    return f"{config.get('model.body', Config().model.body)} ({', '.join(about)})"
 
 
 def _seeds(count: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torso.config import Config
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.experiments.result_files import Record
@@ -65,11 +66,12 @@ class Cells:
     def _setting(self) -> Iterator[str]:
         config = next(iter(self.cells.values()))["config"]
         bodies = "; ".join(dict.fromkeys(network(cell["config"]) for cell in self.cells.values()))
-        samples, epochs = config.get("train.batch_size"), config.get("train.local_epochs")
-        yield f"{config['data.clients']:,} clients with images of {config.get('data.shards', 2)} classes or so, each of"
-        yield f"which takes part in a round with chance {config['train.fraction']:g} and trains {epochs} epochs with"
-        yield f"batches of {samples}. Bodies: {bodies}. ε = ∞ is training without clip and noise, ε = 0 a client that"
-        yield "shares nothing."
+        usual = Config().train
+        samples = config.get("train.batch_size", usual.batch_size)
+        epochs = config.get("train.local_epochs", usual.local_epochs)
+        yield f"{config['data.clients']:,} clients with images of two classes or so. Each takes part in a round with"
+        yield f"chance {config['train.fraction']:g} and trains {epochs} epochs with batches of {samples}. Bodies: {bodies}."
+        yield "ε = ∞ is training without clip and noise; ε = 0 is a client that shares nothing."
         yield ""
 
     def _values(self, label: str, epsilon: str, measure: str) -> list[float]:
@@ -165,6 +167,11 @@ class Part:
         yield "An accountant proves that ε is at most so large; a bug in the mechanism would not show. `torso audit`"
         yield "puts canaries into many runs: clients that send a random direction as long as the clip, or nothing. How"
         yield "well the two kinds can be told apart bounds ε from below, and the noise from above."
+        yield ""
+        yield "<!-- not run: takes minutes -->"
+        yield "```console"
+        yield "$ torso audit fedbabu --set privacy.epsilon=8 --runs 256"
+        yield "```"
         yield ""
         yield markdown([_row(found) for found in self.audits])
         yield ""
