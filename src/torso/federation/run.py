@@ -130,7 +130,7 @@ def run_federation(
             hall.seat(job)
             local = OneByOne(job.net, here, workers=1) if here is not None else None
             times = (options.deadline, options.wait)
-            with Remote(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
+            with _engine(job)(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
                 _remember(book, folder, job)
                 if folder.finished:
                     result = Result.read(out)
@@ -144,6 +144,14 @@ def run_federation(
                         again = f"{command} {out / 'config.toml'} --out {out} --resume"
                         say(f"without a model yet: {', '.join(missing)}. When they are there: {again}")
         return result
+
+
+def _engine(job: Job) -> type[Remote]:
+    if job.config.run.flower.secure.kind == "none":
+        return Remote
+    from torso.federation.secure.remote import SecureRemote  # needs Flower
+
+    return SecureRemote
 
 
 def _heed(stop: Stop) -> None:
@@ -210,7 +218,9 @@ def for_federation(config: Config) -> Config:
     for reason, wrong in refusals.items():
         if wrong:
             raise RequestError(reason)
-    return config.but("run.engine=flower")
+    secure = config.run.flower.secure.kind != "none"
+    # a round that is played again with other participants would tell, by the difference, what single ones sent
+    return config.but("run.engine=flower", *(["run.checkpoint_every=1"] if secure else []))
 
 
 def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:

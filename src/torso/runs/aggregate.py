@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,16 @@ from torso.runs.stages import Stage
 from torso.server.robust import clipped
 from torso.server.state import ServerState
 from torso.server.sums import add_stacked, add_weighted
+
+
+@dataclass(frozen=True)
+class MeanSent:
+    """What some participants sent, where nobody sees single uploads (secure aggregation)."""
+
+    clients: tuple[int, ...]
+    model: Tensors  # [*]: the mean of what travels, weighted
+    change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
+    loss: float  # weighted mean
 
 
 class Aggregate:
@@ -51,6 +61,7 @@ class Aggregate:
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
         self._finite: list[Tensor] = []
+        self._mean: MeanSent | None = None
 
     @property
     def holds_uploads(self) -> bool:
@@ -67,6 +78,11 @@ class Aggregate:
             self._held.append(sent)
         else:
             self._add(sent)
+
+    def take_mean(self, mean: MeanSent) -> None:
+        """The participants at once, where single uploads are nobody's."""
+        self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        self._clients += mean.clients
 
     def _add(self, sent: Sent) -> None:
         rule = self.stage.method.server
@@ -98,6 +114,8 @@ class Aggregate:
         """All have come, or will not: check what came, and give its mean loss.
 
         Losses are read once, when everything has been asked of the device; a non-finite one ends the run (spec 3.7)."""
+        if self._mean is not None:
+            return self._mean.loss
         values = torch.cat(self._losses).tolist() if self._losses else []
         losses = dict(zip(self._clients, values, strict=True))
         for client, loss in sorted(losses.items()):
