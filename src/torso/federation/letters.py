@@ -58,7 +58,9 @@ class Question(_Header):
 class Said(_Header):
     """What a reply says; `lacks`: tensors that the server has to send along, `failed`: why there is no answer."""
 
-    kind: Literal["described", "agreed", "sent", "sums", "values", "done", "lacks", "failed", "keys", "shares", "masked"]
+    kind: Literal[
+        "described", "agreed", "sent", "sums", "values", "done", "lacks", "failed", "keys", "shares", "masked"
+    ]
     protocol: int = PROTOCOL
     reason: Reason = ""
     lacks: tuple[str, ...] = ()  # digests

@@ -24,13 +24,16 @@ from torso.errors import RequestError
 from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption  # isort: skip
 from flwr.supercore.primitives import asymmetric  # isort: skip
 
+_SCALAR = 48  # bytes of a secret key
+
 Vector = np.ndarray[tuple[int], np.dtype[np.uint32]]
 """Numbers modulo 2³²: NumPy's unsigned integers add and subtract as they should."""
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """Of the curve P-384; the secret is not printed."""
+    """Of the curve P-384. The secret is the plain number, a sixth of the file that libraries write: it is cut into
+    shares, which takes a time for each 16 bytes. It is not printed."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -38,7 +41,8 @@ class KeyPair:
     @classmethod
     def new(cls) -> KeyPair:
         secret, public = asymmetric.generate_key_pairs()
-        return cls(asymmetric.public_key_to_bytes(public), asymmetric.private_key_to_bytes(secret))
+        number = secret.private_numbers().private_value
+        return cls(asymmetric.public_key_to_bytes(public), number.to_bytes(_SCALAR, "big"))
 
 
 def agreed_key(secret: bytes, public: bytes) -> bytes:
@@ -46,12 +50,11 @@ def agreed_key(secret: bytes, public: bytes) -> bytes:
     As Flower gives it: in the letters of base64."""
     try:
         theirs = asymmetric.bytes_to_public_key(public)
-        own = asymmetric.bytes_to_private_key(secret)
+        own = ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP384R1())
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise RequestError("a key of the secure sum cannot be read. Expected: PEM, curve P-384") from None
-    for key in (own, theirs):
-        if not isinstance(getattr(key, "curve", None), ec.SECP384R1):
-            raise RequestError("a key of the secure sum is of another kind. Expected: curve P-384")
+        raise RequestError("a key of the secure sum cannot be read. Expected: one of the curve P-384") from None
+    if not isinstance(getattr(theirs, "curve", None), ec.SECP384R1):
+        raise RequestError("a key of the secure sum is of another kind. Expected: one of the curve P-384")
     return symmetric_encryption.generate_shared_key(own, theirs)
 
 

@@ -13,8 +13,8 @@ from torso.federation.secure.terms import Terms
 
 
 class Gathering:
-    """Clients may leave at any stage. `alive` are those who have answered so far; who shares secrets and sends no vector
-    leaves masks behind, which are taken off with what its neighbours hold."""
+    """Clients may leave at any stage. One that has shared secrets and sends no vector leaves masks in those of its
+    neighbours; they are taken off with the shares that these hold."""
 
     def __init__(self, terms: Terms, clients: Collection[int]) -> None:
         self.terms, self.near = terms, terms.neighbours(clients)

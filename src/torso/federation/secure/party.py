@@ -110,9 +110,10 @@ class Party:
     def _enter(self, stage: Stage) -> None:
         if self.stage != stage:
             self._forget()
-            raise RequestError(f"a secure sum goes on out of order ({stage!r}). Expected: one that begins with new keys")
+            raise RequestError(
+                f"a secure sum goes on out of order ({stage!r}). Expected: one that begins with new keys"
+            )
 
     def _forget(self) -> None:
         self.stage, self._seed, self._seeds, self._secrets = "over", b"", {}, {}
         self._masking = self._writing = KeyPair(b"", b"")
-

@@ -43,9 +43,7 @@ class Sealer:
         contents, scale = ClassSumContents(site.job), _note(question).scale
         return self._masked(site, question, contents.form, lambda: contents.values(sums(), scale), 0)
 
-    def _masked(
-        self, site: Site, question: Question, form: Form, values: Callable[[], Tensors], round: int
-    ) -> Reply:
+    def _masked(self, site: Site, question: Question, form: Form, values: Callable[[], Tensors], round: int) -> Reply:
         party, draw = self._in(question), numpy_generator(site.job.config.run.seed, "rounding", round, site.client)
         try:
             vector = party.mask(_note(question).shares, lambda: form.encode(values(), draw))
