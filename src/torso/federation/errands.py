@@ -57,9 +57,9 @@ class Errand(Protocol):
 def errand_of(work: Any, job: Job, book: Book, test_samples: Callable[[int], int]) -> Errand:
     """`test_samples`: how many a client has said that it has."""
     if isinstance(work, Visit):
-        return VisitErrand(job, book, work.told)
+        return _Visits(job, book, work.told)
     if isinstance(work, ClassSums):
-        return ClassSumErrand(job, book, work.model)
+        return _Sums(job, book, work.model)
     if isinstance(work, Exam) and isinstance(work.how.visit, LastVisit):
         return _Exams(job, book, work.how.visit, work.names)
     if isinstance(work, PooledExam):
@@ -91,13 +91,13 @@ class _Known:
         return {self.digests[part]: (part, getattr(self, part)) for part in ("base", "origin")}
 
 
-class Plain:
+class _Plain:
     """The base of errands whose clients are asked one by one: none of them can end the run for the others."""
 
     def close(self, clients: int) -> None: ...
 
 
-class _Telling(Plain):
+class _Telling(_Plain):
     """The base of errands that tell what a visit begins with."""
 
     kind: str
@@ -118,7 +118,7 @@ class _Telling(Plain):
         return Letter(question, {**message.tensors, **beside("shown", shown)})
 
 
-class VisitErrand(_Telling):
+class _Visits(_Telling):
     kind, reply = "told", "sent"
 
     def __init__(self, job: Job, book: Book, told: Told) -> None:
@@ -211,7 +211,7 @@ def _values(reply: Reply, accepted: Collection[str]) -> Values:
     return found
 
 
-class _OfModel(Plain):
+class _OfModel(_Plain):
     """The base of errands about one model that is everybody's."""
 
     kind: str
@@ -230,7 +230,7 @@ class _OfModel(Plain):
         return self._known.by_digest()
 
 
-class ClassSumErrand(_OfModel):
+class _Sums(_OfModel):
     kind = reply = "sums"
 
     def result(self, client: int, reply: Reply) -> Tensors:

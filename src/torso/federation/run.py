@@ -117,7 +117,7 @@ def run_federation(
             known = _Task.of(config, charter.agreement, server_data)
         hall.agreement = charter.agreement
         job, here = known.job, known.here
-        for remark in known.left_out:
+        for remark in (*known.left_out, *_about_sums(job)):
             say(remark)
         folder = RunFolder.check(out, job.config, resume)
         if not resume:
@@ -152,6 +152,13 @@ def _engine(job: Job) -> type[Remote]:
     from torso.federation.secure.remote import SecureRemote  # needs Flower
 
     return SecureRemote
+
+
+def _about_sums(job: Job) -> list[str]:
+    """What the server's operator should know of secure sums."""
+    if job.config.run.flower.secure.kind == "none":
+        return []
+    return ["the server opens sums over the participants only (SecAgg+); a checkpoint is written after every round"]
 
 
 def _heed(stop: Stop) -> None:

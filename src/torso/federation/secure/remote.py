@@ -11,8 +11,9 @@ import torch
 
 from torso.engine import Work
 from torso.engine.base import Sum
-from torso.errors import RequestError
-from torso.federation.errands import ClassSumErrand, Errand, Plain, VisitErrand
+from torso.errors import RequestError, RunFailed
+from torso.federation.book import Book
+from torso.federation.errands import Errand, errand_of
 from torso.federation.letters import Letter, Reply
 from torso.federation.remote import Remote
 from torso.federation.secure.contents import NOT_FINITE, ClassSumContents, RoundContents, scale_of
@@ -41,8 +42,10 @@ class SecureRemote(Remote):
         if not isinstance(at_clients, Visit) or not isinstance(total, Aggregate):
             raise RequestError(f"{type(work).__name__} is no work for a secure sum. Accepted: rounds, class sums")
         contents, scale = RoundContents(self.job, at_clients.told), scale_of(self.job.roster)
-        errand = _Masked(VisitErrand(self.job, self.book, at_clients.told), contents.form, scale)
+        errand = self._masked(work, contents.form, scale)
         found = self._secure_sum(errand, clients)
+        if clients and len(errand.diverged) == len(clients):  # one is no reason to end, all are: as in a simulation
+            raise RunFailed(f"non-finite loss in round {at_clients.told.round}, client {min(errand.diverged)}")
         if found is not None:
             heard, sums = found
             total.take_mean(contents.mean(sums, heard, self.job.roster, scale))
@@ -56,11 +59,13 @@ class SecureRemote(Remote):
             yield from super().map(work, clients, store)
             return
         contents, scale = ClassSumContents(self.job), scale_of(self.job.roster)
-        errand = _Masked(ClassSumErrand(self.job, self.book, at_clients.model), contents.form, scale)
-        found = self._secure_sum(errand, clients)
+        found = self._secure_sum(self._masked(work, contents.form, scale), clients)
         if found is not None:
             whole: Any = {name: tensor[None] for name, tensor in contents.sums(found[1], scale).items()}
             yield whole
+
+    def _masked(self, work: Work[Any], form: Form, scale: int) -> _Masked:
+        return _Masked(errand_of(work, self.job, self.book, self.seats.test_samples), form, scale)
 
     def _secure_sum(self, errand: _Masked, clients: Sequence[int]) -> tuple[list[int], Tensors] | None:
         """Who is in the sum, in the order of `clients`, and the sums; None: it was not opened, and nobody's upload is
@@ -79,15 +84,13 @@ class SecureRemote(Remote):
         return [client for client in clients if client in gathering.sent], sums
 
     def _stages(self, gathering: Gathering, errand: _Masked, clients: Sequence[int]) -> Vector:
-        book, session = self.book, uuid.uuid4().hex
-        letters = _Letters(book, session, gathering, len(clients))
+        letters = _Letters(self.book, uuid.uuid4().hex, gathering, len(clients))
         self._ask_all(_KeysErrand(letters), clients)
         self._check(gathering.enough(gathering.keys), gathering.keys, "sent keys")
         self._ask_all(_SharesErrand(letters), list(gathering.keys))
         self._check(gathering.enough(gathering.written), gathering.written, "shared secrets")
         errand.letters = letters
         self._ask_all(errand, list(gathering.written))
-        errand.close(len(clients))
         wanted = min(self.job.config.train.min_clients, len(clients))
         enough = gathering.enough(gathering.sent, of=gathering.written) and len(gathering.sent) >= wanted
         self._check(enough, gathering.sent, "sent a vector")
@@ -104,7 +107,7 @@ class SecureRemote(Remote):
 class _Letters:
     """The letters of one secure sum, which all have its number."""
 
-    def __init__(self, book: Any, session: str, gathering: Gathering, participants: int) -> None:
+    def __init__(self, book: Book, session: str, gathering: Gathering, participants: int) -> None:
         self.book, self.session, self.gathering, self.participants = book, session, gathering, participants
 
     def note(self, **more: Any) -> Sealing:
@@ -114,7 +117,19 @@ class _Letters:
         return Letter(self.book.question(kind, client, sealing=self.note(**more)))
 
 
-class _Stage(Plain):
+class _Step:
+    """The base of errands of a secure sum: who has not answered as it should has left."""
+
+    def nothing(self) -> None:
+        return None
+
+    def refused(self, client: int, kind: str) -> None:
+        return None
+
+    def close(self, clients: int) -> None: ...
+
+
+class _Stage(_Step):
     """The base of stages that have no tensors."""
 
     reply = "shares"
@@ -124,9 +139,6 @@ class _Stage(Plain):
 
     def known(self) -> Mapping[str, tuple[str, Tensors]]:
         return {}
-
-    def nothing(self) -> None:
-        return None
 
 
 class _KeysErrand(_Stage):
@@ -165,14 +177,15 @@ class _UnmaskErrand(_Stage):
         return shares
 
 
-class _Masked(Plain):
+class _Masked(_Step):
     """What clients are asked in the open, with what a secure sum adds to it; replies are masked vectors."""
 
     reply = "masked"
     letters: _Letters
 
-    def __init__(self, inner: VisitErrand | ClassSumErrand, form: Form, scale: int) -> None:
+    def __init__(self, inner: Errand, form: Form, scale: int) -> None:
         self.inner, self.form, self.scale = inner, form, scale
+        self.diverged: list[int] = []
 
     def letter(self, client: int) -> Letter:
         letter = self.inner.letter(client)
@@ -184,18 +197,11 @@ class _Masked(Plain):
 
     def result(self, client: int, reply: Reply) -> bool:
         if reply.said.numbers is not None and not reply.said.numbers.finite:
-            if isinstance(self.inner, VisitErrand):
-                self.inner.diverged.append(client)
+            self.diverged.append(client)
             raise RequestError(NOT_FINITE)
         check_schema("the masked vector", reply.tensors, {"vector": (torch.int32, (self.form.size,))})
         self.letters.gathering.take_vector(client, off_the_wire(reply.tensors["vector"]))
         return True
-
-    def nothing(self) -> None:
-        return None
-
-    def close(self, clients: int) -> None:
-        self.inner.close(clients)
 
 
 def _sealed(reply: Reply) -> Sealed:
