@@ -162,9 +162,9 @@ def tables(found: Mapping[str, Any]) -> str:
     seeds = len({run["seed"] for run in found["runs"]})
     lines += [
         "",
-        f"Digits, {CLIENTS} clients (Dirichlet 0.5), all in each of {found['rounds']} rounds, one local epoch, the default "
-        f"body `mlp`; clip 8 where not said; mean ± std over {seeds} seeds. kB: of one client in one round (FedNCM: its "
-        "class sums).",
+        f"Digits, {CLIENTS} clients (Dirichlet 0.5), all in each of {found['rounds']} rounds, one local epoch, the "
+        f"default body `mlp`; clip 8 where not said; mean ± std over {seeds} seeds. kB: of one client in one round "
+        "(FedNCM: its class sums).",
         "",
         "| participants | hold shares | open a secret | a client shares, s | masks, s | the server opens, s |",
         "|---|---|---|---|---|---|",

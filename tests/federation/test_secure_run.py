@@ -208,6 +208,17 @@ def test_a_client_does_not_answer_in_the_open(tmp_path: Path) -> None:
         assert "would have it answer in the open" in reply.said.reason
 
 
+def test_a_client_that_wants_sums_only_takes_no_part_in_other_runs(tmp_path: Path) -> None:
+    config, said = tiny("fedbabu", *SETS), list[str]()
+    wire = Wire(homes_of(config, tmp_path / "homes"))
+    wire.homes["client-1"].sums_only = True
+    assert run_federation(config, wire, tmp_path / "real", say=said.append).ok
+    assert any(
+        "client-1 is refused: this client takes part in secure sums only (--sums-only)" in line for line in said
+    ), said
+    assert not any(name == "client-1" and question.kind == "told" for name, question in wire.asked)
+
+
 def test_a_run_whose_clients_all_diverge_fails_by_name(tmp_path: Path) -> None:
     result = secured("fedbabu", tmp_path, "train.lr=1e30").result
     assert not result.ok

@@ -117,10 +117,21 @@ class Seat:
 
 
 class Home:
-    """`say` is told what a person at this machine should know."""
+    """`say` is told what a person at this machine should know. `sums_only`: it takes part in no run whose server sees
+    single uploads."""
 
-    def __init__(self, name: str, data: SiteData, folder: Path, device: torch.device, say: Say = print) -> None:
+    def __init__(
+        self,
+        name: str,
+        data: SiteData,
+        folder: Path,
+        device: torch.device,
+        say: Say = print,
+        *,
+        sums_only: bool = False,
+    ) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
+        self.sums_only = sums_only
         self._seats: dict[str, Seat] = {}  # of the last run that somebody asked about: a seat has a copy of the samples
         self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Letter], Reply]] = {
@@ -207,7 +218,13 @@ class Home:
         client = int(agreed["client"])
         if agreement.names[client] != self.name:
             raise RequestError(f"client {client} of the run is {agreement.names[client]!r}, and this is {self.name!r}")
-        job = prepare(Config(**tree), agreement.roster, self.device, begins=False)
+        config = Config(**tree)
+        if self.sums_only and config.run.flower.secure.kind == "none":
+            raise RequestError(
+                "this client takes part in secure sums only (--sums-only), and run.flower.secure.kind = 'none'. "
+                "Accepted: secagg+"
+            )
+        job = prepare(config, agreement.roster, self.device, begins=False)
         site = Site(job, site_federation(self.data, agreement, client, self.device), client)
         seat = Seat(site, Versions(folder), folder, agreement.classes)
         model = seat.known(letter, "base", agreed["base"], job.model)

@@ -19,7 +19,6 @@ from torso.federation.secure.crypto import Vector
 from torso.nets import Tensors
 
 CLIPPED = "clipped"  # how many numbers of a vector were beyond their range
-_MODULUS = 32  # bits
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,6 @@ class Form:
                 value = value * (2 * slot.range / self.levels) - clients * slot.range
             found[slot.name] = torch.from_numpy(value).reshape(slot.shape)
         return found
-
-
-def most_clients(bits: int) -> int:
-    """How many vectors can be added up before a sum comes round to 0."""
-    return (1 << (_MODULUS - bits)) - 1
 
 
 def on_the_wire(vector: Vector) -> Tensor:
