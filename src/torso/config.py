@@ -368,6 +368,29 @@ class SpeedsConfig(_Section):
         return self != SpeedsConfig()
 
 
+class SecureConfig(_Section):
+    """Secure aggregation on a real federation: the server gets the sum of the uploads, and none of them."""
+
+    kind: Literal["none", "secagg+"] = Field("none", description="secagg+: the server opens sums only (SecAgg+)")
+    shares: CountOrZero = Field(
+        0, description="participants that hold shares of a client's secrets, itself included; odd; 0: all of them"
+    )
+    threshold: Annotated[float, Field(ge=0.5, lt=1)] = Field(
+        0.6667, description="more than this share of them, and at least 3, have to answer for a sum to be opened"
+    )
+    clip: Positive = Field(8.0, description="a change of a weight that is larger is sent as this")
+    bits: Annotated[int, Field(ge=8, le=28)] = Field(
+        22, description="a number is rounded to 2^bits steps between −clip and clip; participants · 2^bits < 2^32"
+    )
+
+    @model_validator(mode="after")
+    def _a_ring(self) -> SecureConfig:
+        """A client has as many neighbours on one side as on the other."""
+        if self.shares and (self.shares < 3 or self.shares % 2 == 0):
+            raise ValueError(f"shares = {self.shares}; expected: 0, or an odd number from 3 on")
+        return self
+
+
 class FlowerConfig(_Section):
     """How patient the server of a real federation is (`torso federation run`)."""
 
@@ -376,6 +399,7 @@ class FlowerConfig(_Section):
     )
     wait: Positive = Field(600.0, description="seconds to wait for clients, at first and when too few are left")
     deadline: Positive = Field(600.0, description="seconds that a client has to answer in a round")
+    secure: SecureConfig = SecureConfig()
 
 
 class RunConfig(_Section):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,16 @@ from torso.runs.uploads import Terms, fine, spared
 from torso.server.robust import clipped
 from torso.server.state import ServerState
 from torso.server.sums import add_stacked, add_weighted
+
+
+@dataclass(frozen=True)
+class MeanSent:
+    """What some participants sent, where nobody sees single uploads (secure aggregation)."""
+
+    clients: tuple[int, ...]
+    model: Tensors  # [*]: the mean of what travels, weighted
+    change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
+    loss: float  # weighted mean
 
 
 class Aggregate:
@@ -68,6 +78,7 @@ class Aggregate:
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
         self._fine: list[Tensor] = []
+        self._mean: MeanSent | None = None
 
     @property
     def holds_uploads(self) -> bool:
@@ -102,6 +113,11 @@ class Aggregate:
         self._losses.append(sent.loss)
         self._fine.append(rows)
         self.left.update(sent.left)
+
+    def take_mean(self, mean: MeanSent) -> None:
+        """The participants at once, where single uploads are nobody's."""
+        self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        self._clients += mean.clients
 
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
         """`rows` [G]: those that count; None: all do."""
@@ -139,6 +155,8 @@ class Aggregate:
         """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others.
 
         Losses and truths are read once, when everything has been asked of the device."""
+        if self._mean is not None:
+            return self._mean.loss
         for sent in self._colluded():
             self._admit(sent)
         losses = self._leave_out()

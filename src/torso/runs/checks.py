@@ -117,6 +117,57 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
         )
 
 
+def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
+    """Refuse secure sums where there is nothing to hide, or where the server needs more than sums."""
+    options, key = config.run.flower.secure, "run.flower.secure.kind = 'secagg+'"
+    if options.kind == "none":
+        return
+    if config.run.engine != "flower":
+        raise RequestError(
+            f"{key} hides uploads from the server of a real federation (`torso federation run`), and run.engine = "
+            f"{config.run.engine!r} is a simulation. Accepted: none"
+        )
+    if config.train.min_clients < 3:
+        raise RequestError(
+            f"{key} with train.min_clients = {config.train.min_clients}: of two uploads, each client knows the "
+            "other's from their sum. Accepted: train.min_clients = 3 or more"
+        )
+    if config.privacy.on:
+        raise RequestError(
+            f"{key} shows the server sums only, and privacy has it clip single uploads. Accepted: one of the two"
+        )
+    for stage in plan:
+        if reason := _needs_single(stage):
+            raise RequestError(f"{key} shows the server sums only, and {reason}. Accepted: plain and weighted means")
+    asked = [len(participants(stage, roster, 0, stage.first)) for stage in plan if stage.rounds]
+    asked += [len(roster.training) for stage in plan if _asks_first(stage, roster)]
+    count = max(asked, default=0)
+    if count << options.bits >= 1 << 32:
+        raise RequestError(
+            f"run.flower.secure.bits = {options.bits}: a sum of {count} clients does not fit into 32 bits. Accepted: "
+            f"{32 - count.bit_length()} or less"
+        )
+
+
+def _needs_single(stage: Stage) -> str:
+    """What of a method needs single uploads, in words; "": nothing."""
+    method, rule = stage.method, stage.method.server
+    if rule.needs_each or rule.keeps_uploads:
+        return f"method.server = {rule} needs single uploads"
+    if rule.clip:
+        return f"method.server.clip = {rule.clip} bounds single uploads"
+    if rule.uses_squares:
+        return f"method.server = {rule} needs the norm of single uploads"
+    if method.drift.gathers or method.personal.tells:
+        return f"method {method.name!r} shows clients the models of others"
+    return ""
+
+
+def _asks_first(stage: Stage, roster: Roster) -> bool:
+    """Whether all clients are asked something before the first round."""
+    return stage.method.start.uploads(stage.net, roster.classes)[0] != "nothing"
+
+
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
     if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):
