@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.papers.pages import leaderboard, pretrained, reproduction
+from torso.papers.pages import leaderboard, pretrained, reproduction, robustness
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.collect import read
@@ -46,6 +46,14 @@ def test_the_page_on_bodies_trained_elsewhere_and_its_pictures_are_up_to_date() 
     page = pretrained.Page(records.read(folder))
     assert (ROOT / "docs" / "pretrained.md").read_text("utf-8") == page.text(), "run: python -m torso.papers.docs"
     assert {path.stem: path.read_text("utf-8") for path in folder.glob("*.svg")} == page.pictures
+
+
+def test_the_table_of_attacks_and_its_picture_are_up_to_date() -> None:
+    folder = ROOT / "docs" / robustness.FOLDER
+    section, page = robustness.Section(folder), (ROOT / "docs" / robustness.PAGE).read_text("utf-8")
+    assert robustness.filled(page, section) == page, "run: python -m torso.papers.docs"
+    picture = folder / robustness.PICTURE
+    assert (picture.read_text("utf-8") if picture.exists() else "") == section.picture
 
 
 def test_every_file_that_the_documents_link_to_exists() -> None:
