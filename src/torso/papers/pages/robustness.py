@@ -11,7 +11,7 @@ from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.pages.robustness_picture import MEASURES, heat_map
 from torso.papers.robust import records
-from torso.papers.robust.answers import GENERIC, PERSONAL, WORST, Answers, Estimate
+from torso.papers.robust.answers import PERSONAL, WORST, Answers, Estimate
 from torso.papers.robust.cells import Cell
 from torso.papers.robust.definition import MEAN, NONE, Evidence, load
 from torso.papers.robust.lengths import known_lengths
@@ -40,7 +40,7 @@ class Section:
     def text(self) -> str:
         if not self.answers.methods:
             return "Nothing has been run yet."
-        parts = (self._glance(), self._costs(), self._tables(), self._backdoor(), self._how())
+        parts = (self._glance(), self._compared(), self._costs(), self._tables(), self._backdoor(), self._how())
         return "\n".join(line for part in parts for line in part).rstrip()
 
     def _label(self, method: str) -> str:
@@ -61,14 +61,40 @@ class Section:
                 yield f"A client that trains alone as many epochs has {own} % (worst tenth {low} %), whoever attacks."
                 yield ""
 
+    def _compared(self) -> Iterator[str]:
+        """How much less attacks take from the other methods than from FedAvg, over all attacks."""
+        others = [m for m in self.answers.methods if m != FIRST]
+        if FIRST not in self.answers.methods or not others or self.answers.attacks == [NONE]:
+            return
+        first = self._label(FIRST)
+        yield f"**How many points less attacks take than from {first}**, mean over all attacks: what they take from"
+        yield f"{first}, minus what they take from the method, both against no attack under the plain mean. Above 0:"
+        yield "harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is best"
+        yield "over all attacks, chosen on the same test data."
+        yield ""
+        yield markdown([self._compared_row(method) for method in others])
+        yield ""
+
+    def _compared_row(self, method: str) -> Row:
+        row: Row = {"method": self._label(method)}
+        for measure, words in MEASURES.items():
+            best = [self.answers.best_over_attacks(name, measure) or MEAN for name in (FIRST, method)]
+            for rules, how in (((MEAN, MEAN), "mean"), ((best[0], best[1]), "best rule")):
+                row[f"{words}, {how}"] = str(self.answers.less_hurt(method, FIRST, rules, measure))
+        return row
+
     def _costs(self) -> Iterator[str]:
         """What each attack takes from each method: under the mean, and under the rule that is best for it."""
-        for measure, words in ((PERSONAL, "personal accuracy"), (WORST, "the worst tenth"), (GENERIC, "generic")):
-            yield f"**What attacks take from {words}**, in points: without an attack under the plain mean, minus with"
-            yield "the attack. First under the mean, then under the one rule that is best for the method over all"
-            yield "attacks (below its name). ±: Student's 95 % interval over seeds."
+        rows = [attack for attack in self.answers.attacks if attack != NONE]
+        if not rows:
+            return
+        yield "**What each attack takes**, in points: without an attack under the plain mean, minus with it. First"
+        yield "under the mean, then under the method's best rule, which stands beside its name."
+        yield ""
+        for measure, words in MEASURES.items():
+            yield f"From {words} accuracy:" if measure != WORST else "From the worst tenth:"
             yield ""
-            yield markdown([self._cost_row(attack, measure) for attack in self.answers.attacks if attack != NONE])
+            yield markdown([self._cost_row(attack, measure) for attack in rows])
             yield ""
 
     def _cost_row(self, attack: str, measure: str) -> Row:
