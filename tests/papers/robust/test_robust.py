@@ -169,10 +169,17 @@ def test_diverged_seeds_are_shown(answers: Answers, evidence: Evidence, tmp_path
     assert Section(tmp_path / "nothing", evidence).text() == "Nothing has been run yet."
 
 
+def test_the_command_begins_in_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--folder", str(tmp_path / "json"), "--work", str(tmp_path / "work")]
+    assert main(["--plan", str(TINY), *where, "--only", "fedavg,none,clip", "--rounds", "0.5"]) == 0
+    assert "all is done" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "json").iterdir()) == ["fedavg-none.json", "lengths.json"]
+
+
 def test_the_command_packs_and_refuses_unknown_names(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = ["--plan", str(TINY), "--folder", str(done / "json"), "--work", str(tmp_path), "--processes", "1"]
+    common = ["--plan", str(TINY), "--folder", str(done / "json"), "--work", str(tmp_path)]
     assert main([*common, "--pack", str(tmp_path / "all.tgz")]) == 0
     assert "all is done" in capsys.readouterr().out
     with tarfile.open(tmp_path / "all.tgz") as packed:

@@ -69,8 +69,8 @@ class Section:
         first = self._label(FIRST)
         yield f"**How many points less attacks take than from {first}**, mean over all attacks: what they take from"
         yield f"{first}, minus what they take from the method, both against no attack under the plain mean. Above 0:"
-        yield "harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is best"
-        yield "over all attacks, chosen on the same test data."
+        yield "harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is"
+        yield "best over all attacks, chosen on the same test data."
         yield ""
         yield markdown([self._compared_row(method) for method in others])
         yield ""

@@ -49,7 +49,7 @@ def _run(plan: Plan, said: argparse.Namespace) -> int:
 
     runs = Runs(plan, said.folder, Deadline(said.seconds), say=lambda text: print(text, flush=True))
     try:
-        done = runs.go(said.processes or filling(next(plan.trials()).config.run))
+        done = runs.go(said.processes or filling(plan.plain(plan.methods[0]).config.run))
     finally:
         if said.pack:
             pack(said.folder, said.pack)
