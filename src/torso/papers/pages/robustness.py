@@ -1,9 +1,9 @@
-"""The part of docs/robustness.md that is made from docs/robustness/*.json: methods × attacks × server rules."""
+"""The part of docs/robustness.md that is made from docs/robustness/*/*.json: methods × attacks × server rules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
@@ -13,22 +13,23 @@ from torso.papers.pages.robustness_picture import MEASURES, heat_map
 from torso.papers.robust import records
 from torso.papers.robust.answers import PERSONAL, WORST, Answers, Estimate
 from torso.papers.robust.cells import Cell
-from torso.papers.robust.definition import MEAN, NONE, Evidence, load
+from torso.papers.robust.definition import FILE, MEAN, NONE, SMALL, Evidence, load
 from torso.papers.robust.lengths import known_lengths
 from torso.report.docs import replaced
 from torso.report.docs import table as markdown
 
-FOLDER, PAGE, SECTION, PICTURE = "robustness", "robustness.md", "robustness", "heat.svg"
+FOLDER, PAGE = "robustness", "robustness.md"
+PLANS = (FILE, SMALL)  # each has a folder of its name, a section robustness-NAME of the page, and a picture
 FIRST = "fedavg"  # what the others are compared with
 _BACKDOOR, _BEFORE = "backdoor", "backdoor_initial"
 Row = dict[str, object]
 
 
 class Section:
-    """The generated part; what has not been run is left out."""
+    """A generated part, of the results in one folder; what has not been run is left out."""
 
-    def __init__(self, folder: Path, evidence: Evidence | None = None) -> None:
-        self.known = evidence or load()
+    def __init__(self, folder: Path, evidence: Evidence) -> None:
+        self.name, self.known = folder.name, evidence
         self.answers = Answers(records.read(folder), self.known)
         self.lengths = {name: found["length"] for name, found in known_lengths(folder).items()}
 
@@ -39,7 +40,7 @@ class Section:
 
     def text(self) -> str:
         if not self.answers.methods:
-            return "Nothing has been run yet."
+            return f"{self.known.title}: nothing has been run yet."
         parts = (self._glance(), self._compared(), self._costs(), self._tables(), self._backdoor(), self._how())
         return "\n".join(line for part in parts for line in part).rstrip()
 
@@ -48,7 +49,9 @@ class Section:
 
     def _glance(self) -> Iterator[str]:
         numbers = ", ".join(f"{i + 1} {rule.label}" for i, rule in enumerate(self.known.rules.values()))
-        yield f"![accuracy by attack and server rule, for every method]({FOLDER}/{PICTURE})"
+        yield f"Setting: {self.known.title}."
+        yield ""
+        yield f"![accuracy by attack and server rule, for every method]({FOLDER}/{self.name}.svg)"
         yield ""
         yield f"Rows are attacks, columns rules: {numbers}. **Generic** is the server's model on the whole test set."
         yield "**Personal** is the mean over honest clients, each with its own model on its own test data, and **worst"
@@ -183,17 +186,24 @@ def _two(values: list[float]) -> str:
     return f"{median(values):.1f} and {max(values):.1f}" if values else str(math.nan)
 
 
-def filled(text: str, section: Section) -> str:
-    """The page with its generated part made anew."""
-    return replaced(text, SECTION, section.text())
+def sections(docs: Path) -> list[Section]:
+    return [Section(docs / FOLDER / plan.stem, load(plan)) for plan in PLANS]
+
+
+def filled(text: str, made: Sequence[Section]) -> str:
+    """The page with its generated parts made anew."""
+    for section in made:
+        text = replaced(text, f"{FOLDER}-{section.name}", section.text())
+    return text
 
 
 def write(docs: Path) -> None:
-    """Write the generated part of the page, and its picture."""
-    section, page = Section(docs / FOLDER), docs / PAGE
-    page.write_text(filled(page.read_text("utf-8"), section), encoding="utf-8")
-    picture = docs / FOLDER / PICTURE
-    if section.picture:
-        picture.write_text(section.picture, encoding="utf-8")
-    else:
-        picture.unlink(missing_ok=True)
+    """Write the generated parts of the page, and their pictures."""
+    made, page = sections(docs), docs / PAGE
+    page.write_text(filled(page.read_text("utf-8"), made), encoding="utf-8")
+    for section in made:
+        path = docs / FOLDER / f"{section.name}.svg"
+        if section.picture:
+            path.write_text(section.picture, encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
