@@ -66,12 +66,6 @@ class Answers:
         before = self.values(Cell(cell.method, NONE, MEAN), measure)
         return {seed: before[seed] - value for seed, value in self.values(cell, measure).items() if seed in before}
 
-    def best_rule(self, method: str, attack: str, measure: str) -> str | None:
-        """The rule with the highest mean over seeds."""
-        found = {rule: self.mean(Cell(method, attack, rule), measure) for rule in self.known.rules}
-        there = {rule: mean for rule, mean in found.items() if not math.isnan(mean)}
-        return max(there, key=lambda rule: there[rule]) if there else None
-
     def best_over_attacks(self, method: str, measure: str) -> str | None:
         """The rule with the highest mean over the attacks that have been run under all rules."""
         attacks = [name for name in self.attacks if name != NONE and self._whole(method, name)]
@@ -102,10 +96,17 @@ class Answers:
     def cells(self) -> Iterator[Cell]:
         return (cell for attack in self.known.attacks for cell in self._cells(attack))
 
-    def less_hurt(self, method: str, than: str, attack: str, rule: str, measure: str) -> Estimate:
-        """Points that the attack takes from one method, minus those that it takes from another; paired by seed."""
-        ours, theirs = (self.lost(Cell(name, attack, rule), measure) for name in (method, than))
-        return Estimate.over(theirs[seed] - ours[seed] for seed in ours if seed in theirs)
+    def less_hurt(self, method: str, than: str, rules: tuple[str, str], measure: str) -> Estimate:
+        """Points that attacks take from another method (`than`), minus those that they take from this one: the mean
+        over all attacks that both have met, paired by seed. `rules`: the other's and this one's."""
+        apart: dict[str, list[float]] = {}
+        for attack in (name for name in self.attacks if name != NONE):
+            theirs = self.lost(Cell(than, attack, rules[0]), measure)
+            ours = self.lost(Cell(method, attack, rules[1]), measure)
+            for seed in theirs.keys() & ours.keys():
+                apart.setdefault(seed, []).append(theirs[seed] - ours[seed])
+        most = max(map(len, apart.values()), default=0)  # a seed that lacks an attack is not comparable
+        return Estimate.over(fmean(values) for values in apart.values() if len(values) == most)
 
     def spread(self, measure: str) -> list[float]:
         """Standard deviations over seeds, of all cells with several."""
