@@ -41,10 +41,21 @@ def job(
 
 
 ROBUST = {"name": "fedavg", "server": {"name": "median", "clip": 1.0}}
+LATER = [
+    "fedlc",
+    "fedrs",
+    "fedntd",
+    "moon",
+    "mofedsam",
+    "fedetf",
+    "fedgela",
+]  # losses with teachers, two passes, a head
 
 
 @pytest.mark.parametrize(
-    "method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp", ROBUST], ids=str
+    "method",
+    ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp", ROBUST, *LATER],
+    ids=str,
 )
 def test_nobody_waits_for_the_device_during_a_visit(method: str | dict[str, Any]) -> None:
     nobody_waits(job("conv4", method))
@@ -110,6 +121,12 @@ def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
     """One step of ragged batches in fp32: from the second step on, float32 sums in another order make deep networks
     with BatchNorm part ways on CPU alone (a stack of four against clients one by one), so a round shows nothing."""
     assert distance_of_steps(body) < 0.1
+
+
+@pytest.mark.parametrize("method", LATER)
+def test_a_step_of_a_later_method_on_the_device_is_a_step_on_cpu(method: str) -> None:
+    """What teachers say is copied into the memory of the recording; a second pass reads other weights."""
+    assert distance_of_steps("conv4", method) < 0.1
 
 
 def test_a_step_of_a_foreign_body_on_the_device_is_a_step_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

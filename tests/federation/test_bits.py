@@ -19,6 +19,7 @@ from torso.runs.job import simulate
 METHODS = (
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
     *("fedrod-linear", "fedrod-hyper", "fedncm", "fedncm-ft", "fedfn", "per-fedavg", "lg-fedavg", "local-only"),
+    *("moon", "mofedsam"),
 )
 SETS = ("data.partition=dirichlet-class", "data.alpha=0.5", "train.fraction=0.5", "train.rounds=3")
 

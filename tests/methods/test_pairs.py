@@ -56,7 +56,7 @@ PAIRS = [
     for b in CHOICES[other]
     for part in ("all", "body")
 ]
-HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic"}
+HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic", "client-momentum"}
 
 
 @cache

@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from torso.data import Roster
-from torso.data.batches import Shuffle
+from torso.data.batches import Shuffle, on_device
 from torso.engine import SERVER, ComeAndGo, Engine, add_up
 from torso.errors import RunFailed, TorsoError
 from torso.learn.attacks import Tamper
 from torso.learn.drift import NoDrift
+from torso.learn.local import paces
+from torso.learn.objectives import Objective
 from torso.learn.phases import moved_by
 from torso.learn.stacked import all_finite
 from torso.learn.steps import Plain
@@ -226,8 +229,9 @@ def _busy(chosen: Sequence[int], heard: Sequence[int], why: Faults) -> Busy:
 def tell(stage: Stage, server: ServerState, roster: Roster, chosen: Sequence[int], number: int, seed: int) -> Told:
     """What the participants of a round are told."""
     method, keeps_uploads = stage.method, stage.method.server.keeps_uploads
-    drift = server.drift if method.drift.sends else {}
-    if method.drift.sends and not drift:
+    told = method.drift.sends or method.drift.follows
+    drift = server.drift if told else {}
+    if told and not drift:
         drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
     offers = {k: _offer(stage, server, roster, number, k, seed) for k in chosen} if keeps_uploads else {}
     return Told(
@@ -298,6 +302,8 @@ def _server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Ros
     moved = stage.method.server.step(server.rule, old, {name: total[name] for name in old}, came.squares)
     reported = {**total, **moved.shared}
     memory = {name: server.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
+    if drift.follows:
+        memory = _mean_gradient(stage, roster, came, old, total)
     return replace(
         server,
         model={**server.model, **drift.settle(reported, memory)},
@@ -308,11 +314,30 @@ def _server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Ros
     )
 
 
+def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, mean: Tensors) -> Tensors:
+    """How far the participants moved on average, divided by their mean of lr × steps (spec 19.7)."""
+    sizes = roster.sizes_of(came.clients)
+    batches = [math.ceil(size / stage.train.batch_size) for size in sizes.tolist()]
+    device = next(iter(old.values())).device
+    pace = paces(stage.plan(came.round), batches, stage.habits(), device)
+    shares = on_device(device, [came.weights[k] for k in came.clients])
+    each = {name: (shares * pace[name]).sum() / shares.sum() for name in old if name in pace}
+    return {
+        name: (old[name] - mean[name]) / gone.clamp(min=torch.finfo(gone.dtype).tiny) for name, gone in each.items()
+    }
+
+
 def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -> Mapping[int, Tensors]:
     """What the server knows of clients that have told it something about the models that they were offered."""
     personal = stage.method.personal
     known = {k: server.scores.get(k) or personal.known(k, roster.clients) for k in came.told}
     return {k: personal.heard(known[k], senders, told) for k, (senders, told) in came.told.items()}
+
+
+def _server_objective(stage: Stage) -> Objective:
+    """The method's loss; the server has no model of others to compare with."""
+    objective = stage.method.objective
+    return objective.for_itself() if objective.teachers else objective
 
 
 def _server_pass(
@@ -324,7 +349,7 @@ def _server_pass(
     visit = replace(
         visit_of(stage, told, seed),
         plan=plan,
-        habits=replace(stage.habits(), drift=NoDrift(), step=Plain()),
+        habits=replace(stage.habits(), drift=NoDrift(), step=Plain(), objective=_server_objective(stage)),
         personal=Personal(),
         shuffle=Shuffle(seed, "server", number),
         travels=moved_by(plan),

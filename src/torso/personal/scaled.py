@@ -1,0 +1,24 @@
+"""A client's head is the common one with each class as long as the client's share of it (FedGELA, spec 19.10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torso.learn.objectives import class_shares
+from torso.nets import Tensors
+from torso.personal.base import OwnModelStart, Personal, personals
+
+
+@personals.register("scaled-head")
+@dataclass(frozen=True)
+class ScaledHead(Personal):
+    """The model that a client holds, with the rows of its last layer multiplied by N_c over the mean of all classes: a
+    class that the client lacks has logit 0 (FedGELA, spec 19.10)."""
+
+    def begin(self, at: OwnModelStart) -> Tensors:
+        shares = class_shares(at.counts())  # [G, C]
+        (last,) = [name for name, tensor in at.held.items() if name.startswith("head.") and tensor.ndim == 3][-1:]
+        scaled = {last: at.held[last] * shares.unsqueeze(-1)}
+        if (bias := last.removesuffix("weight") + "bias") in at.held:
+            scaled[bias] = at.held[bias] * shares
+        return {**at.held, **scaled}
