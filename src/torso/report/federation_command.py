@@ -136,7 +136,7 @@ def join(
     import torch
 
     from torso.config import Config
-    from torso.federation.flower.children import terminated_as_interrupted
+    from torso.signals import terminated_as_interrupted
     from torso.federation.flower.client import FlowerClientLink
     from torso.federation.folder import ClientPlace
     from torso.federation.home import Home
