@@ -1,4 +1,4 @@
-"""The command `torso`, also as `python -m torso`. Ctrl-C while the command line itself is imported ends in a line, too."""
+"""The command `torso`, also as `python -m torso`. A signal while the command line is imported ends in a line, too."""
 
 from __future__ import annotations
 

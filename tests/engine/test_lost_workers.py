@@ -172,7 +172,7 @@ def test_a_machine_that_is_lost_with_what_clients_held_ends_the_run_at_its_last_
         run(
             config("fedper"),
             tmp_path / "out",
-            engine=lambda net, federation, chosen: WithoutAMachine(net, federation, chosen),
+            engine=WithoutAMachine,
         )
     found = run(config("fedper", "one-by-one"), tmp_path / "out", resume=True)
     assert [line["round"] for line in history_of(tmp_path / "out")] == [1, 2, 3]
