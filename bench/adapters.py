@@ -42,6 +42,9 @@ from torso.nets import Network, Tensors, bodies, body_of, build, learnable, set_
 from torso.nets.bodies import takes
 from torso.nets.heads import LinearHead
 from torso.nets.lora import Lora
+from torso.nets.network import Body
+from torso.nets.outside.encoder import EncoderBody, Pooled
+from torso.nets.outside.libraries import transformers_for
 from torso.precision import computing
 
 CLASSES, RATE = 10, 0.01
@@ -83,29 +86,20 @@ class Lite0(nn.Module):
         return self.blocks(x).mean((2, 3))  # type: ignore[no-any-return]
 
 
-class MeanOfTokens(nn.Module):
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, ids: Tensor) -> Tensor:
-        mask = (ids != 0).long()
-        tokens = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        weights = mask.unsqueeze(-1).to(tokens.dtype)
-        return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)  # type: ignore[no-any-return]
-
-
-def minilm(tiny: bool) -> nn.Module:
-    from transformers import BertConfig, BertModel
+def minilm(tiny: bool) -> Body:
+    transformers = transformers_for("bench-minilm")
 
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    config = BertConfig(**{**sizes, **({"num_hidden_layers": 1} if tiny else {})})
-    return MeanOfTokens(BertModel(config, add_pooling_layer=False))
+    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = transformers.BertConfig(**{**sizes, **without, **({"num_hidden_layers": 1} if tiny else {})})
+    encoder = transformers.AutoModel.from_config(config, attn_implementation="eager")
+    encoder.pooler = None
+    return EncoderBody(Pooled(encoder, 0, "mean"), 384)
 
 
 def network(body: str, input: Input, tiny: bool) -> Network:
     bodies["bench-lite0"] = lambda channels, height, width: body_of(Lite0(), features=1280)
-    bodies["bench-minilm"] = takes(Tokens)(lambda input: body_of(minilm(tiny), features=384))
+    bodies["bench-minilm"] = takes(Tokens)(lambda input: minilm(tiny))
     name = "efficientnet-lite0" if body == "native" else f"bench-{body}"
     net = build(name, CLASSES, input, LinearHead(), lora=Lora())
     assert net.body.in_line, f"{body} does not compute in one pass"

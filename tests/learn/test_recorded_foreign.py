@@ -148,6 +148,31 @@ def test_recorded_steps_are_the_steps(module: type[nn.Module]) -> None:
 
 
 @needs_cuda
+def test_a_stack_under_vmap_is_recorded() -> None:
+    """Three clients of different sizes: those that run out of samples are padded, or left out at the end."""
+    torch.manual_seed(0)
+    net, one, deck = begun(Plain(), "cuda", size=30)
+    start = {n: torch.cat([t, 1.1 * t, 0.9 * t]) for n, t in one.items()}
+    rows = [torch.arange(0, 13), torch.arange(13, 20), torch.arange(20, 30)]
+    deck = Deck.of(deck.samples, deck.labels, [r.cuda() for r in rows], [0, 1, 2])
+    recorder = ForeignRecorder(gradients)
+    plain = {n: t.clone() for n, t in start.items()}
+    recorded = recorder.home(start, 5)
+    names, counts = learnable(net, start), deck.class_counts(4)
+    for epoch in range(2):
+        for batch in batches(deck, epoch):
+            wanted, losses = gradients(net, plain, names, batch, CrossEntropy(), counts)
+            found, seen = recorder.gradients(net, recorded, names, batch, CrossEntropy(), counts)
+            torch.testing.assert_close(seen, losses[: len(seen)], rtol=1e-8, atol=1e-8)
+            for name in names:
+                torch.testing.assert_close(
+                    found[name], wanted[name][: len(found[name])], rtol=1e-7, atol=1e-9, msg=name
+                )
+    assert recorder._recordings
+    assert not recorder.refused
+
+
+@needs_cuda
 @pytest.mark.parametrize("module", [Normed, Dropping, HalfFrozen])
 def test_steps_of_images_are_the_steps(module: type[nn.Module]) -> None:
     """One batch in float32, full and not: gradients, and how running statistics move."""

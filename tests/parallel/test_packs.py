@@ -92,6 +92,44 @@ def test_what_others_have_more_of_is_not_noticed(method: str, other: str, tmp_pa
         assert mine == theirs
 
 
+UPLOADS = ("attack.kind=none", "attack.kind=sign-flip", "attack.kind=alie", "attack.kind=random-updates")
+RULES = ("method.server=mean", "method.server=median", "method.server=krum")
+
+
+def _as_alone(asked: list[Config], folder: Path) -> None:
+    """Run them side by side and alone, and compare."""
+    found = dict(run_together(asked, [folder / str(place) for place in range(len(asked))], clients=1000))
+    for place, config in enumerate(asked):
+        alone, beside = run(config), found[place]
+        assert isinstance(beside, Result), beside
+        assert beside.malicious == alone.malicious
+        assert_states_near(alone, beside, model=1e-4, kept=1e-3)
+
+
+def _hostile(*sets: str) -> Config:
+    common = ("run.engine=batched", "train.rounds=2", "train.fraction=0.6", "attack.fraction=0.4", "measure.names=[]")
+    return tiny("fedper", *common, *sets)
+
+
+def test_attacks_on_uploads_and_server_rules_share_a_stack(tmp_path: Path, stacks: list[list[int]]) -> None:
+    asked = [_hostile(*pair) for pair in zip(UPLOADS, (*RULES, "run.seed=1"), strict=True)]
+    assert packs(asked, 1000) == [[0, 1, 2, 3]]
+    _as_alone(asked, tmp_path)
+    assert [6, 6, 6, 6] in stacks
+
+
+@pytest.mark.parametrize("attack", ["label-flip", "backdoor"])
+def test_attacks_on_data_share_a_stack_where_the_attackers_are_the_same(
+    attack: str, tmp_path: Path, stacks: list[list[int]]
+) -> None:
+    """At another seed others attack, so other labels are trained on."""
+    asked = [_hostile(f"attack.kind={attack}", rule) for rule in RULES[:2]]
+    other = _hostile(f"attack.kind={attack}", "run.seed=1")
+    assert packs([*asked, other, _hostile()], 1000) == [[0, 1], [2], [3]]
+    _as_alone(asked, tmp_path)
+    assert [6, 6] in stacks
+
+
 def test_who_ends_early_or_breaks_leaves_the_others_alone(tmp_path: Path) -> None:
     asked = [*configs("fedavg")[:2], tiny("fedavg", "run.engine=batched", "train.lr=1e30"), configs("fedavg")[3]]
     asked[2] = asked[2].but("train.local_epochs=2")

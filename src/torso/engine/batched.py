@@ -7,6 +7,7 @@ pure function of its clients, so nothing is counted twice.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Self, TypeVar
 
@@ -18,8 +19,9 @@ from torso.engine.feature_space import OnFeatures
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
-from torso.nets.compute import goes_alone
+from torso.nets.compute import goes_alone, vmap_fails
 from torso.personal.store import Store
+from torso.precision import activation_type, precision_of
 
 T = TypeVar("T")
 _FIRST = 10  # clients of a group while nothing is known of the memory that one takes
@@ -42,14 +44,23 @@ class Batched:
         self.net = net
         self.federation = federation
         self.device = federation.device
-        left_to_us = not at_once and self.device.type == "cuda"
-        self.alone = not net.stacks or (left_to_us and goes_alone(net, federation.input))  # on samples
+        self.precision = precision
+        self.alone = not net.stacks or (self.device.type == "cuda" and self._better_alone(not at_once))  # on samples
         self.at_once = at_once
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
-        self.precision = precision
         self.lockstep = lockstep  # of runs beside this one, whose peak then counts with this one's
         self._desk: Desk | None = None
+
+    def _better_alone(self, left_to_us: bool) -> bool:
+        """Whether a foreign body is better computed for one client at a time, each step a recording."""
+        input, dtype = self.federation.input, activation_type(precision_of(self.precision, self.device))
+        if goes_alone(self.net, input):
+            return left_to_us
+        if why := vmap_fails(self.net, input, self.device, dtype):
+            name = type(getattr(self.net.body, "module", self.net.body)).__name__
+            warnings.warn(f"{name} is computed one client at a time: {why}", stacklevel=3)
+        return bool(why)
 
     def __enter__(self) -> Self:
         return self

@@ -73,6 +73,11 @@ class Attack:
         return cls.samples is not Attack.samples or cls.marked is not Attack.marked
 
     @classmethod
+    def changes_data(cls) -> bool:
+        """Whether attackers train on other labels or samples than they were given."""
+        return cls.labels is not Attack.labels or cls.changes_samples()
+
+    @classmethod
     def replaces_uploads(cls) -> bool:
         return cls.upload is not Attack.upload or cls.colludes()
 
@@ -215,8 +220,9 @@ def mean_over(stacked: Tensor) -> Tensor:
 
 
 def attacked(federation: Federation, attack: Attack, fraction: float, seed: int) -> Federation:
-    """The federation with its malicious clients: ⌊fraction · N⌋ of those that train, drawn once."""
-    if isinstance(attack, NoAttack):
+    """The federation with its malicious clients: ⌊fraction · N⌋ of those that train, drawn once. One that has some is
+    what this made of it before."""
+    if isinstance(attack, NoAttack) or federation.malicious:
         return federation
     training = np.setdiff1d(np.arange(federation.clients), federation.newcomers, assume_unique=True)
     count = math.floor(len(training) * fraction + 1e-9)

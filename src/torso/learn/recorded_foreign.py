@@ -1,4 +1,4 @@
-"""The same for a body that is not Torso's: one client at a time, and nothing may go wrong that goes well without.
+"""The same for a body that is not Torso's, and nothing may go wrong that goes well without.
 
 Its BatchNorm would count padding, so a batch is replayed at its own width: the full width from the first batch on, a
 narrower one once it has come a second time, and only a few of these. Where a module waits for the device, draws random
@@ -35,7 +35,7 @@ class CannotRecord(Exception):
 
 
 class ForeignRecorder(Recorder):
-    """Gradients of one client, or of several that one pass computes (`Body.in_line`); others are not recorded."""
+    """Gradients of one client, or of several where one pass (`Body.in_line`) or vmap computes them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -55,8 +55,7 @@ class ForeignRecorder(Recorder):
         counts: Tensor,
     ) -> tuple[Tensors, Tensor]:
         given = net, tensors, names, batch, objective, counts
-        apart = len(batch.labels) > 1 and not net.body.in_line
-        width = 0 if self.refused or apart else self._width_for(net, batch)
+        width = 0 if self.refused else self._width_for(net, batch)
         if not width:
             return leading_gradients(*given)
         self._whole = width == max(self._width, batch.labels.shape[1])
@@ -82,8 +81,8 @@ class ForeignRecorder(Recorder):
         width, full = batch.labels.shape[1], max(self._width, batch.labels.shape[1])
         if draws(net, batch.inputs) and not (net.body.draws_there and batch.keys):
             return 0
-        if pads(net, batch.inputs) and len(batch.labels) > 1:
-            return full
+        if len(batch.labels) > 1:  # client by client there is nothing to gain
+            return full if pads(net, batch.inputs) and (net.body.in_line or net.body.vmaps) else 0
         if width == full:
             return full if batch.real is None else 0
         if pads(net, batch.inputs):

@@ -55,10 +55,10 @@ def apply(
         given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
         try:
             return Output(*vmap(one, (once, 0), randomness="error")(given, x))
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            net.body.vmaps = False  # it asks what its numbers are, say: then one client after the other
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # it asks what its numbers are, say; an error of its own comes again below
+            net.body.vmaps = False
     return _one_by_one(net, one, tensors, x, real, None)
 
 
@@ -114,6 +114,27 @@ def draws(net: Network, x: Tensor) -> bool:
 def goes_alone(net: Network, input: Input) -> bool:
     """Whether a group of clients gains nothing in training: the body draws, so each is computed by itself."""
     return not net.body.native and _draws(net, input.example(1)[None])
+
+
+def vmap_fails(net: Network, input: Input, device: torch.device, dtype: torch.dtype) -> str:
+    """Why vmap cannot compute two clients here, forward and backward, in one line; nothing where it can, or is not
+    needed. Some kernels know no vmap, and say so only in the backward pass."""
+    if net.body.native or net.body.once or not net.body.vmaps:
+        return ""
+    probe, x = skeleton(net, device).eval(), input.example(2).to(device)
+    x = (x.to(dtype) if x.is_floating_point() else x).expand(2, *x.shape)
+    tensors = {name: tensor.detach().to(device).expand(2, *tensor.shape) for name, tensor in net.state_dict().items()}
+    leaves = {
+        n: t.clone().requires_grad_() for n, t in tensors.items() if n not in net.frozen and t.is_floating_point()
+    }
+    try:
+        said = apply(probe, {**tensors, **leaves}, x).logits
+        torch.autograd.grad(said.float().sum(), list(leaves.values()), allow_unused=True)
+    except torch.OutOfMemoryError:
+        return ""
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return "" if probe.body.vmaps else "torch.func.vmap cannot compute it"
 
 
 def _draws(net: Network, x: Tensor) -> bool:

@@ -1,8 +1,8 @@
 """Several independent runs, each in a folder of its own: data are read once, and small runs learn side by side.
 
 Ten clients do not keep an accelerator busy. Runs that differ only in their seed, in how data are dealt, in their
-learning rate or in what becomes of models after a visit have networks that can stand in one stack, so they go in
-lockstep (`learn/lockstep.py`), as if they were one run.
+learning rate or in what becomes of models after a visit (server rules, attacks on uploads) have networks that can stand
+in one stack, so they go in lockstep (`learn/lockstep.py`), as if they were one run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from torso.config import Config, RunConfig
 from torso.data import Federation, seeded
 from torso.engine import Batched, Engine
+from torso.learn.attacks import attacked
 from torso.learn.lockstep import Lockstep
 from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
@@ -63,6 +64,8 @@ def side_by_side(
 ) -> list[Result | Exception]:
     """The runs of one pack, in this process; `made` gives the data of one."""
 
+    made = _spoiled_once(made)
+
     def one(place: int, lockstep: Lockstep | None = None) -> Result:
         config, out = plans[place].config, plans[place].folder
         resume = out is not None and (out / "config.toml").exists()
@@ -85,6 +88,27 @@ def side_by_side(
         return [_told(partial(one, 0))]
     lockstep = Lockstep()
     return lockstep.hold([partial(one, place, lockstep) for place in range(len(plans))])
+
+
+def _spoiled_once(made: Callable[[Config], Federation]) -> Callable[[Config], Federation]:
+    """The data of runs, as attackers have changed them. Runs with the same attackers get the same tensors: only then
+    can they share a stack."""
+    known: dict[str, Federation] = {}
+
+    def give(config: Config) -> Federation:
+        if not config.attack.chosen.changes_data():
+            return made(config)
+        key, seed = _spoiled(config), config.run.seed
+        if key not in known:
+            known[key] = attacked(made(config), config.attack.chosen, config.attack.fraction, seed)
+        return known[key]
+
+    return give
+
+
+def _spoiled(config: Config) -> str:
+    """Equal for runs whose attackers change the same labels or samples alike."""
+    return f"{config.data.model_dump_json()} {config.attack.model_dump_json()} {config.run.seed}"
 
 
 def packs(configs: Sequence[Config], clients: int | None = None) -> list[list[int]]:
@@ -121,7 +145,8 @@ def participants(config: Config) -> int:
 def alike(config: Config) -> str:
     """Equal for runs whose networks, images and lessons are the same, up to the rate.
 
-    What the server does with models, which of their parts travel and what a client keeps is each run's own business."""
+    What the server does with models, which of their parts travel, what a client keeps and what attackers send is each
+    run's own business. Attackers that change labels or samples have to be the same."""
     dealing = {name: getattr(_USUAL.data, name) for name in _DEALING}
     after = {name: getattr(_USUAL.method, name) for name in ("server", "share", "personal", "name", "about", "paper")}
     usual = config.model_copy(
@@ -132,9 +157,12 @@ def alike(config: Config) -> str:
             "run": config.run.model_copy(update={"seed": 0}),
             "measure": _USUAL.measure,
             "personalize": _USUAL.personalize,
+            "attack": _USUAL.attack,
         }
     )
-    images = config.run.seed if seeded(config.data) else ""
+    images = str(config.run.seed) if seeded(config.data) else ""
+    if config.attack.chosen.changes_data():
+        images = _spoiled(config)
     return f"{fingerprint(usual)} {config.run.engine} {config.run.device} {images}"
 
 

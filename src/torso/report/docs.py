@@ -80,11 +80,17 @@ def sections() -> dict[str, str]:
 def fill(text: str) -> str:
     """The text with what stands between its markers made anew."""
     for name, made in sections().items():
-        begin = BEGIN.format(name)
-        if begin in text:
-            before, _, rest = text.partition(begin)
-            text = f"{before}{begin}\n{made}\n{END}{rest.partition(END)[2]}"
+        text = replaced(text, name, made)
     return text
+
+
+def replaced(text: str, name: str, made: str) -> str:
+    """The text with another section of this name, if it has one."""
+    begin = BEGIN.format(name)
+    if begin not in text:
+        return text
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
 def main(root: Path = Path()) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from torso.papers.experiments.deadline import Deadline
 from torso.papers.pages import pretrained
 from torso.papers.pretrained import records
 from torso.papers.pretrained.__main__ import main
 from torso.papers.pretrained.answers import own_answers
 from torso.papers.pretrained.cells import Cell, Plan
 from torso.papers.pretrained.definition import Evidence, load
-from torso.papers.pretrained.running import Deadline, Runs
+from torso.papers.pretrained.running import Runs
 from torso.papers.tables.claims import OWN, claims, judge
 
 TINY = Path(__file__).with_name("tiny.toml")

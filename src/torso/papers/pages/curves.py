@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from torso.papers.pretrained.records import Record
+from torso.papers.experiments.result_files import Record
 from torso.report.charts.drawing import WIDTH, Area, Dots, Line, accuracy_span, nice
 from torso.report.charts.palette import series_dash, series_role
 from torso.report.charts.panels import Axis, End, Panel, Plot, room_for

@@ -8,11 +8,11 @@ from statistics import fmean, stdev
 
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
+from torso.papers.experiments.result_files import Record
 from torso.papers.pages.curves import by_setting, curve, over_everything
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import accuracies, mean_over_seeds, published
 from torso.papers.pretrained.definition import Evidence, Setting, load
-from torso.papers.pretrained.records import Record
 from torso.report.docs import table as markdown
 from torso.report.summary import counted
 

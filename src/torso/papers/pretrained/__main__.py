@@ -7,31 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from torso.errors import TorsoError
 from torso.papers.experiments.datasets import data_root, known_roots
+from torso.papers.experiments.deadline import Deadline
+from torso.papers.experiments.evidence_command import common_options, go
+from torso.papers.experiments.result_files import pack
 from torso.papers.pretrained.cells import Plan
 from torso.papers.pretrained.definition import FILE, Block, load
 from torso.papers.pretrained.estimate import print_estimate
-from torso.papers.pretrained.running import Deadline, Runs
+from torso.papers.pretrained.running import Runs
 
 FOLDER = Path("docs") / "pretrained"
 NEWS = "ag_news_test.csv"
 
 
 def main(words: Sequence[str]) -> int:
-    said = _parser().parse_args(words)
-    try:
-        return _go(said)
-    except TorsoError as error:
-        print(error, file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with what is not known yet", file=sys.stderr)
-        return 130
+    return go(_go, _parser().parse_args(words))
 
 
 def _go(said: argparse.Namespace) -> int:
@@ -71,37 +64,17 @@ def _run(plan: Plan, blocks: Sequence[Block], said: argparse.Namespace) -> int:
     return 0
 
 
-def pack(folder: Path, archive: Path) -> None:
-    """All json files of the folder in one archive."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:gz") as file:
-        for path in sorted(folder.glob("*.json")):
-            file.add(path, path.name)
-
-
 def _network(said: argparse.Namespace) -> dict[str, object]:
     """What stands in place of the plan's own network; a setting that names another one keeps it."""
     return {"model.body": said.body, "model.weights": said.weights, "data.size": said.size}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m torso.papers.pretrained", description=__doc__)
-    parser.add_argument("--plan", type=Path, default=FILE, help="another file like pretrained.toml")
-    parser.add_argument("--seconds", type=float, default=500.0, help="runs end, with a checkpoint, after this time")
-    parser.add_argument(
-        "--data-root", type=Path, action="append", default=[], help="folder with data sets; several may be given"
-    )
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the json files")
-    parser.add_argument("--work", type=Path, default=Path("runs") / "pretrained", help="of the run folders")
-    parser.add_argument("--pack", type=Path, default=None, help="an archive of all json files, written at the end")
+    parser = common_options("pretrained", str(__doc__), FILE, FOLDER)
     parser.add_argument("--only", default="", help="blocks, with commas between")
-    parser.add_argument("--seeds", type=int, default=0, help="of every block, in place of the plan's")
-    parser.add_argument("--rounds", type=float, default=1.0, help="share of all rounds: 0.5 halves them")
-    parser.add_argument("--processes", type=int, default=0, help="that share the device; 0: as many as keep it busy")
     parser.add_argument("--body", help="model.body, where a setting has no own")
     parser.add_argument("--weights", help="model.weights, likewise")
     parser.add_argument("--size", type=int, help="data.size, likewise")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every run, above all else")
     parser.add_argument(
         "--estimate",
         type=float,

@@ -7,8 +7,8 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
+from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained.definition import Evidence, PlannedMethod, Setting, load
-from torso.papers.pretrained.records import Record
 from torso.papers.tables.answers import Answer, over_seeds
 from torso.papers.tables.published import PublishedNumber, recipe
 

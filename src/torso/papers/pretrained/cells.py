@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
 from torso.papers.experiments.provenance import changed
+from torso.papers.experiments.result_files import key_of
 from torso.papers.pretrained.definition import Block, Evidence, PlannedMethod, Setting
 
 Point = Mapping[str, float]  # a choice from the grid
@@ -60,7 +60,7 @@ class Trial:
     @cached_property
     def key(self) -> str:
         """Equal for runs of the same config, whatever their seed and wherever they run."""
-        return hashlib.sha256(json.dumps(self.told, sort_keys=True).encode()).hexdigest()[:16]
+        return key_of(self.told)
 
 
 def body_folder(body: str, seed: int) -> str:

@@ -6,27 +6,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from torso.config import explain, read_toml
-from torso.errors import RequestError, did_you_mean
+from torso.papers.experiments.definition import Strict, check_known, read_definition
 
 FILE = Path(__file__).with_name("pretrained.toml")
 Grid = dict[str, tuple[float, ...]]  # key → the values that are tried
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TrainedBody(_Strict):
+class TrainedBody(Strict):
     """A body that is trained here first, once for each seed."""
 
     title: str
     sets: tuple[str, ...]
 
 
-class Setting(_Strict):
+class Setting(Strict):
     """Data and how they are dealt.
 
     `published`: the data set of the paper's tables whose numbers stand beside ours. `keys`: what tells this setting
@@ -38,7 +33,7 @@ class Setting(_Strict):
     dataset: str
     sets: tuple[str, ...]
     published: str = ""
-    keys: dict[str, Any] = {}
+    keys: dict[str, Any] = Field(default_factory=dict)
     body: str = ""
     measures: tuple[str, ...] = ("generic",)
     chooses: int = 1
@@ -46,17 +41,17 @@ class Setting(_Strict):
     samples: int = 0
 
 
-class PlannedMethod(_Strict):
+class PlannedMethod(Strict):
     """`label` and `optimizer`: the paper's names. `rounds` 0: the method has none."""
 
     label: str
     sets: tuple[str, ...]
     optimizer: str = "FedAvg"
     rounds: int = Field(0, ge=0)
-    grid: Grid = {}
+    grid: Grid = Field(default_factory=dict)
 
 
-class Block(_Strict):
+class Block(Strict):
     """Every method in every setting, at the first so many seeds. A cell of two blocks is run once."""
 
     name: str
@@ -65,13 +60,13 @@ class Block(_Strict):
     seeds: int = Field(3, ge=1)
 
 
-class Evidence(_Strict):
+class Evidence(Strict):
     title: str
     validation: float = Field(gt=0, lt=1)  # share of every client's training samples that rates are chosen on
     tuning: float = Field(gt=0, le=1)  # share of the rounds that rates are chosen in
     looks: int = Field(ge=1)  # how often accuracy is measured during training
     config: dict[str, Any]
-    bodies: dict[str, TrainedBody] = {}
+    bodies: dict[str, TrainedBody] = Field(default_factory=dict)
     settings: dict[str, Setting]
     methods: dict[str, PlannedMethod]
     blocks: tuple[Block, ...]
@@ -80,24 +75,12 @@ class Evidence(_Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> Evidence:
         for block in self.blocks:
-            _known(block.settings, self.settings, f"blocks.{block.name}: the setting")
-            _known(block.methods, self.methods, f"blocks.{block.name}: the method")
-        _known([s.body for s in self.settings.values() if s.body], self.bodies, "settings: the body")
+            check_known(block.settings, self.settings, f"blocks.{block.name}: the setting")
+            check_known(block.methods, self.methods, f"blocks.{block.name}: the method")
+        check_known([s.body for s in self.settings.values() if s.body], self.bodies, "settings: the body")
         return self
-
-
-def _known(names: Any, there: dict[str, Any], what: str) -> None:
-    for name in names:
-        if name not in there:
-            raise ValueError(f"{what} {name!r} is unknown{did_you_mean(name, there)}")
 
 
 @cache
 def load(path: Path = FILE) -> Evidence:
-    try:
-        return Evidence(**read_toml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        said = explain(error) if first["loc"] and first["type"] != "extra_forbidden" else first["msg"]
-        where = ".".join(map(str, first["loc"]))
-        raise RequestError(f"{path.name}: {where}: {said.removeprefix('Value error, ')}") from None
+    return read_definition(Evidence, path)

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torso.papers.experiments.datasets import file_of
 from torso.papers.experiments.provenance import machine_of
+from torso.papers.experiments.result_files import Record, data_of, read_all, write_record
 from torso.papers.pretrained.cells import Cell, Point, Trial
 from torso.papers.tables.answers import is_divergence
-from torso.results.checkpoint import write_text
-from torso.results.data_file import DataFile
 from torso.results.history import read_lines, rounds_in
 from torso.results.result import Result
 
-Record = dict[str, Any]
 SPENT = ("bytes_up", "bytes_down", "forward_passes")
 
 
-def read(folder: Path) -> dict[str, Record]:
-    """Name of a cell → its record."""
-    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+read = read_all
 
 
 def write(folder: Path, record: Record) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    write_text(folder / f"{record['setting']}-{record['method']}.json", _short_lists(text) + "\n")
-
-
-def _short_lists(text: str) -> str:
-    """Lists of numbers or words on one line each."""
-    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    write_record(folder / f"{record['setting']}-{record['method']}.json", record)
 
 
 def empty(cell: Cell) -> Record:
@@ -86,7 +70,7 @@ def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
         "seconds": {name: round(value, 2) for name, value in result.seconds.items()},
         "machine": machine_of(folder),
         "versions": dict(result.versions),
-        "data": data_of(trial, folder),
+        "data": data_of(trial.config, folder),
     }
     record["runs"] = dict(sorted(same.items()))
 
@@ -123,23 +107,3 @@ def history(folder: Path, result: Result) -> list[list[float]]:
 
 def _bytes(spent: Mapping[str, int]) -> int:
     return spent["bytes_up"] + spent["bytes_down"]
-
-
-def data_of(trial: Trial, folder: Path) -> dict[str, str]:
-    """The data file with its SHA-256, and the SHA-256 of the fingerprint: who has which samples."""
-    source, root = trial.config.data.source, Path(trial.config.data.root)
-    name = file_of(source, str(root)) or root.name
-    path = root if root.is_file() else root / name
-    known = DataFile.read(folder)
-    clients = json.dumps(known.fingerprint.as_json(), sort_keys=True) if known else ""
-    return {
-        "file": name or source,
-        "sha256": _file_sum(path) if trial.config.data.root and path.is_file() else "",
-        "clients_sha256": hashlib.sha256(clients.encode()).hexdigest(),
-    }
-
-
-@cache
-def _file_sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -10,35 +9,20 @@ from pathlib import Path
 
 from torso.errors import RequestError
 from torso.papers.experiments.datasets import DATASETS
+from torso.papers.experiments.deadline import Deadline
 from torso.papers.experiments.provenance import note_machine
+from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
 from torso.papers.pretrained.definition import Block
-from torso.papers.pretrained.records import Record
 from torso.parallel.crew import Crew
 from torso.parallel.hire import crew
 from torso.parallel.together import run_together
 from torso.results.result import Result
-from torso.runs.events import Listener, Stop
+from torso.runs.events import Listener
 from torso.runs.run import Stopped
 
 Say = Callable[[str], None]
-
-
-class Deadline(Stop):
-    """Asks runs to end, each with a checkpoint, once so many seconds have passed."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.began, self.seconds = time.monotonic(), seconds
-
-    @property
-    def passed(self) -> float:
-        return time.monotonic() - self.began
-
-    @property
-    def asked(self) -> bool:
-        return self._asked or self.passed > self.seconds
 
 
 @dataclass

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Methods × attacks × server rules with malicious clients (docs/robustness.md):
+#
+#   bench/robust.sh OUT SECONDS [flags of python -m torso.papers.robust]
+exec "$(dirname "$0")/evidence.sh" robust docs/robustness "$@"

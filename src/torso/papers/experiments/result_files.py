@@ -1,0 +1,67 @@
+"""Json files of results that travel from machine to machine: written readably, packed, with what the data were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tarfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torso.config import Config
+from torso.papers.experiments.datasets import file_of
+from torso.results.checkpoint import write_text
+from torso.results.data_file import DataFile
+
+Record = dict[str, Any]
+
+
+def read_all(folder: Path) -> dict[str, Record]:
+    """Name of a file, without its ending → what it holds."""
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def write_record(path: Path, record: Record) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, _short_lists(json.dumps(record, indent=1, ensure_ascii=False)) + "\n")
+
+
+def _short_lists(text: str) -> str:
+    """Lists of numbers or words on one line each."""
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """All json files of the folder in one archive."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as file:
+        for path in sorted(folder.glob("*.json")):
+            file.add(path, path.name)
+
+
+def key_of(told: Mapping[str, Any]) -> str:
+    """Equal for runs of the same config (`provenance.changed`), whatever their seed and wherever they run."""
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def data_of(config: Config, folder: Path) -> dict[str, str]:
+    """The data file with its SHA-256, and the SHA-256 of the fingerprint: who has which samples."""
+    source, root = config.data.source, Path(config.data.root)
+    name = file_of(source, str(root)) or root.name
+    path = root if root.is_file() else root / name
+    known = DataFile.read(folder)
+    clients = json.dumps(known.fingerprint.as_json(), sort_keys=True) if known else ""
+    return {
+        "file": name or source,
+        "sha256": _file_sum(path) if config.data.root and path.is_file() else "",
+        "clients_sha256": hashlib.sha256(clients.encode()).hexdigest(),
+    }
+
+
+@cache
+def _file_sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

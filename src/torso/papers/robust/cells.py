@@ -1,0 +1,120 @@
+"""The runs: a method under an attack with a server rule, at a seed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torso.config import Config, assign_all
+from torso.papers.experiments.datasets import rooted
+from torso.papers.experiments.provenance import changed
+from torso.papers.experiments.result_files import key_of
+from torso.papers.robust.definition import MEAN, NONE, Evidence
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method under an attack with a server rule."""
+
+    method: str
+    attack: str
+    rule: str
+
+    @property
+    def file(self) -> str:
+        """Cells of all rules have one file."""
+        return f"{self.method}-{self.attack}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of a cell."""
+
+    cell: Cell
+    seed: int
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.file}-{self.cell.rule}-seed{self.seed}"
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """What of the config differs from the defaults."""
+        found: dict[str, Any] = json.loads(json.dumps(changed(self.config)))
+        return found
+
+    @cached_property
+    def key(self) -> str:
+        return key_of(self.told)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The experiments as one command runs them. `sets` stand above all else; `rounds`: share of all rounds; `work`: the
+    folder of the runs; `only`: names of methods, attacks and rules, where not all of them are wanted; `seeds`: in place
+    of the file's, if not 0; `lengths`: method → what `{length}` stands for."""
+
+    evidence: Evidence
+    work: Path
+    sets: tuple[str, ...] = ()
+    roots: Mapping[str, str] = field(default_factory=dict)
+    rounds: float = 1.0
+    only: frozenset[str] = frozenset()
+    seeds: int = 0
+    lengths: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def methods(self) -> list[str]:
+        return self._wanted(self.evidence.methods)
+
+    @property
+    def needs_lengths(self) -> bool:
+        return any("{length}" in text for rule in self._wanted(self.evidence.rules) for text in self._sets(rule))
+
+    def _sets(self, rule: str) -> tuple[str, ...]:
+        return self.evidence.rules[rule].sets
+
+    def trials(self) -> Iterator[Trial]:
+        """Attack after attack. The rules of a method stand together: they train in one stack."""
+        for attack in self._wanted(self.evidence.attacks):
+            for method in self.methods:
+                cells = [Cell(method, attack, rule) for rule in self._wanted(self.evidence.rules)]
+                configs = {cell: self._config(cell) for cell in cells if self._meets(cell)}
+                for seed in range(self.seeds or self.evidence.seeds):
+                    yield from (Trial(cell, seed, _seeded(config, seed)) for cell, config in configs.items())
+
+    def trial(self, cell: Cell, seed: int) -> Trial:
+        return Trial(cell, seed, _seeded(self._config(cell), seed))
+
+    def _meets(self, cell: Cell) -> bool:
+        """No attack and no rule reaches clients that train alone: one cell tells all of them."""
+        return not self.evidence.methods[cell.method].alone or (cell.attack, cell.rule) == (NONE, MEAN)
+
+    def _wanted(self, names: Collection[str]) -> list[str]:
+        """Those of one kind that are asked for; all, where none of them is named."""
+        return [name for name in names if name in self.only] or list(names)
+
+    def _config(self, cell: Cell) -> Config:
+        known = self.evidence
+        method, attack = known.methods[cell.method], known.attacks[cell.attack]
+        names = json.dumps([*known.config["measure"]["names"], *attack.measures])
+        said = (
+            f"measure.names={names}",
+            *method.sets,
+            *(text.format(length=self.lengths.get(cell.method)) for text in self._sets(cell.rule)),
+            *attack.sets,
+            *self.sets,
+        )
+        tree = assign_all(copy.deepcopy(known.config), said)
+        tree["train"]["rounds"] = max(1, round(tree["train"]["rounds"] * self.rounds))
+        return rooted(Config(**tree), self.roots)
+
+
+def _seeded(config: Config, seed: int) -> Config:
+    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
