@@ -101,7 +101,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 
 
 class StopAfter(Listener):
-    """Asks for a stop in the middle of round 1 (0) or right after another round."""
+    """Asks for a stop right after a round; 0: before the first."""
 
     def __init__(self, round: int) -> None:
         self.at, self.stop, self.began = round, Stop(), ""

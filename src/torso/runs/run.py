@@ -14,7 +14,7 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import ComeAndGo, Engine, EngineFactory, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
@@ -194,7 +194,10 @@ class _Run:
             self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
+            if isinstance(engine, MayEndUs):
+                engine.last_words(self._if_ended())
             if not self.opened:
+                self._heed()
                 self._open(engine)
             while self.state.round < job.rounds:
                 self._round(engine)
@@ -352,6 +355,12 @@ class _Run:
         kept = rounds_of(self.folder.path / "checkpoints")
         newest = f"The checkpoint of round {kept[-1]} is kept" if kept else "There is no checkpoint yet"
         return f"{newest}. Make room, then continue with: {self._again()}"
+
+    def _if_ended(self) -> str:
+        """What is left of a run whose process is ended at once."""
+        if self.folder is None:
+            return "Without a folder there is nothing to resume"
+        return f"Checkpoints are kept. Continue with: {self._again()}"
 
     def _again(self) -> str:
         assert self.folder is not None
