@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.near import far
+from torch.testing import assert_close
 
 import torso
 from torso.config import Config, SpeedsConfig
@@ -20,8 +22,9 @@ from torso.errors import RequestError
 from torso.measure.analyses import analyses
 from torso.results.checkpoint import load_newest
 from torso.results.result import Result
-from torso.runs.buffered import Flight, Plan, Time, draw, plan_step
+from torso.runs.buffered import Flight, Plan, Time, collect, draw, plan_step
 from torso.runs.job import simulate
+from torso.runs.messages import Sent, Told
 from torso.runs.rounds import sample
 from torso.runs.run import Stopped
 from torso.runs.speeds import hours_of
@@ -146,6 +149,37 @@ def test_who_is_free_is_drawn_alike() -> None:
     assert all(count == pytest.approx(6000 / len(free), rel=0.15) for count in drawn.values())
 
 
+# uploads
+
+
+def test_parameters_are_moved_to_the_present_model_and_statistics_come_as_they_are() -> None:
+    """Client 1 began at θ = 0 and uploads 1 two steps later, when θ = 10: it counts as 10 + 1/√3. Running statistics
+    and counters, which it uploads as 5, stay 5."""
+    sets = ("model.body=resnet8", "model.norm=running", "data.shards=5", "data.clients=4", "data.synthetic.samples=40")
+    job = simulate(tiny("fedavg", *BUFFERED, "data.source=synthetic", *sets))
+    stage, model = job.plan[0], job.model
+    parameters = set(stage.uploaded)
+    rest = stage.travels - parameters
+    assert any(name.endswith("running_mean") for name in rest)
+
+    def told(round: int, value: int) -> Told:
+        return Told(round, {n: torch.full_like(t, value) for n, t in model.items()}, tuple(stage.travels), 1)
+
+    uploads = {n: torch.full((2, *model[n].shape), 1 if n in parameters else 5) for n in stage.travels}
+    uploads = {n: t.to(model[n].dtype) for n, t in uploads.items()}
+    part = Sent(1, (0, 1), (9, 9), uploads, torch.tensor([0.5, 0.25]), torch.tensor(True))
+    first = Plan(1, (Flight(1.0, 0, 0), Flight(9.0, 1, 0)), (Flight(1.0, 0, 0),), 1.0)
+    (now,), waiting = collect(stage, told(1, 0), first, [part], ())
+    assert now.clients == (0,)
+    assert all(torch.equal(tensor[0], uploads[name][0]) for name, tensor in now.model.items())
+    third = Plan(3, (), (Flight(9.0, 1, 0),), 9.0)
+    (late,), nothing = collect(stage, told(3, 10), third, [], waiting)
+    assert (late.clients, late.samples, late.loss.tolist(), nothing) == ((1,), (9,), [0.25], ())
+    for name, tensor in late.model.items():
+        expected = 10 + 3**-0.5 if name in parameters else 5
+        assert_close(tensor, torch.full_like(uploads[name][:1], expected))
+
+
 # runs
 
 
@@ -219,6 +253,8 @@ def test_a_damaged_visit_is_no_checkpoint(whole: Result, tmp_path: Path) -> None
     [
         (["method.name=scaffold"], r"method\.drift = Scaffold.*same one\. Accepted: .*none"),
         (["method.name=feddyn"], r"method\.drift = .*same one"),
+        (["method.name=mtl"], r"method\.drift = MultiTask.*same one"),
+        (["method.name=fedfomo"], r"method\.personal = .*no such rounds"),
         (["method.server.buffer=11"], r"11 uploads make a step.*10 clients train.*buffer of 10 or less"),
         (["run.faults.drop=0.1"], r"run\.faults has no meaning"),
         (["attack.kind=alie"], r"attack\.kind = .*looks at all uploads"),
