@@ -116,6 +116,18 @@ def nobody_waits(task: Simulation) -> None:
             torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("method", ["scaffold", "fedper", "fedexp"])
+def test_uploads_that_are_not_finite_are_left_out_on_the_device(method: str) -> None:
+    """Zeros stand for them in the sums, and the round reads at its end whose they were."""
+    sets = ("attack.kind=not-finite", "attack.fraction=0.25", "train.fraction=1.0")
+    task = simulate(job("conv4", method).config.but(*sets))
+    with Batched(task.net, task.federation) as engine:
+        state, played = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
+    assert played.why == dict.fromkeys(sorted(task.federation.malicious), "not finite")
+    held = [*state.model.values(), *state.server.drift.values()]
+    assert all(bool(tensor.isfinite().all()) for tensor in held)
+
+
 @pytest.mark.parametrize("body", ["conv4", "mobilenet", "resnet18", "vgg11"])
 def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
     """One step of ragged batches in fp32: from the second step on, float32 sums in another order make deep networks
