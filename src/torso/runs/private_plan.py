@@ -36,8 +36,15 @@ def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[St
         exchanges,
         config.run.seed,
         variances_of(plan[0].net),
+        max((_numbers(stage) for stage in plan if _sends(stage)), default=0),
     )
     return tuple(replace(stage, privacy=privacy) if _sends(stage) else stage for stage in plan)
+
+
+def _numbers(stage: Stage) -> int:
+    """How many numbers of the model a client sends in a round."""
+    model = stage.net.state_dict()
+    return sum(model[name].numel() for name in stage.travels if model[name].is_floating_point())
 
 
 def _sends(stage: Stage) -> bool:
