@@ -94,7 +94,7 @@ def test_attention_trains_on_an_accelerator(precision: str) -> None:
     found = {}
     for device in ("cuda", "cpu"):
         config = Config(
-            data={"source": "digits", "clients": 4},
+            data={"source": "digits", "clients": 5},
             train={"rounds": 1, "fraction": 1.0, "local_epochs": 1, "batch_size": 20},
             measure={"names": ("initial",)},
             run={"device": device, "precision": precision if device == "cuda" else "auto"},
