@@ -23,6 +23,7 @@ KINDS_IN_ORDER = (
         "rounds",
         "bands",
         "loss",
+        "epsilon",
         "heard",
         "clients",
         "gains",

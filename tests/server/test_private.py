@@ -44,6 +44,16 @@ def test_groups_of_any_size_give_the_same_sum() -> None:
     torch.testing.assert_close(whole.total, apart.total, rtol=0, atol=0)
 
 
+def test_an_upload_that_does_not_count_leaves_no_trace() -> None:
+    """Nor in the count of those within the clip."""
+    start, uploads = two_clients()
+    some, one = (PrivateSum(mechanism(quantile=0.5), {}, start) for _ in range(2))
+    broken = {name: torch.cat([tensor, torch.full((1, 1), math.nan)]) for name, tensor in uploads.items()}
+    some.add(broken, torch.tensor([True, True, False]))
+    one.add(uploads)
+    torch.testing.assert_close(some.release(1), one.release(1), rtol=0, atol=0)
+
+
 def test_one_client_moves_the_sum_by_the_clip_at_most() -> None:
     """Whatever it sends: the sensitivity that the accountant counts on."""
     start = {"a": torch.zeros(50), "b": torch.zeros(3, 7)}

@@ -16,6 +16,7 @@ from torso.server.accountant import Releases, epsilon_of, noise_for
 from torso.server.private import Mechanism, PrivateSum
 
 _CLIP = 1.0  # where nobody has set one
+_LOUD = 5.0  # times the longest update: noise in which little can be learned
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Privacy:
     exchanges: tuple[int, ...]  # rounds before which all clients are asked for class sums
     seed: int
     variances: frozenset[str] = frozenset()  # tensors that are not below zero, whatever the noise
+    numbers: int = 0  # that travel in a round, at most
     secret: bytes = b""
 
     @property
@@ -119,6 +121,18 @@ class Privacy:
     def settle(self) -> None:
         """Find the noise and check the numbers, before a run begins: the accountant may take seconds."""
         self.so_far(self.last, {})
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before the first round."""
+        loud = self.mechanism.update_noise * math.sqrt(self.numbers) / self.expected
+        if not self.rounds or loud < _LOUD:
+            return (self.words(),)
+        return (
+            self.words(),
+            f"privacy: the noise of a round is about {loud:.3g} times as long as the mean update can be, since "
+            f"{self.numbers:,} numbers travel and {self.expected:.3g} clients take part. More clients, or a smaller "
+            "part that travels, would help",
+        )
 
     def words(self) -> str:
         """What a run will have cost in the end, in one line."""

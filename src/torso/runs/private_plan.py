@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso.config import Config
 from torso.data import Roster
 from torso.errors import RequestError
-from torso.learn.drift import drifts
+from torso.learn.drift import Drift, drifts
 from torso.methods.starts import ClassMeans, Finished, Fresh
 from torso.nets import Network
 from torso.runs.privacy import Privacy
@@ -36,8 +36,15 @@ def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[St
         exchanges,
         config.run.seed,
         variances_of(plan[0].net),
+        max((_numbers(stage) for stage in plan if _sends(stage)), default=0),
     )
     return tuple(replace(stage, privacy=privacy) if _sends(stage) else stage for stage in plan)
+
+
+def _numbers(stage: Stage) -> int:
+    """How many numbers of the model a client sends in a round."""
+    model = stage.net.state_dict()
+    return sum(model[name].numel() for name in stage.travels if model[name].is_floating_point())
 
 
 def _sends(stage: Stage) -> bool:
@@ -82,10 +89,10 @@ def _check(stage: Stage) -> None:
             f"method.server.clip = {method.server.clip:g}: privacy clips updates itself. Accepted: "
             "method.server.clip = 0, with privacy.clip"
         )
-    if method.drift.remembers or method.drift.gathers:
-        free = ", ".join(sorted(name for name, kind in drifts.items() if not (kind.remembers or kind.gathers)))
+    if _tells(method.drift):
+        free = ", ".join(sorted(name for name, kind in drifts.items() if not _tells(kind)))
         raise RequestError(
-            f"method.drift = {method.drift} has the server keep something of clients' memories, which privacy does not "
+            f"method.drift = {method.drift} has the server keep something of single clients, which privacy does not "
             f"cover. Accepted: {free}"
         )
     if method.personal.tells:
@@ -94,6 +101,11 @@ def _check(stage: Stage) -> None:
             "Accepted: ones that tell nothing, such as fine-tune"
         )
     _check_start(stage)
+
+
+def _tells(drift: Drift | type[Drift]) -> bool:
+    """Whether the server learns more of clients by a correction than what travels anyway."""
+    return drift.remembers or drift.gathers or bool(getattr(drift, "follows", False))
 
 
 def _check_start(stage: Stage) -> None:

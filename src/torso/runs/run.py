@@ -187,7 +187,7 @@ class _Run:
             )
         )
         said = remarks(config, job.roster, job.net)
-        protected = (job.privacy.words(),) if job.privacy else ()
+        protected = job.privacy.notes() if job.privacy else ()
         for line in (*notes, *protected, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
             self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND

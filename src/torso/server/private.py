@@ -89,11 +89,15 @@ class PrivateSum:
         self.total: Tensors = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
         self.within: list[Tensor] = []  # Σ(b_k − ½) of each group; read once, at the end
 
-    def add(self, uploads: Tensors) -> None:
-        """The uploads of G clients; nothing is read from the device."""
-        changes, inside = clipped_changes({name: uploads[name] for name in self.start}, self.start, self.bound)
+    def add(self, uploads: Tensors, counted: Tensor | None = None) -> None:
+        """The uploads of G clients; nothing is read from the device. `counted` [G]: whose count; None: all do."""
+        theirs = {name: uploads[name] for name in self.start}
+        if counted is not None:
+            theirs = {n: torch.where(per_client(counted, t), t, self.start[n]) for n, t in theirs.items()}
+        changes, inside = clipped_changes(theirs, self.start, self.bound)
         add_stacked(self.total, changes)
-        self.within.append((inside.to(torch.float32) - 0.5).sum())
+        centred = inside.to(torch.float32) - 0.5
+        self.within.append((centred if counted is None else torch.where(counted, centred, 0.0)).sum())
 
     def release(self, round: int) -> tuple[Tensors, Tensors]:
         """What stands for the participants' mean [*], and what the mechanism goes on with."""
