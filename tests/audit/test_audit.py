@@ -62,6 +62,18 @@ def test_the_same_seed_is_the_same_run(traces: list[Trace]) -> None:
     assert not np.array_equal(traces[0].seen, traces[1].seen)
 
 
+def test_runs_side_by_side_are_the_same_runs() -> None:
+    """As on an accelerator, where several runs stand in one stack; Poisson samples of different sizes."""
+    config = tiny("privacy.noise=0.4", "train.fraction=0.3", "train.rounds=2")
+    trials = Trials(simulate(config), 20)
+    heard: list[int] = []
+    packed = list(trials.traces(range(3), heard.append, pack=2))
+    assert heard == [2, 3]
+    for together, alone in zip(packed, trials.traces(range(3)), strict=True):
+        np.testing.assert_allclose(together.seen, alone.seen, atol=1e-4)
+        assert together.present == alone.present
+
+
 @pytest.mark.parametrize("sees", ["all", "last"])
 def test_a_right_claim_stands_and_a_broken_accountant_is_caught(traces: list[Trace], sees: str) -> None:
     """The broken one counts noise of 0.6, and the run has a third less. By simulation the bound on the noise is 0.46 ±

@@ -72,9 +72,16 @@ class Trials:
         assert self.stage.privacy is not None
         return self.stage.privacy
 
-    def traces(self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None) -> Iterator[Trace]:
-        """One for each seed, side by side on an accelerator; `told` of how many are done."""
-        pack = max(CLIENTS // max(round(self.privacy.expected), 1), 1) if self.job.device.type == "cuda" else 1
+    @property
+    def pack(self) -> int:
+        """How many runs go side by side: on an accelerator as many as fill a stack."""
+        return max(CLIENTS // max(round(self.privacy.expected), 1), 1) if self.job.device.type == "cuda" else 1
+
+    def traces(
+        self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None, pack: int = 0
+    ) -> Iterator[Trace]:
+        """One for each seed; `told` of how many are done."""
+        pack = pack or self.pack
         for start in range(0, len(seeds), pack):
             some = seeds[start : start + pack]
             if len(some) == 1:

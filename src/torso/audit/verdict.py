@@ -81,14 +81,18 @@ class Audit:
         many = f"{self.runs} runs × {self.canaries} canaries" if self.canaries > 1 else f"{self.runs} runs"
         shown = "every round's model" if self.sees == "all" else "the first and the last model"
         claim = self.claim
-        most = f"{self.noise_at_most:.3g}" if math.isfinite(self.noise_at_most) else "any"
+        noise = "no bound on the noise: too few canaries for this claim"
+        if math.isfinite(self.noise_at_most):
+            noise = (
+                f"noise ≤ {self.noise_at_most:.3g}, if it is Gaussian as claimed; the accountant gives ε = "
+                f"{self.epsilon_of_noise:.3g} for that"
+            )
         verdict = "The claim is REFUTED" if self.refuted else "The claim stands: the audit does not contradict it"
         return [
             f"claimed   ε ≤ {self.claimed:.3g} at δ = {claim.delta:.2g}: noise {claim.noise:.3g}, {claim.rounds} "
             f"rounds, each client with chance {claim.rate:g}",
             f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism",
-            f"          noise ≤ {most}, if it is Gaussian as claimed; the accountant gives ε = "
-            f"{self.epsilon_of_noise:.3g} for that",
+            f"          {noise}",
             f"from      {many}; who audits sees {shown} and chooses what canaries send",
             f"{verdict} (confidence {self.confidence:.0%})",
         ]

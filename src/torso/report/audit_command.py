@@ -38,8 +38,9 @@ def add_to(app: typer.Typer) -> None:
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
     ) -> None:
-        """Test the privacy that a config claims: canaries are put into many runs of it, and the audit bounds ε from
-        below by how well they are found. Exit status 1: the claim is refuted.
+        """Test the privacy that a config claims. Many runs of it have canaries among their clients: each sends a chosen
+        update, or nothing. How well the two kinds can be told apart bounds ε from below. Exit status 1: the claim is
+        refuted.
 
         Example: torso audit fedavg --set privacy.epsilon=8 --runs 256"""
         with starting(quiet):

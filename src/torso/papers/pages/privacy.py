@@ -70,7 +70,8 @@ class Cells:
         samples = config.get("train.batch_size", usual.batch_size)
         epochs = config.get("train.local_epochs", usual.local_epochs)
         yield f"{config['data.clients']:,} clients with images of two classes or so. Each takes part in a round with"
-        yield f"chance {config['train.fraction']:g} and trains {epochs} epochs with batches of {samples}. Bodies: {bodies}."
+        yield f"chance {config['train.fraction']:g} and trains {epochs} epochs with batches of {samples}."
+        yield f"Bodies: {bodies}."
         yield "ε = ∞ is training without clip and noise; ε = 0 is a client that shares nothing."
         yield ""
 
@@ -207,7 +208,7 @@ def _row(found: Audit) -> dict[str, object]:
         "δ": f"{claim['delta']:.1g}",
         "noise claimed": f"{claim['noise']:.3g}",
         "audited": f"ε ≥ {found['epsilon']:.2f}",
-        "noise": "any" if most is None else f"≤ {most:.3g}: ε = {found['epsilon_of_noise']:.2f}",
+        "noise": "no bound" if most is None else f"≤ {most:.3g}: ε = {found['epsilon_of_noise']:.2f}",
         "sees": "every model" if found["sees"] == "all" else "the last model",
         "runs × canaries": f"{found['runs']} × {found['canaries']}",
         "verdict": "**refuted**" if found["refuted"] else "stands",
