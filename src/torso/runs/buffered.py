@@ -115,7 +115,7 @@ def collect(
     heard, begun = set(plan.clients), {flight.client: flight for flight in plan.begun}
     for part in parts:
         for place, client in enumerate(part.clients):
-            sent = _alone(part, place)
+            sent = part.only([place])
             if client in heard:
                 came[client] = sent
             else:
@@ -126,20 +126,6 @@ def collect(
         else:
             waiting.append(each)
     return [came[k] for k in plan.clients if k in came], tuple(sorted(waiting, key=lambda each: each.client))
-
-
-def _alone(part: Sent, place: int) -> Sent:
-    """What one client of a stack sends, in memory of its own."""
-    client = part.clients[place]
-    return replace(
-        part,
-        clients=(client,),
-        samples=(part.samples[place],),
-        model={name: tensor[[place]] for name, tensor in part.model.items()},
-        loss=part.loss[[place]],
-        finite=part.finite[[place]] if part.finite.ndim else part.finite,
-        left={client: part.left[client]} if client in part.left else {},
-    )
 
 
 def _held(stage: Stage, told: Told, flight: Flight, sent: Sent) -> Pending:
