@@ -67,13 +67,14 @@ class Section:
     def _compared(self) -> Iterator[str]:
         """How much less attacks take from the other methods than from FedAvg, over all attacks."""
         others = [m for m in self.answers.methods if m != FIRST]
-        if FIRST not in self.answers.methods or not others or self.answers.attacks == [NONE]:
+        met = [self.known.attacks[attack].label for attack in self.answers.met_by_all]
+        if FIRST not in self.answers.methods or not others or not met:
             return
         first = self._label(FIRST)
-        yield f"**How many points less attacks take than from {first}**, mean over all attacks: what they take from"
+        yield f"**How many points less attacks take than from {first}**, mean over {'; '.join(met)}: what they take from"
         yield f"{first}, minus what they take from the method, both against no attack under the plain mean. Above 0:"
         yield "harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is"
-        yield "best over all attacks, chosen on the same test data."
+        yield "best over these attacks, of those that were run with all of them; it is chosen on the same test data."
         yield ""
         yield markdown([self._compared_row(method) for method in others])
         yield ""
