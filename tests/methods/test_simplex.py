@@ -7,9 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from torso import Config, RequestError, Result, run
+from torso.learn.course import Learned
 from torso.learn.objectives import ClassTemperature, CrossEntropy, class_shares
-from torso.nets import build, part_names
-from torso.nets.heads import LinearHead, Simplex
+from torso.nets import Head, build, part_names
+from torso.nets.heads import Dual, LinearHead, MlpHead, Simplex
 from torso.nets.simplex import SimplexHead, simplex
 from torso.personal import OwnModelStart, ScaledHead
 
@@ -73,6 +74,10 @@ def test_shares_of_classes_by_hand() -> None:
     assert_close(found, CrossEntropy().per_sample(logits, scaled, label, counts))
 
 
+def never() -> Learned:
+    raise AssertionError("nobody visits")
+
+
 def test_a_scaled_head_by_hand() -> None:
     """One client with 3 and 1 samples of two classes: shares 1.5 and 0.5, of the weight's rows and of the bias."""
     held = {
@@ -80,11 +85,26 @@ def test_a_scaled_head_by_hand() -> None:
         "head.weight": torch.tensor([[[2.0, 4.0], [6.0, 8.0]]]),
         "head.bias": torch.ones(1, 2),
     }
-    never = lambda: (_ for _ in ()).throw(AssertionError)  # noqa: E731  nobody visits
     own = ScaledHead().begin(OwnModelStart(held, held, frozenset(), never, lambda: torch.tensor([[3, 1]])))
     assert own["head.weight"].tolist() == [[[3.0, 6.0], [3.0, 4.0]]]
     assert own["head.bias"].tolist() == [[1.5, 0.5]]
     assert own["body.weight"] is held["body.weight"]
+
+
+@pytest.mark.parametrize(
+    ("head", "scaled"),
+    [
+        (LinearHead(), {"head.weight", "head.bias"}),
+        (MlpHead(), {"head.2.weight", "head.2.bias"}),
+        (Dual(), {"head.generic.weight", "head.generic.bias"}),
+        (Dual("hyper"), {"head.generic.weight", "head.generic.bias"}),
+        (Simplex(), {"head.classifier.weight"}),
+    ],
+)
+def test_the_last_layer_of_the_generic_head_is_scaled(head: Head, scaled: set[str]) -> None:
+    held = {name: t[None] for name, t in build("mlp", 3, (1, 4, 4), head).state_dict().items()}
+    own = ScaledHead().begin(OwnModelStart(held, held, frozenset(), never, lambda: torch.tensor([[2, 2, 0]])))
+    assert {name for name, tensor in own.items() if not torch.equal(tensor, held[name])} == scaled
 
 
 def go(method: object, **train: object) -> Result:

@@ -17,8 +17,15 @@ class ScaledHead(Personal):
 
     def begin(self, at: OwnModelStart) -> Tensors:
         shares = class_shares(at.counts())  # [G, C]
-        (last,) = [name for name, tensor in at.held.items() if name.startswith("head.") and tensor.ndim == 3][-1:]
+        last = last_layer(at.held, shares.shape[1])
         scaled = {last: at.held[last] * shares.unsqueeze(-1)}
         if (bias := last.removesuffix("weight") + "bias") in at.held:
             scaled[bias] = at.held[bias] * shares
         return {**at.held, **scaled}
+
+
+def last_layer(held: Tensors, classes: int) -> str:
+    """The weight [G, C, d] that makes the generic logits; a client's second head has no part in it."""
+    heads = (name for name in held if name.startswith("head.") and not name.startswith("head.personal."))
+    *_, last = (name for name in heads if held[name].ndim == 3 and held[name].shape[1] == classes)
+    return last
