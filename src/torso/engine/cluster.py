@@ -93,12 +93,12 @@ class Cluster:
             raise
         return self
 
-    def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         for place in self.places:
             ray.kill(place.actor)
         self.places, self._luggage = [], ()
         if self.session:
-            self.session.__exit__(kind, error)
+            self.session.__exit__(*exc)
 
     def last_words(self, how: str) -> None:
         if self.session:
