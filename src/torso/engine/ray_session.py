@@ -58,8 +58,9 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Ray's logs tell what went wrong where workers were lost, or where nobody has words for it."""
+        error = exc[1] if exc else None
         unexpected = isinstance(error, Exception) and not isinstance(error, TorsoError)
         self.end(keep_logs=unexpected or isinstance(error, PlaceLost))
 
