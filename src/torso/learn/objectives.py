@@ -142,11 +142,13 @@ class ClassTemperature(_Balanced):
 @objectives.register("class-shares")
 @dataclass(frozen=True)
 class ClassShares(_Balanced):
-    """Cross-entropy of share_c·logit, with N_c over the mean of all classes as the share, absent ones too (FedGELA,
+    """Cross-entropy of share_c^γ·logit, with N_c over the mean of all classes as the share, absent ones too (FedGELA,
     spec 19.10)."""
 
+    gamma: NotNegative = 1.0
+
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        return cross_entropy(logits * class_shares(counts).unsqueeze(1), labels)
+        return cross_entropy(logits * (class_shares(counts) ** self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
 
 
 def balanced_softmax(
