@@ -18,6 +18,7 @@ from torso.precision import computing
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import participants, play_round, tell, visit_of, weights_of
+from torso.server.private import Mechanism, PrivateSum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -66,6 +67,27 @@ def test_nobody_waits_for_the_device_during_a_visit_of_a_foreign_body(monkeypatc
     nobody_waits(job("foreign", "fedavg"))
 
 
+def test_nobody_waits_for_the_device_when_updates_are_clipped_for_privacy() -> None:
+    nobody_waits(simulate(job("conv4").config.but("privacy.noise=0.5", "privacy.quantile=0.5")))
+
+
+def test_a_private_sum_on_the_device_is_that_on_cpu() -> None:
+    """Clipped there, in stacks, with the same noise."""
+    start = {"a": torch.randn(300, 20), "b": torch.randn(7)}
+    uploads = {name: tensor + 0.01 * torch.randn(6, *tensor.shape) for name, tensor in start.items()}
+    mechanism = Mechanism(0.5, 0.7, 8.0, b"key", quantile=0.5, count_noise=1.0)
+    found = []
+    for device in ("cpu", "cuda"):
+        there = PrivateSum(mechanism, {}, {name: tensor.to(device) for name, tensor in start.items()})
+        for rows in (slice(0, 1), slice(1, 6)):
+            there.add({name: tensor[rows].to(device) for name, tensor in uploads.items()})
+        found.append(there.release(3))
+    (alone, state), (on_device, other) = found
+    assert all(tensor.device.type == "cuda" for tensor in on_device.values())
+    torch.testing.assert_close({name: tensor.cpu() for name, tensor in on_device.items()}, alone)
+    assert float(other["clip"]) == float(state["clip"])
+
+
 def foreign(channels: int, height: int, width: int) -> Body:
     layers = [nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Dropout(0.2)]
     return body_of(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), features=8)
@@ -92,6 +114,18 @@ def nobody_waits(task: Simulation) -> None:
             meet()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedper", "fedexp"])
+def test_uploads_that_are_not_finite_are_left_out_on_the_device(method: str) -> None:
+    """Zeros stand for them in the sums, and the round reads at its end whose they were."""
+    sets = ("attack.kind=not-finite", "attack.fraction=0.25", "train.fraction=1.0")
+    task = simulate(job("conv4", method).config.but(*sets))
+    with Batched(task.net, task.federation) as engine:
+        state, played = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
+    assert played.why == dict.fromkeys(sorted(task.federation.malicious), "not finite")
+    held = [*state.model.values(), *state.server.drift.values()]
+    assert all(bool(tensor.isfinite().all()) for tensor in held)
 
 
 @pytest.mark.parametrize("body", ["conv4", "mobilenet", "resnet18", "vgg11"])

@@ -438,7 +438,7 @@ class Idle:
             samples=(1,),
             model={name: model[name][None] for name in self.stage.travels},
             loss=torch.zeros(1),
-            finite=torch.tensor(True),
+            finite=torch.tensor([True]),
             drift={name: torch.zeros_like(model[name])[None] for name in self.stage.corrected}
             if self.stage.method.drift.sends
             else {},

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from torso import Config, RequestError, Result, run
 from torso.learn.course import Learned
-from torso.learn.objectives import ClassTemperature, CrossEntropy, class_shares
+from torso.learn.objectives import ClassShares, CrossEntropy, class_shares
 from torso.nets import Head, build, part_names
 from torso.nets.heads import Dual, LinearHead, MlpHead, Simplex
 from torso.nets.simplex import SimplexHead, simplex
@@ -69,7 +69,7 @@ def test_shares_of_classes_by_hand() -> None:
     counts = torch.tensor([[16, 81, 0]])
     assert_close(class_shares(counts), torch.tensor([[48 / 97, 243 / 97, 0.0]]))
     logits, label = torch.tensor([[[1.0, 2.0, 5.0]]]), torch.tensor([[0]])
-    found = ClassTemperature(1.0, "mean").per_sample(logits, logits, label, counts)
+    found = ClassShares().per_sample(logits, logits, label, counts)
     scaled = torch.tensor([[[48 / 97, 486 / 97, 0.0]]])
     assert_close(found, CrossEntropy().per_sample(logits, scaled, label, counts))
 

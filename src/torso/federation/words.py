@@ -45,10 +45,14 @@ def _description(input: Input) -> str:
 
 def _while_it_runs(job: Job, client: int) -> list[str]:
     lines, own = [], f"its number of training samples ({job.roster.sizes[client]}), its mean loss"
+    counts = "which tell how many samples of each class it has"
+    if job.config.run.flower.secure.kind != "none":
+        own = "its mean loss, all masked: the server can open the sum over the participants, and no part of it"
+        counts = "masked: the server can open the sum over all clients, with the number of samples of each class"
     for stage in job.plan:
         asked, _ = stage.method.start.uploads(job.net, job.roster.classes)
         if asked != "nothing":
-            lines.append(f"- before the first round: {asked}, which tell how many samples of each class it has")
+            lines.append(f"- before the first round: {asked}, {counts}")
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
             lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model)}, {own}")

@@ -130,16 +130,25 @@ class Margin(_Balanced):
 @objectives.register("cdt")
 @dataclass(frozen=True)
 class ClassTemperature(_Balanced):
-    """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1).
-
-    `over = "mean"`: N_c over the mean of all classes, absent ones too (FedGELA, spec 19.10)."""
+    """Cross-entropy of (N_c/N_max)^γ·logit; an absent class keeps a logit of 0 in the sum (CDT, spec 6.1)."""
 
     gamma: NotNegative = 0.3
-    over: Literal["largest", "mean"] = "largest"
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        share = class_shares(counts) if self.over == "mean" else counts / counts.amax(1, keepdim=True).clamp(min=1)
+        share = counts / counts.amax(dim=1, keepdim=True).clamp(min=1)
         return cross_entropy(logits * (share**self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
+
+
+@objectives.register("class-shares")
+@dataclass(frozen=True)
+class ClassShares(_Balanced):
+    """Cross-entropy of share_c^γ·logit, with N_c over the mean of all classes as the share, absent ones too (FedGELA,
+    spec 19.10)."""
+
+    gamma: NotNegative = 1.0
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        return cross_entropy(logits * (class_shares(counts) ** self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
 
 
 def balanced_softmax(

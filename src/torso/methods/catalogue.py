@@ -10,7 +10,7 @@ from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import (
     BalancedSoftmax,
     Calibrated,
-    ClassTemperature,
+    ClassShares,
     CrossEntropy,
     FeatureNorm,
     Restricted,
@@ -295,7 +295,7 @@ fedetf = method(
 )
 fedgela = fedbabu.but(
     head=Simplex(scale=5.0, project=False),
-    objective=ClassTemperature(1.0, "mean"),
+    objective=ClassShares(),
     personal=ScaledHead(),
     about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
     paper="FedGELA (Fan 2023)",

@@ -18,7 +18,7 @@ from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson, moved_by
-from torso.learn.stacked import all_finite
+from torso.learn.stacked import finite_rows
 from torso.learn.steps import Habits
 from torso.learn.taught import PREVIOUS, remembers
 from torso.measure.accuracy import mean_loss
@@ -70,7 +70,7 @@ class Visit:
             samples=desk.samples(clients),
             model={name: sent[name] for name in sorted(self.travels)},
             loss=learned.loss,
-            finite=all_finite([*kept.values(), *own.values(), *notes.values()]),
+            finite=finite_rows([*kept.values(), *own.values(), *notes.values()], learned.loss),
             drift={n: t - anchor.own[n] for n, t in memory.items()} if changes else {},
             scores=scores,
             left=left,
