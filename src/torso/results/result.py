@@ -6,8 +6,8 @@ import operator
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
