@@ -18,6 +18,7 @@ from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
 from torso.report import (
+    audit_command,
     data_command,
     export_command,
     federation_command,
@@ -437,6 +438,7 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
+audit_command.add_to(app)
 data_command.add_to(app)
 export_command.add_to(app)
 predict_command.add_to(app)

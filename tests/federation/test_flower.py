@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.federation.absent import absent
 from tests.federation.flower import Process, Running, running
@@ -26,7 +27,7 @@ from torso.federation.flower.control import traffic
 from torso.measure import Accuracy
 from torso.nets import Tensors
 from torso.results.checkpoint import load_newest
-from torso.runs.events import Listener
+from torso.runs.events import Begin, Listener
 from torso.runs.job import simulate
 from torso.runs.rounds import Round
 
@@ -123,6 +124,30 @@ def check(federation: Running, tmp_path: Path, alone: Config, expected: torso.Re
     assert sha256(server_model(tmp_path / "real", alone)) == sha256(server_model(tmp_path / "simulated", alone))
     wanted = {f"client-{k:03d}": sha256(net.contents()) for k, net in expected.networks(range(CLIENTS))}
     assert own_models(federation) == wanted
+
+
+def test_a_server_that_sees_sums_only(federation: Running, tmp_path: Path) -> None:
+    """Secure sums over the wire. One client shares its secrets and cannot finish the round: its masks are taken off,
+    and the model is that of a simulation without it, up to rounding."""
+    sets = ("train.rounds=1", "train.fraction=1.0", "train.min_clients=3", "measure.names=[]")
+    runs = federation.home("client-004") / "runs"
+
+    class InTheWay(After):
+        def begin(self, begin: Begin) -> None:
+            newest = max(runs.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+            (newest / "round-000001.safetensors").mkdir()
+
+    listener = InTheWay(0, lambda: None)
+    secure = federation.config.but("method.name=fedbabu", *sets, *PATIENT, "run.flower.secure.kind=secagg+")
+    assert federation.run(secure, tmp_path / "real", listener=listener).ok
+    assert any("client-004 has not answered" in note for note in listener.notes)
+    assert absences(tmp_path / "real")[0] == {1: {4}}
+    alone = simulated("fedbabu", *sets)
+    again(alone, tmp_path)
+    plain, found = (server_model(tmp_path / name, alone) for name in ("simulated", "real"))
+    for name, tensor in plain.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4, msg=name)
+    assert "masked: the server can open the sum over the participants" in federation.clients["client-001"].said
 
 
 @pytest.mark.parametrize(("method", "victims"), [("fedrep", [2]), ("scaffold", [0, 1])])
