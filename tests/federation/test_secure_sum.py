@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,6 +232,23 @@ def test_a_share_that_was_changed_or_handed_to_another_is_refused() -> None:
             parties[0].mask(change({k: written[k][0] for k in (1, 2)}), lambda: np.zeros(4, dtype=np.uint32))
 
 
+@pytest.mark.parametrize("garbage", [b"", b"abc", bytes(20), bytes(68), b"\xff" * 52, b"\x01\0\0\0" + bytes(48)])
+def test_shares_that_are_none_close_the_sum(garbage: bytes) -> None:
+    """Whatever a client gives away as a share: the sum is refused, and nothing breaks."""
+    mine = vectors(range(5))
+    terms = Terms.of(SecureConfig(), 5)
+    gathering, parties = Gathering(terms, mine), {k: Party(k, SESSION, terms) for k in mine}
+    gathering.keys = {k: party.public for k, party in parties.items()}
+    for k, party in parties.items():
+        gathering.take_shares(k, party.share(gathering.keys))
+    for k in range(4):
+        gathering.take_vector(k, parties[k].mask(gathering.shares_for(k), lambda k=k: mine[k]))
+    given = {k: parties[k].unmask(*gathering.to_unmask(k)) for k in gathering.sent}
+    for whose in (1, 4):
+        with pytest.raises(RequestError):
+            gathering.opened({**given, 0: {**given[0], whose: garbage}})
+
+
 def test_masks_depend_on_the_whole_key() -> None:
     """Flower's generator folds a key into 32 bits: parts of it in another order give the same mask. Ours must not."""
     key = bytes(range(32))
@@ -255,3 +275,15 @@ def test_a_letter_carries_any_bytes() -> None:
     note = Sealing(session=SESSION, keys={3: (every, b"")}, shares={0: every}, active=(1, 2), dead=(3,))
     letter = Letter(Question(kind="unmask", run=SESSION, sealing=note))
     assert Letter.decode(letter.encode()).question.sealing == note
+
+
+def test_the_tables_of_the_page_are_those_of_the_bench() -> None:
+    root = Path(__file__).parents[2]
+    spec = importlib.util.spec_from_file_location("secagg", root / "bench" / "secagg.py")
+    assert spec is not None
+    assert spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    page = (root / "docs" / "federation.md").read_text(encoding="utf-8")
+    found = json.loads((root / "bench" / "secagg.json").read_text(encoding="utf-8"))
+    assert bench.fill(page, found) == page, "run: python bench/secagg.py --fill"
