@@ -17,7 +17,7 @@ from torso.errors import RequestError
 from torso.federation.links import Silence
 from torso.federation.reasons import printable
 from torso.federation.secure.notes import Sealed, Sealing
-from torso.kinds import CountOrZero
+from torso.kinds import CountOrZero, Many
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
 
@@ -44,11 +44,11 @@ class Question(_Header):
     client: CountOrZero = 0  # the number that the client has in the run
     round: CountOrZero = 0  # of the state that the question is about
     since: CountOrZero = 0  # the last round in which the client's answer counted: what it holds is as that left it …
-    back: tuple[CountOrZero, ...] = ()  # … and other rounds that the server may go back to
+    back: Many[CountOrZero] = ()  # … and other rounds that the server may go back to
     numbers: MessageNumbers | None = None  # of what is told
     base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the tensors of the model that do not travel
     origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that own models begin at
-    names: tuple[str, ...] = ()  # exam: the measures
+    names: Many[str] = ()  # exam: the measures
     reason: Reason = ""  # refused
     config: str = ""  # agree: the run's config, as TOML
     agreement: str = ""  # agree: what the clients have agreed on, as JSON
@@ -63,10 +63,10 @@ class Said(_Header):
     ]
     protocol: int = PROTOCOL
     reason: Reason = ""
-    lacks: tuple[str, ...] = ()  # digests
+    lacks: Many[str] = ()  # digests
     description: str = ""  # described: as JSON
     numbers: MessageNumbers | None = None  # of what is sent
-    values: Mapping[str, tuple[float, ...]] = {}
+    values: Mapping[str, Many[float]] = {}
     sealed: Sealed | None = None  # of a secure sum
 
 
@@ -106,6 +106,10 @@ class Reply:
         return cls(*decoded(data, Said))
 
 
+class Unreadable(str):
+    """Why what has come back cannot be read."""
+
+
 def reply_of(answer: bytes | Silence) -> Reply | str:
     """What has come back from a client, or why nothing that can be read has."""
     if isinstance(answer, Silence):
@@ -113,7 +117,7 @@ def reply_of(answer: bytes | Silence) -> Reply | str:
     try:
         return Reply.decode(answer)
     except RequestError as error:
-        return str(error)
+        return Unreadable(error)
 
 
 _BESIDE = "+"

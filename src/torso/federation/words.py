@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torso.config import Config
 from torso.data import Floats, Input, Pixels, Tokens
+from torso.learn.taught import remembers
 from torso.nets import Tensors
 from torso.runs.job import Job
 from torso.runs.stages import Stage
@@ -94,14 +95,23 @@ def _called(part: str, stage: Stage) -> str:
 
 def _kept(stage: Stage) -> list[str]:
     kept = [part for part in ("body", "head") if stage.keeps & frozenset(stage.net.parts[part])]
-    named = [f"its own {_called(part, stage)}" for part in kept]
+    named = [
+        f"its own {_called(part, stage)}" if _whole(part, stage) else f"its own layers of the {part}" for part in kept
+    ]
     if stage.method.server.keeps_uploads:
         named = []
     if stage.method.personal.keeps:
         named.append("a model of its own")
     if stage.method.drift.remembers:
         named.append("what its correction remembers")
+    if remembers(stage.method.objective):
+        named.append("the model that its last visit left")
     return named
+
+
+def _whole(part: str, stage: Stage) -> bool:
+    """Whether all of a part that moves stays with the client; norm layers, say, are not all of a body."""
+    return stage.moving & frozenset(stage.net.parts[part]) <= stage.keeps
 
 
 def _sized(what: str, tensors: Tensors) -> str:

@@ -139,7 +139,6 @@ def join(
     import torch
 
     from torso.config import Config
-    from torso.federation.flower.children import terminated_as_interrupted
     from torso.federation.flower.client import FlowerClientLink
     from torso.federation.folder import ClientPlace
     from torso.federation.home import Home
@@ -147,6 +146,7 @@ def join(
     from torso.federation.site_data import read_site
     from torso.nets import wants_of
     from torso.runs.job import device_named
+    from torso.signals import terminated_as_interrupted
 
     strange = [text for text in sets if not text.strip().startswith(("data.", "model.body", "model.weights"))]
     if strange:

@@ -85,6 +85,38 @@ def check_faults(config: Config) -> None:
         )
 
 
+def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
+    """Refuse simulated time where clients are real, and asynchronous rounds together with what needs a whole round."""
+    real, speeds = config.run.engine == "flower", config.run.speeds
+    if real and speeds.simulated:
+        raise RequestError(
+            "run.speeds is for simulations, and run.engine = 'flower' is a real federation, whose clients take their "
+            "own time. Leave run.speeds out"
+        )
+    rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.waits_for), None)
+    if rule is None:
+        return
+    where, there = f"method.server = {rule} makes asynchronous rounds", len(roster.training)
+    if real:
+        raise RequestError(f"{where}, which run.engine = 'flower' does not have. Expected: another engine or rule")
+    if rule.waits_for > there:
+        raise RequestError(
+            f"{where}: {rule.waits_for} uploads make a step, each from another client, and {there} clients train. "
+            f"Expected: method.server.buffer of {there} or less"
+        )
+    if config.run.faults != FaultsConfig():
+        raise RequestError(f"{where}, in which run.faults has no meaning: nobody waits. Leave run.faults out")
+    if config.attack.chosen.colludes():
+        free = ", ".join(sorted(name for name, kind in attacks.items() if not kind.colludes()))
+        raise RequestError(
+            f"attack.kind = {config.attack.chosen} looks at all uploads of a round, and {where}. Accepted: {free}"
+        )
+    for name in (name for name in config.measure.analyses if analyses[name].when == "round"):
+        raise RequestError(
+            f"measure.analyses = {name!r} looks at participants that begin at the same model, and {where}. Leave it out"
+        )
+
+
 def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
     """Refuse secure sums where there is nothing to hide, or where the server needs more than sums."""
     options, key = config.run.flower.secure, "run.flower.secure.kind = 'secagg+'"
@@ -99,6 +131,10 @@ def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
         raise RequestError(
             f"{key} with train.min_clients = {config.train.min_clients}: of two uploads, each client knows the "
             "other's from their sum. Accepted: train.min_clients = 3 or more"
+        )
+    if config.privacy.on:
+        raise RequestError(
+            f"{key} shows the server sums only, and privacy has it clip single uploads. Accepted: one of the two"
         )
     for stage in plan:
         if reason := _needs_single(stage):
