@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torso.errors import RequestError
 from torso.federation.links import Silence
 from torso.federation.reasons import printable
+from torso.federation.secure.notes import Sealed, Sealing
 from torso.kinds import CountOrZero, Many
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
@@ -35,9 +36,9 @@ class Question(_Header):
 
     who: describe yourself · refused: you cannot take part · agree: take part in a run · told: take part in a round ·
     sums: of your features by class · exam: measure your models · pooled: measure the generic model ·
-    finish: make your model, the run is over."""
+    finish: make your model, the run is over. In a secure sum (secure/): keys, shares, unmask."""
 
-    kind: Literal["who", "refused", "agree", "told", "sums", "exam", "pooled", "finish"]
+    kind: Literal["who", "refused", "agree", "told", "sums", "exam", "pooled", "finish", "keys", "shares", "unmask"]
     protocol: int = PROTOCOL
     run: Annotated[str, Field(pattern=_ID)] | None = None  # which run; none: asked before one
     client: CountOrZero = 0  # the number that the client has in the run
@@ -51,18 +52,22 @@ class Question(_Header):
     reason: Reason = ""  # refused
     config: str = ""  # agree: the run's config, as TOML
     agreement: str = ""  # agree: what the clients have agreed on, as JSON
+    sealing: Sealing | None = None  # of a secure sum
 
 
 class Said(_Header):
     """What a reply says; `lacks`: tensors that the server has to send along, `failed`: why there is no answer."""
 
-    kind: Literal["described", "agreed", "sent", "sums", "values", "done", "lacks", "failed"]
+    kind: Literal[
+        "described", "agreed", "sent", "sums", "values", "done", "lacks", "failed", "keys", "shares", "masked"
+    ]
     protocol: int = PROTOCOL
     reason: Reason = ""
     lacks: Many[str] = ()  # digests
     description: str = ""  # described: as JSON
     numbers: MessageNumbers | None = None  # of what is sent
     values: Mapping[str, Many[float]] = {}
+    sealed: Sealed | None = None  # of a secure sum
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,16 @@ from torso.server.state import ServerState
 from torso.server.sums import add_stacked, add_weighted
 
 
+@dataclass(frozen=True)
+class MeanSent:
+    """What some participants sent, where nobody sees single uploads (secure aggregation)."""
+
+    clients: tuple[int, ...]
+    model: Tensors  # [*]: the mean of what travels, weighted
+    change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
+    loss: float  # weighted mean
+
+
 class Aggregate:
     """The sums of one round. Weights are applied here, where the sum is made, and by who really came: a participant
     that is missing does not bias the mean."""
@@ -40,8 +50,10 @@ class Aggregate:
         weights: Mapping[int, float],
         malicious: frozenset[int] = frozenset(),
         samples: Mapping[int, int] | None = None,
+        privacy: Tensors | None = None,
     ) -> None:
-        """`samples`: how many each participant has declared; None: nobody has."""
+        """`samples`: how many each participant has declared; None: nobody has. `privacy`: what the mechanism of privacy
+        goes on with, where there is one."""
         self.stage, self.round, self.weights, self.malicious = stage, told.round, weights, malicious
         self.terms = Terms.of(stage, told, samples or {})
         rule, drift = stage.method.server, stage.method.drift
@@ -50,6 +62,8 @@ class Aggregate:
         looks_back = rule.uses_squares or (drift.remembers and not drift.sends)
         self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
         self.received = {name: told.model[name] for name in self.parameters} if rule.clip or self.colludes else {}
+        self.private = stage.privacy.sum_of(told.model, stage.travels, privacy or {}) if stage.privacy else None
+        self.privacy: Tensors = {}  # what the mechanism of privacy goes on with after the round
         self.offers = told.offers
         self.total: Tensors = {}  # Σ_k w_k · shared part; without the parameters where the rule needs each upload
         self.each: dict[int, Tensors] = {}  # those, by client
@@ -64,6 +78,7 @@ class Aggregate:
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
         self._fine: list[Tensor] = []
+        self._mean: MeanSent | None = None
 
     @property
     def holds_uploads(self) -> bool:
@@ -99,8 +114,16 @@ class Aggregate:
         self._fine.append(rows)
         self.left.update(sent.left)
 
+    def take_mean(self, mean: MeanSent) -> None:
+        """The participants at once, where single uploads are nobody's."""
+        self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        self._clients += mean.clients
+
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
         """`rows` [G]: those that count; None: all do."""
+        if self.private:
+            self.private.add(sent.model, rows)
+            return
         rule = self.stage.method.server
         if rule.clip:
             parameters = {name: sent.model[name] for name in self.parameters}
@@ -132,6 +155,8 @@ class Aggregate:
         """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others.
 
         Losses and truths are read once, when everything has been asked of the device."""
+        if self._mean is not None:
+            return self._mean.loss
         for sent in self._colluded():
             self._admit(sent)
         losses = self._leave_out()
@@ -160,6 +185,9 @@ class Aggregate:
     def shared(self, server: ServerState) -> Tensors:
         """What stands for the participants' shared part: their mean, or what the server rule makes of the single
         uploads, which are gone afterwards."""
+        if self.private:
+            mean, self.privacy = self.private.release(self.round)
+            return mean
         if not self.each:
             return self.total
         order = [k for k in self.weights if k in self.each]
