@@ -17,7 +17,8 @@ from torso import Config
 from torso.data import build
 from torso.data.fingerprint import Fingerprint
 from torso.data.sources.made import digits
-from torso.errors import ChangedData, MissingData
+from torso.errors import ChangedData, MissingData, RequestError
+from torso.results.data_file import DataFile, where_data_were
 from torso.runs.job import device_named
 from torso.runs.run import Stopped
 
@@ -175,6 +176,29 @@ def test_a_damaged_data_file_is_named(torso: Torso, place: Path) -> None:
     said = torso("run", "--out", "half", "--resume")
     assert said.status == 2
     assert "half/data.json' is damaged (ValueError: format 7, this version reads 1)" in said.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"clients": "4"}, {"clients": float("inf")}, {"kind": ["x"] * 3000}, {"train": 7}, {"format": [1] * 3000}],
+    ids=str,
+)
+def test_words_where_numbers_belong_in_a_data_file(change: dict[str, object], tmp_path: Path) -> None:
+    good = Fingerprint._made(build(tiny("fedavg").data, 0, device_named("cpu"))).as_json()
+    (tmp_path / "data.json").write_text(json.dumps({"fingerprint": {**good, **change}}))
+    with pytest.raises(RequestError, match=r"data.json' is damaged \(") as caught:
+        DataFile.read(tmp_path)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_root_that_no_path_can_be_is_not_looked_for(tmp_path: Path) -> None:
+    good = Fingerprint._made(build(tiny("fedavg").data, 0, device_named("cpu")))
+    for root in ("x" * 10_000, "a\0b"):
+        DataFile(good, root).write(tmp_path)
+        assert where_data_were(tmp_path, tiny("fedavg")) == tiny("fedavg")
+    (tmp_path / "data.json").write_text(json.dumps({"fingerprint": good.as_json(), "root": [1]}))
+    with pytest.raises(RequestError, match="its root is no text"):
+        DataFile.read(tmp_path)
 
 
 def test_many_clients_share_a_part_and_large_data_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,6 +22,7 @@ _FORMAT = 1
 _TOLD = 3  # differences that an error names
 _Part = tuple[int, str]  # number of samples, checksum
 _WORDS: dict[Literal["train", "test"], str] = {"train": "training", "test": "test"}
+T = TypeVar("T")
 _known: WeakKeyDictionary[Federation, Fingerprint] = WeakKeyDictionary()
 
 
@@ -61,10 +62,10 @@ class Fingerprint:
     def from_json(cls, tree: Any) -> Self:
         """Raises ValueError, KeyError or TypeError where it is none."""
         if tree["format"] != _FORMAT:
-            raise ValueError(f"format {tree['format']!r}, this version reads {_FORMAT}")
-        numbers = {key: int(tree[key]) for key in ("classes", "clients", "block", "every")}
-        parts = {key: tuple((int(n), str(digest)) for n, digest in tree[key]) for key in ("train", "test")}
-        return cls(kind=str(tree["kind"]), **numbers, **parts)  # type: ignore[arg-type]
+            raise ValueError(f"format {repr(tree['format'])[:80]}, this version reads {_FORMAT}")
+        numbers = {key: _as(int, tree[key]) for key in ("classes", "clients", "block", "every")}
+        parts = {key: tuple((_as(int, n), _as(str, digest)) for n, digest in tree[key]) for key in ("train", "test")}
+        return cls(kind=_as(str, tree["kind"]), **numbers, **parts)  # type: ignore[arg-type]
 
     def differences(self, now: Fingerprint, names: Sequence[str] = ()) -> str:
         """How the data of today differ from these, in words; nothing where they do not."""
@@ -117,3 +118,10 @@ def _parts(split: Split, clients: int, block: int, every: int) -> Iterator[_Part
 def _checksum(split: Split, rows: torch.Tensor, every: int, about: list[int]) -> str:
     looked_at = (split.samples[rows[::every]], split.labels[rows])
     return checksum(about, (tensor.cpu().numpy() for tensor in looked_at))
+
+
+def _as(kind: type[T], value: Any) -> T:
+    """A value of a file that must be of a kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{repr(value)[:80]} where {kind.__name__} belongs")
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,10 @@ class DataFile:
         path = folder / DATA
         try:
             tree = parse_json(path.read_text(encoding="utf-8"))
-            return cls(Fingerprint.from_json(tree["fingerprint"]), str(tree.get("root", "")))
+            root = tree.get("root", "")
+            if not isinstance(root, str):
+                raise TypeError("its root is no text")
+            return cls(Fingerprint.from_json(tree["fingerprint"]), root)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -69,7 +73,9 @@ def check_data(folder: Path, federation: Federation, *, accept: bool = False, ho
 def where_data_were(folder: Path, config: Config) -> Config:
     """The config with the absolute path of its relative data.root, if there is still something."""
     known = DataFile.read(folder)
-    if known is None or not known.root or not Path(known.root).exists():
+    if (
+        known is None or not known.root or not os.path.exists(known.root)
+    ):  # not Path's: that one raises where this is no path
         return config
     return config.model_copy(update={"data": config.data.model_copy(update={"root": known.root})})
 
