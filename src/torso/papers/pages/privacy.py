@@ -126,7 +126,7 @@ class Cells:
                     "method": label.partition(":")[0],
                     "ε": epsilon,
                     "seeds": len(cell["runs"]),
-                    "rounds": run["history"][-1][0] if run["history"] else cell["config"].get("train.rounds", ""),
+                    "rounds": run["history"][-1][0] if "generic" in run["accuracy"] else cell["config"]["train.rounds"],
                     "δ": f"{spent['delta']:.2g}" if spent else "",
                     "noise": f"{spent['noise']:.3g}" if spent else "",
                     "chosen": point_of(cell.get("chosen", {})),
