@@ -14,6 +14,7 @@ import torso
 from torso import Config, RequestError
 from torso.federation.privacy import KEY, with_secret
 from torso.federation.run import run_federation
+from torso.federation.words import what_leaves
 from torso.runs.job import simulate
 from torso.runs.rounds import participants
 from torso.runs.run import Stopped
@@ -48,6 +49,12 @@ def test_noise_and_samples_come_from_a_secret_that_resume_repeats(
     assert go(whole).ok
     assert same_tensors(last_tensors(halted / "run"), last_tensors(whole / "run"))
     assert history_of(halted / "run") == history_of(whole / "run")
+
+
+def test_a_client_is_told_who_sees_what() -> None:
+    said = what_leaves(simulate(config()), 0, "clinic-1")
+    assert "What others see of it: sums over clients, clipped and with noise (privacy.noise = 0.4). The server" in said
+    assert "What others see" not in what_leaves(simulate(tiny("fedper")), 0, "clinic-1")
 
 
 def test_the_secret_stands_for_the_seed_everywhere(tmp_path: Path) -> None:

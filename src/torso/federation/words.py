@@ -27,7 +27,14 @@ def what_leaves(job: Job, client: int, name: str) -> str:
     if not job.plan[-1].method.server.keeps_uploads:
         stays.append("its personal model")
     lines.append(f"What stays here: {', '.join(stays)}.")
+    if job.privacy:
+        lines.append(f"What others see of it: {_noised(job.config)}. The server sees what this machine sends.")
     return "\n".join(lines)
+
+
+def _noised(config: Config) -> str:
+    key = "epsilon" if config.privacy.epsilon else "noise"
+    return f"sums over clients, clipped and with noise (privacy.{key} = {getattr(config.privacy, key):g})"
 
 
 def _description(input: Input) -> str:

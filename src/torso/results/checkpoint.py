@@ -37,14 +37,7 @@ from torso.server.state import Cost, ServerState, bytes_of
 KEPT = 2
 _FORMAT = 2
 _OLDER = 1  # all tensors in one file, those of clients too
-_SERVER = (
-    "model",
-    "shown",
-    "rule",
-    "drift",
-    "origin",
-    "privacy",
-)  # the fields of ServerState that are tensors by name …
+_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy")  # of ServerState: tensors by name …
 _BY_CLIENT = ("uploads", "scores")  # … and those by client and name
 _FREE = ("rule", "scores", "notes", "privacy")  # those whose tensors are named and shaped as a strategy likes
 _WASTE = 2.0  # times what clients hold now: once their files take more, all states are written anew
