@@ -2,4 +2,4 @@
 # Methods × attacks × server rules with malicious clients (docs/robustness.md):
 #
 #   bench/robust.sh OUT SECONDS [flags of python -m torso.papers.robust]
-exec "$(dirname "$0")/evidence.sh" robust docs/robustness "$@"
+exec "$(dirname "$0")/evidence.sh" robust docs/robustness/cifar10 "$@"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.papers.pages import leaderboard, pretrained, privacy, reproduction
+from torso.papers.pages import leaderboard, pretrained, privacy, reproduction, robustness
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.collect import read
@@ -53,6 +53,14 @@ def test_the_measured_part_of_the_page_on_privacy_and_its_pictures_are_up_to_dat
     part = privacy.read(folder)
     assert privacy.placed(page, part.text()) == page, "run: python -m torso.papers.docs"
     assert {path.stem: path.read_text("utf-8") for path in folder.glob("*.svg")} == part.pictures
+
+
+def test_the_tables_of_attacks_and_their_pictures_are_up_to_date() -> None:
+    made, page = robustness.sections(ROOT / "docs"), (ROOT / "docs" / robustness.PAGE).read_text("utf-8")
+    assert all(f"<!-- generated: robustness-{section.name} -->" in page for section in made)
+    assert robustness.filled(page, made) == page, "run: python -m torso.papers.docs"
+    pictures = {section.name: section.picture for section in made if section.picture}
+    assert {p.stem: p.read_text("utf-8") for p in (ROOT / "docs" / robustness.FOLDER).glob("*.svg")} == pictures
 
 
 def test_every_file_that_the_documents_link_to_exists() -> None:

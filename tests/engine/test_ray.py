@@ -15,7 +15,7 @@ import pytest
 import ray
 from tests.engine.clusters import assert_near, config, last_of_first
 from tests.engine.mortal import Mortal, Weak
-from tests.runs.samples import bits
+from tests.runs.samples import StopAfter, bits
 
 from torso import run
 from torso.config import RunConfig
@@ -28,10 +28,11 @@ from torso.nets import Network
 from torso.personal import personals
 from torso.personal.state import State
 from torso.personal.store import ClientState
-from torso.runs.events import Listener, Stop
+from torso.runs.events import Listener
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
+from torso.server.fedbuff import FedBuff
 from torso.server.robust import CentredClipping
 from torso.server.state import bytes_of
 
@@ -87,6 +88,7 @@ def test_two_workers_are_one_process_to_rounding(method: str) -> None:
     [
         *("fedavg", "fedper", "scaffold", "feddyn", "fedexp", "ditto", "fedfomo", "mtl"),
         pytest.param(methods["fedavg"].but(server=CentredClipping(clip=0.5)), id="centred-clipping"),
+        pytest.param(methods["fedper"].but(server=FedBuff(buffer=2)), id="fedbuff"),
     ],
 )
 def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str | Method, lent: Cluster) -> None:
@@ -248,8 +250,7 @@ def test_workers_do_not_hear_ctrl_c(borrowed: Cluster) -> None:
     """A terminal sends it to all processes; the driver stops after the round, and needs them until then."""
     for place in borrowed.places:
         os.kill(ray.get(place.actor.hello.remote())[0], signal.SIGINT)
-    stop = Stop()
-    stop.ask()
+    listener = StopAfter(1)
     with pytest.raises(Stopped, match="stopped after round 1 of 3"):
-        run(config("fedavg"), stop=stop)
+        run(config("fedavg"), listener=listener, stop=listener.stop)
     assert borrowed.repaired() == ()

@@ -22,9 +22,8 @@ def full_runs(tmp_path: Path) -> Path:
             **{f"personalized@{e}": [40.0 + e, 50.0, 60.0] for e in (0, 1, 5)},
             "generic": [55.0],
         }
-        write_run(
-            tmp_path / "runs" / method, method, accuracy=found, analyses=all_analyses(), missing=[2], private=PRIVATE
-        )
+        held = {"analyses": all_analyses(), "missing": [2], "hours": 2.5, "private": PRIVATE}
+        write_run(tmp_path / "runs" / method, method, accuracy=found, **held)
     return tmp_path / "runs"
 
 

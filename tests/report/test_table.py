@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -153,3 +154,11 @@ def test_the_worst_tenth_is_the_mean_of_the_lowest_clients_of_all_seeds() -> Non
     assert row.worst == 7.5
     assert "7.5" in shown(table(own))
     assert "worst" not in shown(table([one, other]))
+
+
+def test_the_worst_tenth_is_of_honest_clients_where_they_are_measured() -> None:
+    """NaN is a client that attacks. Of the nine others the lowest has 20."""
+    everybody, honest = [5.0, *[90.0] * 9], [math.nan, 20.0, *[90.0] * 8]
+    accuracy = {"personalized": Accuracy.over(everybody), "benign": Accuracy.over(honest)}
+    (row,) = rows([replace(made("fedavg", 0, 50), accuracy=accuracy)])
+    assert row.worst == 20.0

@@ -19,6 +19,7 @@ from torso.parallel.packs import After
 from torso.parallel.together import run_together
 from torso.personal.state import State
 from torso.personal.store import KINDS
+from torso.results.pending import numbers_of, tensors_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 
@@ -55,8 +56,10 @@ def bits(state: State) -> dict[str, Any]:
     tensors |= {
         f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()
     }
+    tensors |= tensors_of(state.pending)
     named = {name: (t.dtype, tuple(t.shape), t.numpy().tobytes()) for name, t in tensors.items()}
-    return {**named, "round": state.round, "met": server.met, "cost": state.cost}
+    visits = numbers_of(state.pending)
+    return {**named, "round": state.round, "met": server.met, "cost": state.cost, "pending": visits}
 
 
 def last_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -98,7 +101,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 
 
 class StopAfter(Listener):
-    """Asks for a stop in the middle of round 1 (0) or right after another round."""
+    """Asks for a stop right after a round; 0: before the first."""
 
     def __init__(self, round: int) -> None:
         self.at, self.stop, self.began = round, Stop(), ""

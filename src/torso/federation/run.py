@@ -120,7 +120,7 @@ def run_federation(
         job, here = known.job, known.here
         if job.privacy:
             job.privacy.settle()
-        for remark in known.left_out:
+        for remark in (*known.left_out, *_about_sums(job)):
             say(remark)
         folder = RunFolder.check(out, job.config, resume)
         if not resume:
@@ -134,7 +134,7 @@ def run_federation(
             hall.seat(job)
             local = OneByOne(job.net, here, workers=1) if here is not None else None
             times = (options.deadline, options.wait)
-            with Remote(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
+            with _engine(job)(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
                 _remember(book, folder, job)
                 if folder.finished:
                     result = Result.read(out)
@@ -148,6 +148,21 @@ def run_federation(
                         again = f"{command} {out / 'config.toml'} --out {out} --resume"
                         say(f"without a model yet: {', '.join(missing)}. When they are there: {again}")
         return result
+
+
+def _engine(job: Job) -> type[Remote]:
+    if job.config.run.flower.secure.kind == "none":
+        return Remote
+    from torso.federation.secure.remote import SecureRemote  # needs Flower
+
+    return SecureRemote
+
+
+def _about_sums(job: Job) -> list[str]:
+    """What the server's operator should know of secure sums."""
+    if job.config.run.flower.secure.kind == "none":
+        return []
+    return ["the server opens sums over the participants only (SecAgg+); a checkpoint is written after every round"]
 
 
 def _heed(stop: Stop) -> None:
@@ -216,8 +231,10 @@ def for_federation(config: Config) -> Config:
     for reason, wrong in refusals.items():
         if wrong:
             raise RequestError(reason)
-    private = ["run.checkpoint_every=1"] if config.privacy.on else []  # before anybody sees a round, it is on disk
-    return config.but("run.engine=flower", *private)
+    # before anybody sees a private round, it is on disk; and a round of secure sums that is played again with other
+    # participants would tell, by the difference, what single ones sent
+    once = config.privacy.on or config.run.flower.secure.kind != "none"
+    return config.but("run.engine=flower", *(["run.checkpoint_every=1"] if once else []))
 
 
 def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:

@@ -18,7 +18,7 @@ from torso.report.privacy import epsilon_cell
 from torso.report.statistics import Difference, Refused
 from torso.results.result import Result
 
-_OWN = "personalized"
+_OWN = ("benign", "personalized")  # whose worst tenth is told: that of honest clients, where they are measured apart
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Row:
     accuracy: dict[str, Accuracy]
     megabytes: float | None
     seconds: float | None
-    worst: float | None  # personalised, mean of the worst tenth of the clients
+    worst: float | None  # personalised, mean of the worst tenth of the (honest) clients
     why: str = "failed"
     epsilon: str = "–"  # of private runs
 
@@ -50,7 +50,8 @@ def _row(method: str, group: Sequence[Result]) -> Row:
     pooled = {name: _pool([result.accuracy[name] for result in good if name in result.accuracy]) for name in names}
     moved = sum(r.cost.bytes_up + r.cost.bytes_down for r in group) / len(group) / 1e6
     taken = sum(r.seconds["total"] for r in group) / len(group)
-    own = [value for result in good if _OWN in result.accuracy for value in result.accuracy[_OWN].clients]
+    measure = next((name for name in _OWN if name in pooled), "")
+    own = [value for result in good if measure in result.accuracy for value in result.accuracy[measure].clients]
     failed, epsilon = len(group) - len(good), _epsilon([result.privacy for result in group])
     return Row(method, len(group), failed, pooled, moved, taken, _worst(own), epsilon=epsilon)
 
@@ -108,7 +109,7 @@ def rows_of(comparison: Comparison) -> list[Row]:
             {name: Accuracy(s.mean, s.std, s.n) for name in entry.measures if (s := entry.pooled(name))},
             entry.megabytes,
             entry.seconds,
-            _worst(own.clients) if (own := entry.pooled(_OWN)) else None,
+            next((_worst(own.clients) for name in _OWN if (own := entry.pooled(name))), None),
             "not finished" if all(run.ok or run.status == "unfinished" for run in entry.runs) else "failed",
             _epsilon([run.result.get("privacy") for run in entry.runs]),
         )

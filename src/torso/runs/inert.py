@@ -40,6 +40,7 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
     yield "model.lora", "model.lora.rank = 0, and no part of the method is one of adapters", config.lora is not None
     # not run.ray: a cluster does whole runs with run.engine = auto in its workers
+    yield "run.flower.secure", "run.flower.secure.kind = 'none'", run.flower.secure.kind != "none"
     yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"
 
 

@@ -21,7 +21,15 @@ from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
 from torso.results.peft_file import read_adapters
 from torso.results.result import Result
-from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
+from torso.runs.checks import (
+    check_attack,
+    check_faults,
+    check_measures,
+    check_reach,
+    check_rule,
+    check_secure,
+    check_time,
+)
 from torso.runs.exchange import misfit
 from torso.runs.privacy import Privacy
 from torso.runs.private_plan import private
@@ -124,7 +132,9 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     check_server_data(plan, roster)
     check_attack(config, plan)
     check_faults(config)
+    check_time(config, plan, roster)
     check_rule(plan, roster)
+    check_secure(config, plan, roster)
     check_reach(config, plan, net, roster.input)
     check_stacking(net, config.run.clients_at_once)
     for stage in plan:

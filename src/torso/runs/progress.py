@@ -47,7 +47,8 @@ def spent(round: Round) -> list[str]:
 
 def megabytes(round: Round) -> str:
     """What has travelled so far, both ways."""
-    return f"{(round.cost.bytes_up + round.cost.bytes_down) / 1e6:.1f} MB"
+    hours = f"  {round.cost.hours:.1f} h" if round.cost.hours else ""
+    return f"{(round.cost.bytes_up + round.cost.bytes_down) / 1e6:.1f} MB{hours}"
 
 
 class PlainLines(Listener):

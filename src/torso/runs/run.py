@@ -14,7 +14,7 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import Engine, EngineFactory, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
@@ -30,14 +30,15 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
-from torso.runs.faults import FAULTS, faults_of
+from torso.runs.faults import FAULTS, REFUSED, faults_of
 from torso.runs.features import FeaturePlan, remark
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.progress import is_shown, showing
-from torso.runs.rounds import Round, TooFewAnswered, play_round
+from torso.runs.rounds import Round, TooFewAnswered, named, play_round
+from torso.runs.speeds import hours_of
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
@@ -168,6 +169,7 @@ class _Run:
         self.opened = False  # whether the state is past what comes before the first round
         self.seconds = {"train": 0.0, "measure": 0.0}
         self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
+        self.refused: set[int] = set()  # clients whose uploads were not used
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
         self.features = FeaturePlan(job, self.listener.note)
@@ -192,7 +194,10 @@ class _Run:
             self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
+            if isinstance(engine, MayEndUs):
+                engine.last_words(self._if_ended())
             if not self.opened:
+                self._heed()
                 self._open(engine)
             while self.state.round < job.rounds:
                 self._round(engine)
@@ -246,6 +251,7 @@ class _Run:
             self._begin_stage(engine, stage)
         before = self.state
         self.state, played = self._play(engine, stage)
+        self._name_refused(engine, played)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
         if stage.privacy:
@@ -263,15 +269,27 @@ class _Run:
         run, number = self.config.run, self.state.round + 1
         for attempt in range(_ATTEMPTS):
             faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
+            hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
                 place = self.features.rounds(engine, stage, self.state.server.model)
-                return play_round(stage, self.state, self.job.roster, place, run.seed, faults)
+                return play_round(stage, self.state, self.job.roster, place, run.seed, faults, hours)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
                 reason = str(few)
             self._heed()
         raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+
+    def _name_refused(self, engine: Engine, played: Round) -> None:
+        """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
+        first = {k: kind for k, kind in played.why.items() if kind in REFUSED and k not in self.refused}
+        self.refused |= first.keys()
+        if first and not isinstance(engine, ComeAndGo):
+            kinds = ", ".join(sorted(set(first.values())))
+            who = named(sorted(first))
+            self.listener.note(
+                f"round {played.round}: what {who} sent is not used ({kinds}). The round goes on with the others"
+            )
 
     def _heed(self) -> None:
         """End here if somebody wants that; after the last round, what is left is to measure."""
@@ -290,17 +308,20 @@ class _Run:
     ) -> None:
         if self.folder is None:
             return
-        line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
+        line: dict[str, Any] = {**asdict(played), **played.cost.as_json(), "seconds": round(seconds, 4)}
         del line["cost"]
         del line["why"]
         if not played.missing:
             del line["missing"]
+        if not played.staleness:
+            del line["staleness"]
         if not played.privacy:
             del line["privacy"]
         if math.isnan(played.loss):
             line["loss"] = None
         if played.why:
-            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in FAULTS}
+            kinds = [kind for kind in (*FAULTS, *REFUSED) if kind in played.why.values()]
+            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
         if replaced:
             line["replaced"] = replaced
         if accuracy:
@@ -334,6 +355,12 @@ class _Run:
         kept = rounds_of(self.folder.path / "checkpoints")
         newest = f"The checkpoint of round {kept[-1]} is kept" if kept else "There is no checkpoint yet"
         return f"{newest}. Make room, then continue with: {self._again()}"
+
+    def _if_ended(self) -> str:
+        """What is left of a run whose process is ended at once."""
+        if self.folder is None:
+            return "Without a folder there is nothing to resume"
+        return f"Checkpoints are kept. Continue with: {self._again()}"
 
     def _again(self) -> str:
         assert self.folder is not None

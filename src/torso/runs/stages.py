@@ -181,6 +181,17 @@ def _check_sense(stage: Stage) -> None:
             f"method.server.clip = {method.server.clip} bounds what one client adds to the mean, and method.server = "
             "'apart' has none. Accepted: 0"
         )
+    if method.server.waits_for and (method.drift.remembers or method.drift.gathers):
+        free = ", ".join(sorted(name for name, kind in drifts.items() if not (kind.remembers or kind.gathers)))
+        raise RequestError(
+            f"method.server = {method.server} takes uploads that began at different models, and method.drift = "
+            f"{method.drift} needs all participants of a round to begin at the same one. Accepted: {free}"
+        )
+    if method.server.waits_for and method.personal.tells:
+        raise RequestError(
+            f"method.personal = {method.personal} compares the models of a round's participants, and method.server = "
+            f"{method.server} has no such rounds. Expected: method.server = 'apart', or another method"
+        )
     if method.drift.remembers and not method.server.trusts:
         free = ", ".join(sorted(name for name, kind in drifts.items() if not kind.remembers))
         raise RequestError(

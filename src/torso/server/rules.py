@@ -49,6 +49,15 @@ class ServerRule(ABC):
         """Whether one upload can move the result without bound."""
         return not self.needs_each and not self.clip
 
+    @property
+    def waits_for(self) -> int:
+        """How many uploads make a step where rounds are asynchronous; 0: all participants of a round do."""
+        return 0
+
+    def discount(self, staleness: int) -> float:
+        """What an upload counts whose client began so many steps ago, where rounds are asynchronous."""
+        return 1.0
+
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         """What stands for the mean [*] of `uploads` [K, *], the models in the order of the participants, with their
         shares `weights` [K], which sum to 1. Asked where the rule `needs_each`; `state` and `old` as in `step`."""

@@ -22,7 +22,7 @@ def go(work: Callable[[argparse.Namespace], int], said: argparse.Namespace) -> i
         return 130
 
 
-def common_options(name: str, about: str, plan: Path, folder: Path) -> argparse.ArgumentParser:
+def common_options(name: str, about: str, plan: Path, folder: Path | None) -> argparse.ArgumentParser:
     """A parser with the options of all such commands; `plan`: the TOML file, `folder`: of the json files."""
     parser = argparse.ArgumentParser(prog=f"python -m torso.papers.{name}", description=about)
     add = parser.add_argument

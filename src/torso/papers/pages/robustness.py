@@ -1,9 +1,9 @@
-"""The part of docs/robustness.md that is made from docs/robustness/*.json: methods × attacks × server rules."""
+"""The part of docs/robustness.md that is made from docs/robustness/*/*.json: methods × attacks × server rules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
@@ -11,24 +11,25 @@ from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.pages.robustness_picture import MEASURES, heat_map
 from torso.papers.robust import records
-from torso.papers.robust.answers import GENERIC, PERSONAL, WORST, Answers, Estimate
+from torso.papers.robust.answers import PERSONAL, WORST, Answers, Estimate
 from torso.papers.robust.cells import Cell
-from torso.papers.robust.definition import MEAN, NONE, Evidence, load
+from torso.papers.robust.definition import FILE, MEAN, NONE, SMALL, Evidence, load
 from torso.papers.robust.lengths import known_lengths
 from torso.report.docs import replaced
 from torso.report.docs import table as markdown
 
-FOLDER, PAGE, SECTION, PICTURE = "robustness", "robustness.md", "robustness", "heat.svg"
+FOLDER, PAGE = "robustness", "robustness.md"
+PLANS = (FILE, SMALL)  # each has a folder of its name, a section robustness-NAME of the page, and a picture
 FIRST = "fedavg"  # what the others are compared with
 _BACKDOOR, _BEFORE = "backdoor", "backdoor_initial"
 Row = dict[str, object]
 
 
 class Section:
-    """The generated part; what has not been run is left out."""
+    """A generated part, of the results in one folder; what has not been run is left out."""
 
-    def __init__(self, folder: Path, evidence: Evidence | None = None) -> None:
-        self.known = evidence or load()
+    def __init__(self, folder: Path, evidence: Evidence) -> None:
+        self.name, self.known = folder.name, evidence
         self.answers = Answers(records.read(folder), self.known)
         self.lengths = {name: found["length"] for name, found in known_lengths(folder).items()}
 
@@ -39,8 +40,8 @@ class Section:
 
     def text(self) -> str:
         if not self.answers.methods:
-            return "Nothing has been run yet."
-        parts = (self._glance(), self._costs(), self._tables(), self._backdoor(), self._how())
+            return f"{self.known.title}: nothing has been run yet."
+        parts = (self._glance(), self._compared(), self._costs(), self._tables(), self._backdoor(), self._how())
         return "\n".join(line for part in parts for line in part).rstrip()
 
     def _label(self, method: str) -> str:
@@ -48,7 +49,9 @@ class Section:
 
     def _glance(self) -> Iterator[str]:
         numbers = ", ".join(f"{i + 1} {rule.label}" for i, rule in enumerate(self.known.rules.values()))
-        yield f"![accuracy by attack and server rule, for every method]({FOLDER}/{PICTURE})"
+        yield f"Setting: {self.known.title}."
+        yield ""
+        yield f"![accuracy by attack and server rule, for every method]({FOLDER}/{self.name}.svg)"
         yield ""
         yield f"Rows are attacks, columns rules: {numbers}. **Generic** is the server's model on the whole test set."
         yield "**Personal** is the mean over honest clients, each with its own model on its own test data, and **worst"
@@ -61,14 +64,41 @@ class Section:
                 yield f"A client that trains alone as many epochs has {own} % (worst tenth {low} %), whoever attacks."
                 yield ""
 
+    def _compared(self) -> Iterator[str]:
+        """How much less attacks take from the other methods than from FedAvg, over all attacks."""
+        others = [m for m in self.answers.methods if m != FIRST]
+        met = [self.known.attacks[attack].label for attack in self.answers.met_by_all]
+        if FIRST not in self.answers.methods or not others or not met:
+            return
+        first = self._label(FIRST)
+        yield f"**How many points less attacks take than from {first}**, mean over {'; '.join(met)}: what they take from"
+        yield f"{first}, minus what they take from the method, both against no attack under the plain mean. Above 0:"
+        yield "harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is"
+        yield "best over these attacks, of those that were run with all of them; it is chosen on the same test data."
+        yield ""
+        yield markdown([self._compared_row(method) for method in others])
+        yield ""
+
+    def _compared_row(self, method: str) -> Row:
+        row: Row = {"method": self._label(method)}
+        for measure, words in MEASURES.items():
+            best = [self.answers.best_over_attacks(name, measure) or MEAN for name in (FIRST, method)]
+            for rules, how in (((MEAN, MEAN), "mean"), ((best[0], best[1]), "best rule")):
+                row[f"{words}, {how}"] = str(self.answers.less_hurt(method, FIRST, rules, measure))
+        return row
+
     def _costs(self) -> Iterator[str]:
         """What each attack takes from each method: under the mean, and under the rule that is best for it."""
-        for measure, words in ((PERSONAL, "personal accuracy"), (WORST, "the worst tenth"), (GENERIC, "generic")):
-            yield f"**What attacks take from {words}**, in points: without an attack under the plain mean, minus with"
-            yield "the attack. First under the mean, then under the one rule that is best for the method over all"
-            yield "attacks (below its name). ±: Student's 95 % interval over seeds."
+        rows = [attack for attack in self.answers.attacks if attack != NONE]
+        if not rows:
+            return
+        yield "**What each attack takes**, in points: without an attack under the plain mean, minus with it. First"
+        yield "under the mean, then under the method's best rule, which stands beside its name."
+        yield ""
+        for measure, words in MEASURES.items():
+            yield f"From {words} accuracy:" if measure != WORST else "From the worst tenth:"
             yield ""
-            yield markdown([self._cost_row(attack, measure) for attack in self.answers.attacks if attack != NONE])
+            yield markdown([self._cost_row(attack, measure) for attack in rows])
             yield ""
 
     def _cost_row(self, attack: str, measure: str) -> Row:
@@ -157,17 +187,24 @@ def _two(values: list[float]) -> str:
     return f"{median(values):.1f} and {max(values):.1f}" if values else str(math.nan)
 
 
-def filled(text: str, section: Section) -> str:
-    """The page with its generated part made anew."""
-    return replaced(text, SECTION, section.text())
+def sections(docs: Path) -> list[Section]:
+    return [Section(docs / FOLDER / plan.stem, load(plan)) for plan in PLANS]
+
+
+def filled(text: str, made: Sequence[Section]) -> str:
+    """The page with its generated parts made anew."""
+    for section in made:
+        text = replaced(text, f"{FOLDER}-{section.name}", section.text())
+    return text
 
 
 def write(docs: Path) -> None:
-    """Write the generated part of the page, and its picture."""
-    section, page = Section(docs / FOLDER), docs / PAGE
-    page.write_text(filled(page.read_text("utf-8"), section), encoding="utf-8")
-    picture = docs / FOLDER / PICTURE
-    if section.picture:
-        picture.write_text(section.picture, encoding="utf-8")
-    else:
-        picture.unlink(missing_ok=True)
+    """Write the generated parts of the page, and their pictures."""
+    made, page = sections(docs), docs / PAGE
+    page.write_text(filled(page.read_text("utf-8"), made), encoding="utf-8")
+    for section in made:
+        path = docs / FOLDER / f"{section.name}.svg"
+        if section.picture:
+            path.write_text(section.picture, encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)

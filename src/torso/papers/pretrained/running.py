@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.errors import RequestError
 from torso.papers.experiments.datasets import DATASETS
-from torso.papers.experiments.deadline import Deadline
-from torso.papers.experiments.provenance import note_machine
+from torso.papers.experiments.deadline import Deadline, run_in_time
 from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Cell, Plan, Trial
 from torso.papers.pretrained.definition import Block
 from torso.parallel.crew import Crew
 from torso.parallel.hire import crew
-from torso.parallel.together import run_together
 from torso.results.result import Result
 from torso.runs.events import Listener
-from torso.runs.run import Stopped
 
 Say = Callable[[str], None]
 
@@ -100,17 +96,9 @@ class Runs:
 
     def _run(self, trials: Sequence[Trial], workers: Crew | None) -> bool:
         """False where time was up."""
-        configs, places = [trial.config for trial in trials], [self.plan.work / trial.name for trial in trials]
-        self.say(f"{self.stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
-        ends = run_together(configs, places, listener=self.listener, stop=self.stop, after=note_machine, crew=workers)
-        try:
-            with closing(ends):
-                for number, result in ends:
-                    self._note(trials[number], result)
-        except Stopped:
-            self.say(f"{self.stop.passed:5.0f} s: time is up; the same command goes on")
-            return False
-        return True
+        return run_in_time(
+            trials, self.plan.work, self.stop, self._note, self.say, crew=workers, listener=self.listener
+        )
 
     def _note(self, trial: Trial, result: Result | Exception) -> None:
         if isinstance(result, Exception) or not records.is_final(result):

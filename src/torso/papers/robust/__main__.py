@@ -1,7 +1,8 @@
-"""`python -m torso.papers.robust --seconds 500 --data-root DIR`: run robust.toml until time is up.
+"""`python -m torso.papers.robust --seconds 500 --data-root DIR`: run a plan, cifar10.toml, until time is up.
 
-Each method under an attack has a json file in `--folder`; what is there is not run again. Run folders are below
-`--work`. `--pack FILE` writes all json files into one archive, to be carried from machine to machine."""
+Each method under an attack has a json file in `--folder` (by default docs/robustness/ and the plan's name);
+what is there is not run again. Run folders are below `--work`. `--pack FILE` writes all json files into one archive, to
+be carried from machine to machine."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ def main(words: Sequence[str]) -> int:
 
 def _go(said: argparse.Namespace) -> int:
     evidence = load(said.plan)
+    said.folder = said.folder or FOLDER / said.plan.stem
     roots: dict[str, str] = {}
     for root in said.data_root or [data_root(None)]:
         roots = {**known_roots(root), **roots}
@@ -49,7 +51,7 @@ def _run(plan: Plan, said: argparse.Namespace) -> int:
 
     runs = Runs(plan, said.folder, Deadline(said.seconds), say=lambda text: print(text, flush=True))
     try:
-        done = runs.go(said.processes or filling(next(plan.trials()).config.run))
+        done = runs.go(said.processes or filling(plan.plain(plan.methods[0]).config.run))
     finally:
         if said.pack:
             pack(said.folder, said.pack)
@@ -61,7 +63,7 @@ def _run(plan: Plan, said: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = common_options("robust", str(__doc__), FILE, FOLDER)
+    parser = common_options("robust", str(__doc__), FILE, None)
     parser.add_argument("--only", default="", help="names of methods, attacks and rules, with commas between")
     return parser
 

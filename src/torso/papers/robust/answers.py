@@ -66,24 +66,27 @@ class Answers:
         before = self.values(Cell(cell.method, NONE, MEAN), measure)
         return {seed: before[seed] - value for seed, value in self.values(cell, measure).items() if seed in before}
 
-    def best_rule(self, method: str, attack: str, measure: str) -> str | None:
-        """The rule with the highest mean over seeds."""
-        found = {rule: self.mean(Cell(method, attack, rule), measure) for rule in self.known.rules}
-        there = {rule: mean for rule, mean in found.items() if not math.isnan(mean)}
-        return max(there, key=lambda rule: there[rule]) if there else None
+    @property
+    def met_by_all(self) -> list[str]:
+        """The attacks that every method has met, under the plain mean and at the same seeds."""
+        return [
+            attack
+            for attack in self.attacks
+            if attack != NONE and len({tuple(self.runs(Cell(method, attack, MEAN))) for method in self.methods}) == 1
+        ]
 
     def best_over_attacks(self, method: str, measure: str) -> str | None:
-        """The rule with the highest mean over the attacks that have been run under all rules."""
-        attacks = [name for name in self.attacks if name != NONE and self._whole(method, name)]
+        """The rule with the highest mean over these attacks, of the rules that have met all of them at all seeds."""
+        met = self.met_by_all
         means = {
-            rule: fmean(self.mean(Cell(method, attack, rule), measure) for attack in attacks)
+            rule: fmean(self.mean(Cell(method, attack, rule), measure) for attack in met)
             for rule in self.known.rules
-            if attacks
+            if met and all(self._as_often(method, attack, rule) for attack in met)
         }
         return max(means, key=lambda rule: means[rule]) if means else None
 
-    def _whole(self, method: str, attack: str) -> bool:
-        return all(self.runs(Cell(method, attack, rule)) for rule in self.known.rules)
+    def _as_often(self, method: str, attack: str, rule: str) -> bool:
+        return self.runs(Cell(method, attack, rule)).keys() == self.runs(Cell(method, attack, MEAN)).keys()
 
     @property
     def attacks(self) -> list[str]:
@@ -102,10 +105,16 @@ class Answers:
     def cells(self) -> Iterator[Cell]:
         return (cell for attack in self.known.attacks for cell in self._cells(attack))
 
-    def less_hurt(self, method: str, than: str, attack: str, rule: str, measure: str) -> Estimate:
-        """Points that the attack takes from one method, minus those that it takes from another; paired by seed."""
-        ours, theirs = (self.lost(Cell(name, attack, rule), measure) for name in (method, than))
-        return Estimate.over(theirs[seed] - ours[seed] for seed in ours if seed in theirs)
+    def less_hurt(self, method: str, than: str, rules: tuple[str, str], measure: str) -> Estimate:
+        """Points that attacks take from another method (`than`), minus those that they take from this one: the mean
+        over the attacks that all methods have met, paired by seed. `rules`: the other's and this one's."""
+        apart: dict[str, list[float]] = {}
+        for attack in self.met_by_all:
+            theirs = self.lost(Cell(than, attack, rules[0]), measure)
+            ours = self.lost(Cell(method, attack, rules[1]), measure)
+            for seed in theirs.keys() & ours.keys():
+                apart.setdefault(seed, []).append(theirs[seed] - ours[seed])
+        return Estimate.over(fmean(apart[seed]) for seed in sorted(apart))
 
     def spread(self, measure: str) -> list[float]:
         """Standard deviations over seeds, of all cells with several."""

@@ -92,6 +92,10 @@ class Plan:
     def trial(self, cell: Cell, seed: int) -> Trial:
         return Trial(cell, seed, _seeded(self._config(cell), seed))
 
+    def plain(self, method: str) -> Trial:
+        """A method without an attack, under the mean."""
+        return self.trial(Cell(method, NONE, MEAN), 0)
+
     def _meets(self, cell: Cell) -> bool:
         """No attack and no rule reaches clients that train alone: one cell tells all of them."""
         return not self.evidence.methods[cell.method].alone or (cell.attack, cell.rule) == (NONE, MEAN)

@@ -1,4 +1,4 @@
-"""robust.toml as validated data: methods, server rules, and attacks in the order of their worth."""
+"""cifar10.toml and digits.toml as validated data: methods, server rules, and attacks in the order of their worth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from torso.papers.experiments.definition import Strict, check_known, read_definition
 
-FILE = Path(__file__).with_name("robust.toml")
+FILE, SMALL = (Path(__file__).with_name(name) for name in ("cifar10.toml", "digits.toml"))
 NONE, MEAN = "none", "mean"  # the attack and the rule that others are compared with
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from torso.nets import Tensors
 from torso.papers.experiments.result_files import Record, write_record
-from torso.papers.robust.cells import Cell, Plan
-from torso.papers.robust.definition import MEAN, NONE
+from torso.papers.robust.cells import Plan
 from torso.runs.run import run
 from torso.server.robust import lengths, less
 from torso.server.rules import Mean
@@ -36,7 +35,7 @@ class Watching(Mean):
 
 def upload_length(plan: Plan, method: str) -> Record:
     """The median over the uploads of the first rounds, without an attack, at seed 0; two digits of it."""
-    trial = plan.trial(Cell(method, NONE, MEAN), 0)
+    trial = plan.plain(method)
     config, watching, rounds = trial.config, Watching(), plan.evidence.lengths
     short = config.train.model_copy(update={"rounds": rounds, "schedule": "const"})
     quiet = config.measure.model_copy(update={"names": (), "every": 0})
@@ -56,7 +55,7 @@ def with_lengths(plan: Plan, folder: Path, say: Callable[[str], None]) -> Plan:
     for method in plan.methods:
         if plan.evidence.methods[method].alone or not plan.needs_lengths:
             continue
-        now = {"rounds": plan.evidence.lengths, "key": plan.trial(Cell(method, NONE, MEAN), 0).key}
+        now = {"rounds": plan.evidence.lengths, "key": plan.plain(method).key}
         if {**known.get(method, {}), **now} != known.get(method):
             known[method] = upload_length(plan, method)
             say(f"{method}: uploads are {known[method]['length']} long (median of {plan.evidence.lengths} rounds)")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torso.papers.experiments.deadline import Deadline
-from torso.papers.experiments.provenance import note_machine
+from torso.papers.experiments.deadline import Deadline, run_in_time
 from torso.papers.experiments.result_files import Record
 from torso.papers.robust import records
 from torso.papers.robust.cells import Plan, Trial
 from torso.papers.robust.lengths import with_lengths
 from torso.papers.tables.answers import is_divergence
 from torso.parallel.hire import crew
-from torso.parallel.together import run_together
 from torso.results.result import Result
-from torso.runs.run import Stopped
 
 
 @dataclass
@@ -43,25 +39,17 @@ class Runs:
         trials = self.missing()
         if not trials:
             return True
-        configs, places = [trial.config for trial in trials], [self.plan.work / trial.name for trial in trials]
-        self.say(f"{self.stop.passed:5.0f} s: {len(trials)} runs, the first is {trials[0].name}")
-        with crew(configs[0].run, processes) as workers:
-            ends = run_together(
-                configs,
-                places,
-                stop=self.stop,
-                clients=self.plan.evidence.stack,
-                after=note_machine,
+        with crew(trials[0].config.run, processes) as workers:
+            done = run_in_time(
+                trials,
+                self.plan.work,
+                self.stop,
+                self._note,
+                self.say,
                 crew=workers,
+                clients=self.plan.evidence.stack,
             )
-            try:
-                with closing(ends):
-                    for number, result in ends:
-                        self._note(trials[number], result)
-            except Stopped:
-                self.say(f"{self.stop.passed:5.0f} s: time is up; the same command goes on")
-                return False
-        return not self.broken
+        return done and not self.broken
 
     def _note(self, trial: Trial, result: Result | Exception) -> None:
         if isinstance(result, Exception) or not (result.ok or is_divergence(result.status)):
