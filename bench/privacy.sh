@@ -17,20 +17,12 @@ python3 -c "import dp_accounting" || exit 2
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 left=$((seconds - SECONDS))
 
-# audit NAME NOISE [more flags]: 200 clients with 7 images each, a network with two hidden layers
-audit() {
-  local name=$1 noise=$2
-  shift 2
-  echo "== $name"
-  timeout "$left" python3 -m torso audit fedavg --quiet --runs "${RUNS:-256}" --canaries 32 --out $folder/audits/$name.json \
-    --set data.clients=200 --set data.partition=iid --set model.body=mlp --set train.rounds="${ROUNDS:-10}" --set train.fraction=0.2 \
-    --set train.local_epochs=1 --set train.batch_size=10 --set train.weighting=uniform --set privacy.delta=1e-5 \
-    --set privacy.clip=0.5 --set privacy.noise="$noise" "$@"
-}
+# audit NAME NOISE [last | CLAIMED NOISE]
+audit() { timeout "$left" python3 bench/privacy_audit.py "$folder/audits/$1.json" "${@:2}"; }
 
 audits() {
   audit noise-2.0 2.0 & audit noise-1.3 1.3 & audit noise-0.9 0.9 & audit noise-0.7 0.7 &
-  audit noise-0.7-last 0.7 --sees last & audit broken-0.7 0.7 --claimed-noise 1.05 &
+  audit noise-0.7-last 0.7 last & audit broken-0.7 0.7 1.05 &
   wait
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torso.papers.pages.privacy import BEGIN, END, Part, placed, read
+from torso.papers.pages.privacy import ALONE, BEGIN, END, WHOLE, Cells, Part, placed, read
 from torso.papers.pretrained import records
 from torso.papers.pretrained.cells import Plan
 from torso.papers.pretrained.definition import load
@@ -72,10 +72,25 @@ def test_the_part_has_every_number_with_its_setting(cells: dict[str, Any]) -> No
     row = next(line for line in text.splitlines() if line.startswith("| FedPer: the body |"))
     found = [f"{cells[f'eps-{e}-fedper-dp']['runs']['0']['accuracy']['personalized']:.1f}" for e in (8, 2)]
     assert [cell.strip() for cell in row.split("|")[2:4]] == found
+    assert "against FedAvg" not in text  # it was not run here
     assert "| ε ≤ 3.00 | 1e-05 | 0.7 | ε ≥ 1.00 | ≤ 0.8: ε = 2.50 | every model | 64 × 10 | stands |" in text
     assert "**refuted**" in text
     assert set(part.pictures) == {"cifar-10-generic", "cifar-10-personalized", "audits"}
     assert "a wrong claim" in part.pictures["audits"]
+
+
+def test_what_personal_heads_buy_is_a_difference_of_means() -> None:
+    def cell(*found: float) -> dict[str, Any]:
+        runs = {str(seed): {"status": "ok", "accuracy": {"personalized": value}} for seed, value in enumerate(found)}
+        return {"runs": runs}
+
+    cells = {(WHOLE, "2"): cell(80, 82), ("FedPer: the body", "2"): cell(95, 96), (ALONE, "0"): cell(94, 93)}
+    assert list(Cells("digits", cells)._differences())[:-1] == [
+        "- Personal accuracy at ε = 2, against FedAvg: FedPer +14.5 points.",
+        "- Personal accuracy at ε = 2, against sharing nothing: FedAvg -12.5, FedPer +2.0 points.",
+    ]
+    planned = {method.label for method in load(FILE).methods.values()}
+    assert {WHOLE, ALONE} <= planned
 
 
 def test_without_files_the_part_says_so_and_writing_it_twice_changes_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from torso.config import Config
@@ -26,6 +27,7 @@ from torso.report.summary import counted
 
 FOLDER, PAGE = "privacy", "privacy.md"
 BEGIN, END = "<!-- measured: begin (python -m torso.papers.docs) -->", "<!-- measured: end -->"
+WHOLE, ALONE = "FedAvg: the whole model", "Local only: nothing"
 ORDER = ("0", "2", "8", "∞")  # of ε in pictures
 MEASURES = {
     "personalized": "Personal accuracy: each client's own model, tuned on its own data, on its own test data",
@@ -61,6 +63,7 @@ class Cells:
                 yield markdown(rows)
                 yield ""
                 yield from self._picture(measure, words, there)
+        yield from self._differences()
         yield from self._choices()
 
     def _setting(self) -> Iterator[str]:
@@ -100,6 +103,19 @@ class Cells:
         yield f"![{about}]({FOLDER}/{name}.svg)"
         yield ""
 
+    def _differences(self) -> Iterator[str]:
+        """Personal accuracy against a whole model that is shared with the same budget, and against sharing nothing."""
+        alone = self._values(ALONE, "0", "personalized")
+        for epsilon in ("8", "2"):
+            found = {label: self._values(label, epsilon, "personalized") for label in self.labels}
+            found = {label: values for label, values in found.items() if values}
+            others = {label: values for label, values in found.items() if label != WHOLE}
+            if others and WHOLE in found:
+                yield f"- Personal accuracy at ε = {epsilon}, against FedAvg: {_points(others, found[WHOLE])}."
+            if found and alone:
+                yield f"- Personal accuracy at ε = {epsilon}, against sharing nothing: {_points(found, alone)}."
+        yield ""
+
     def _choices(self) -> Iterator[str]:
         rows: list[dict[str, object]] = []
         for (label, epsilon), cell in self.cells.items():
@@ -110,7 +126,7 @@ class Cells:
                     "method": label.partition(":")[0],
                     "ε": epsilon,
                     "seeds": len(cell["runs"]),
-                    "rounds": run["history"][-1][0] if run["history"] else cell["config"].get("train.rounds", ""),
+                    "rounds": run["history"][-1][0] if "generic" in run["accuracy"] else cell["config"]["train.rounds"],
                     "δ": f"{spent['delta']:.2g}" if spent else "",
                     "noise": f"{spent['noise']:.3g}" if spent else "",
                     "chosen": point_of(cell.get("chosen", {})),
@@ -199,6 +215,12 @@ class Part:
         yield "$ bench/privacy.sh OUT 480 --data-root DIR"
         yield "$ python -m torso.papers.docs"
         yield "```"
+
+
+def _points(values: Mapping[str, Sequence[float]], base: Sequence[float]) -> str:
+    """`FedBABU +6.3, FedPer +14.9 points`: differences of the means over seeds."""
+    said = [f"{label.partition(':')[0]} {fmean(own) - fmean(base):+.1f}" for label, own in values.items()]
+    return f"{', '.join(said)} points"
 
 
 def _row(found: Audit) -> dict[str, object]:
