@@ -278,7 +278,7 @@ UNKNOWN = {
     "torchvision/resnet19": "torchvision has no 'resnet19'; did you mean 'resnet18'?",
     "timm/mobilenetv3_small_05": "timm has no 'mobilenetv3_small_05'; did you mean 'mobilenetv3_small_0",
     "timm/resnet18.a9_in1k": "timm has no 'resnet18.a9_in1k'; did you mean 'resnet18.a",
-    "hf/tests": "tests has no config.json. Expected: a folder that save_pretrained has written",
+    "hf/tests": "tests has no config.json. Expected: the folder of a saved model",
     "timn/resnet18": "there is no 'timn'; did you mean 'timm'? Accepted before the slash: torchvision, timm",
 }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from torso.errors import RequestError
@@ -15,6 +14,7 @@ from torso.nets.bodies import BodyMaker
 from torso.nets.outside.hf_text import HfText, without_pooling
 from torso.nets.outside.hf_vision import HfVision
 from torso.nets.outside.libraries import transformers_for
+from torso.nets.outside.model_folder import CONFIG, found_folder
 
 kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision, "texts": HfText}
 """Makers of `hf/…` by what the encoder takes: they are asked with the whole name."""
@@ -37,19 +37,14 @@ def hf_body(name: str) -> BodyMaker:
 @cache
 def config_of(name: str) -> Any:
     """The config of a model of the transformers library, from its folder or the hub."""
-    where, key = without_pooling(name.partition("/")[2])[0], f"model.body = {name!r}"
+    key = f"model.body = {name!r}"
     transformers = transformers_for(key)
-    is_folder = Path(where).is_dir()
-    if is_folder and not (Path(where) / "config.json").is_file():
-        raise RequestError(f"{key}: {where} has no config.json. Expected: a folder that save_pretrained has written")
+    folder = found_folder(without_pooling(name.partition("/")[2])[0], key, CONFIG)
     try:
-        return transformers.AutoConfig.from_pretrained(where)
+        return transformers.AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         said = " ".join(str(error).split())[:160].rstrip(".")
-        what = "its config.json cannot be used" if is_folder else "it is no folder, and the hub cannot be asked for it"
-        raise RequestError(
-            f"{key}: {what} ({said}). Expected: a folder with config.json, or an id of the hub"
-        ) from None
+        raise RequestError(f"{key}: {folder / CONFIG} cannot be used ({said}). Expected: a model's config") from None
 
 
 def kind_of(config: Any) -> str:

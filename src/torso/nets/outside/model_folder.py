@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,13 +56,32 @@ def _of_hub(name: str, key: str, packages: bool) -> Path:
             f"pip install 'torso[text]'. Expected: {instead}"
         ) from None
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES))
+        with _silent("huggingface_hub"):  # of its retries
+            return Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES))
     except Exception as error:  # a bad name, no network, no such model: each is another exception
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise RequestError(
-            f"{key}: there is no folder {name!r}, and it cannot be had from huggingface.co ({reason}). "
+            f"{key}: there is no folder {name!r}, and it cannot be had from huggingface.co ({_reason(error)}). "
             f"Expected: {instead}"
         ) from None
+
+
+@contextmanager
+def _silent(logger: str) -> Iterator[None]:
+    """Inside, a library logs errors alone."""
+    log = logging.getLogger(logger)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _reason(error: BaseException) -> str:
+    """In a few words: the library wraps what has happened into a page of advice."""
+    while (inner := error.__cause__) is not None:
+        error = inner
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def read_json(folder: Path, name: str, key: str, *, optional: bool = False) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torso.papers.tables.published import PublishedNumber, Recipe, SecondLine
 REASONS: Mapping[str, str] = {
     "weights": "needs a body trained on ImageNet, which cannot be had here",
     "data": "no source of Torso reads this data set",
-    "input": "needs images enlarged to 224×224, which no source of Torso does",
+    "input": "needs images enlarged to 224×224, which would take too long",
     "network": "Torso does not have this network",
     "setup": "the paper does not say with which clients, data and attackers",
     "no result": "the table lists a setting, not something measured",
