@@ -71,9 +71,9 @@ class Section:
         if FIRST not in self.answers.methods or not others or not met:
             return
         first = self._label(FIRST)
-        yield f"**How many points less attacks take than from {first}**, mean over {'; '.join(met)}: what they take from"
-        yield f"{first}, minus what they take from the method, both against no attack under the plain mean. Above 0:"
-        yield "harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is"
+        yield f"**How many points less attacks take than from {first}**, mean over {'; '.join(met)}: what they take"
+        yield f"from {first}, minus what they take from the method, both against no attack under the plain mean. Above"
+        yield "0: harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is"
         yield "best over these attacks, of those that were run with all of them; it is chosen on the same test data."
         yield ""
         yield markdown([self._compared_row(method) for method in others])

@@ -29,7 +29,7 @@ def heat_map(answers: Answers, about: str) -> str:
 
 def _panel(answers: Answers, method: str, measure: str, place: tuple[int, int], look: tuple[float, bool]) -> Panel:
     (row, column), (high, last) = place, look
-    wide = (WIDTH - _LEFT - 2 * _GAP) / len(MEASURES)
+    wide = (WIDTH - _LEFT - 2 * _GAP - 2) / len(MEASURES)  # a frame is one unit wide
     left, top = _LEFT + column * (wide + _GAP), 24 + row * (high + _BETWEEN)
     attacks, rules = answers.attacks, list(answers.known.rules)
     values: Matrix = np.array([[answers.mean(Cell(method, a, rule), measure) for rule in rules] for a in attacks])
@@ -40,6 +40,6 @@ def _panel(answers: Answers, method: str, measure: str, place: tuple[int, int], 
         *(left, top, left + wide, top + high, (0, len(rules)), (len(attacks), 0)),
         across=Axis(size=10.5, named=numbers if last else ()),
         up=Axis(size=10.5, named=names if column == 0 else ()),
-        marks=[Heat(values, Ramp(0, 80), legend=legend)],
+        marks=[Heat(values, Ramp(0, 100), legend=legend)],
         title=f"{answers.known.methods[method].label}: {MEASURES[measure]}",
     )
