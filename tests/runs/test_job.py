@@ -25,7 +25,7 @@ NEEDS = {
 }  # `generic` is taken on the clients' test data
 MEASURES_WITHOUT = (
     "backdoor, backdoor_initial, benign, generic, id_after, id_before, initial, local_only, local_only_best_on_test, "
-    "ood_after, ood_before, personalized, without_head"
+    "neighbours, ood_after, ood_before, personalized, without_head"
 )
 ALONE = replace(digits().roster, test_samples=0)  # of a server that has no images at all
 
