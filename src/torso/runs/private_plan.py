@@ -105,7 +105,7 @@ def _check(stage: Stage) -> None:
 
 def _tells(drift: Drift | type[Drift]) -> bool:
     """Whether the server learns more of clients by a correction than what travels anyway."""
-    return drift.remembers or drift.gathers or bool(getattr(drift, "follows", False))
+    return drift.remembers or drift.gathers or drift.follows
 
 
 def _check_start(stage: Stage) -> None:
