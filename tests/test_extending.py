@@ -130,10 +130,10 @@ def test_a_sharpness_aware_step_by_hand() -> None:
 
 def test_sharpness_aware_clients_stacked_and_one_by_one(plain: Small) -> None:
     """Ragged clients; ρ → 0 is FedAvg, and costs twice the passes."""
-    method = {"name": "fedavg", "step": {"name": "sam", "rho": 0.2}}
+    method = {"name": "fedavg", "step": {"name": "own-sam", "rho": 0.2}}
     one, two = small(method), small(method, at_once=2)
     close(one.model, two.model)
-    close(plain.model, small({"name": "fedavg", "step": {"name": "sam", "rho": 1e-7}}).model)
+    close(plain.model, small({"name": "fedavg", "step": {"name": "own-sam", "rho": 1e-7}}).model)
     assert not all(torch.equal(one.model[name], tensor) for name, tensor in plain.model.items())
 
 
@@ -218,7 +218,7 @@ def second_round(notes: dict[int, Tensors] | None = None, **options: Any) -> Sta
     """A round of two clients that have been there before; their own steps are too small to change a bit."""
     from fedala import FedALA
 
-    task = tiny.job(replace(methods["fedala"], personal=FedALA(**options)), lr=1e-30)
+    task = tiny.job(replace(methods["own-fedala"], personal=FedALA(**options)), lr=1e-30)
     held = {k: ClientState(own={"head.weight": w}, notes=(notes or {}).get(k, {})) for k, w in OLD.items()}
     start = State.begin({**task.model, "head.weight": MEAN}, held, round=1)
     with OneByOne(task.net, task.federation, workers=1) as engine:
@@ -294,7 +294,7 @@ def test_the_lower_part_is_taken_as_received() -> None:
     from fedala import FedALA
 
     for lower, expected in (("body", [1.0, 1.0]), ("none", [3.0, 1.0])):
-        task = tiny.job(replace(methods["fedala"], personal=FedALA(lower=lower, lr=1e6)), lr=1e-30)
+        task = tiny.job(replace(methods["own-fedala"], personal=FedALA(lower=lower, lr=1e6)), lr=1e-30)
         held = {0: ClientState(own={"head.weight": OLD[0], "body.blocks.0.weight": torch.full((2,), 3.0)})}
         with OneByOne(task.net, task.federation, workers=1) as engine:
             start = State.begin({**task.model, "head.weight": MEAN}, held, round=1)
@@ -328,7 +328,7 @@ def small(method: Any, at_once: int = 1) -> Small:
 
 @pytest.fixture(scope="module")
 def mixed() -> Small:
-    return small("fedala")
+    return small("own-fedala")
 
 
 @pytest.fixture(scope="module")
@@ -343,13 +343,22 @@ def close(one: Tensors, other: Tensors) -> None:
 
 def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small, plain: Small) -> None:
     """A rate of 0 leaves W at 1; the mix does something where it does not."""
-    ones = small({"name": "fedala", "personal": {"lr": 0.0}})
+    ones = small({"name": "own-fedala", "personal": {"lr": 0.0}})
     assert all(torch.equal(ones.model[name], tensor) for name, tensor in plain.model.items())
     assert not all(torch.equal(mixed.model[name], tensor) for name, tensor in plain.model.items())
 
 
+def test_the_catalogue_has_the_same_methods(mixed: Small) -> None:
+    """`fedala` and `fedsam` bit for bit, where there are no running statistics; `fedala` also counts its passes."""
+    theirs = small("fedala")
+    assert all(torch.equal(theirs.model[name], tensor) for name, tensor in mixed.model.items())
+    assert theirs.result.cost.forward_passes > mixed.result.cost.forward_passes
+    one, other = (small({"name": "fedavg", "step": {"name": name, "rho": 0.2}}) for name in ("sam", "own-sam"))
+    assert all(torch.equal(one.model[name], tensor) for name, tensor in other.model.items())
+
+
 def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:
-    stacked = small("fedala", at_once=2)
+    stacked = small("own-fedala", at_once=2)
     close(mixed.model, stacked.model)
     for client, own in mixed.state.clients.of_kind("own").items():
         close(own, stacked.state.clients[client].own)
@@ -365,11 +374,11 @@ def test_a_client_keeps_its_last_model_and_the_server_sees_what_fedavg_sends(mix
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    assert run(samples.tiny("fedala"), tmp_path / "whole").ok
+    assert run(samples.tiny("own-fedala"), tmp_path / "whole").ok
     listener = samples.StopAfter(2)
     with pytest.raises(Stopped):
-        run(samples.tiny("fedala"), tmp_path / "half", listener=listener, stop=listener.stop)
-    assert run(samples.tiny("fedala"), tmp_path / "half", resume=True).ok
+        run(samples.tiny("own-fedala"), tmp_path / "half", listener=listener, stop=listener.stop)
+    assert run(samples.tiny("own-fedala"), tmp_path / "half", resume=True).ok
     whole, half = (load(tmp_path / name).state for name in ("whole", "half"))
     assert whole is not None
     assert half is not None
@@ -379,13 +388,13 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) ->
 
 
 def test_the_command_line_knows_it_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sets = [f"--set={text}" for text in (*samples.TINY, "method.name=fedala", "method.personal.lower=blocks:1")]
+    sets = [f"--set={text}" for text in (*samples.TINY, "method.name=own-fedala", "method.personal.lower=blocks:1")]
     done = torso("run", "--plugin", "fedala", *sets, "--quiet", "--json", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["method"] == "fedala"
+    assert json.loads(done.stdout)["method"] == "own-fedala"
     assert 'lower = "blocks:1"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
-    monkeypatch.delitem(methods, "fedala")  # nobody has imported it
-    refused = CliRunner().invoke(app, ["run", "--set", "method.name=fedala", "--quiet"])
+    monkeypatch.delitem(methods, "own-fedala")  # nobody has imported it
+    refused = CliRunner().invoke(app, ["run", "--set", "method.name=own-fedala", "--quiet"])
     assert isinstance(refused.exception, RequestError)
     assert "did you mean" in str(refused.exception)
 

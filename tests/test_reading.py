@@ -9,7 +9,7 @@ from tests.conftest import Torso
 
 from torso import Config, RequestError
 from torso.config import assign, parse_value
-from torso.reading import parse_json, parse_toml
+from torso.reading import parse_json, parse_record, parse_toml
 
 DEEP = 100_000
 
@@ -31,6 +31,12 @@ def test_json_that_cannot_be_used_is_one_value_error(text: str, said: str) -> No
         parse_json(text)
 
 
+def test_a_record_has_no_endless_entries() -> None:
+    assert parse_record('{"a": {"b": [{"c": 1}]}}', most=3) == {"a": {"b": [{"c": 1}]}}
+    with pytest.raises(ValueError, match="more than 2 named entries"):
+        parse_record('{"a": {"b": [{"c": 1}]}}', most=2)
+
+
 def test_json_that_can_be_used_is_read() -> None:
     assert parse_json('\ufeff{"a": [1, -2.5, null], "b": "\\ud83d\\ude00"}') == {"a": [1, -2.5, None], "b": "😀"}
     assert parse_json(b"12345678901234567890") == 12345678901234567890
@@ -40,6 +46,7 @@ def test_json_that_can_be_used_is_read() -> None:
     ("text", "said"),
     [
         ("a = " + "[" * DEEP + "]" * DEEP, "nested too deeply"),
+        ("a." * 2000 + "b = 1", "nested too deeply"),
         (f"[run]\nseed = {'9' * 400}", "more than 30 digits"),
         (f"a = {'9' * 5000}", "digits"),
         ("a = [{b = 1" + "0" * 30 + "}]", "more than 30 digits"),

@@ -15,7 +15,7 @@ import torso
 SOURCE = Path(torso.__file__).parent
 ROOMS = (
     *("data", "nets", "learn", "server", "personal", "methods", "engine", "measure", "results", "runs", "parallel"),
-    *("federation", "report", "papers"),
+    *("federation", "audit", "report", "papers"),
 )
 OUTSIDE = {"config", "cli", ""}  # config.py names what is in all rooms: rooms look at it for types only
 

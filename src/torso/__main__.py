@@ -1,5 +1,21 @@
-"""`python -m torso` is the command `torso`."""
+"""The command `torso`, also as `python -m torso`. A signal while the command line is imported ends in a line, too."""
 
-from torso.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    from torso.signals import AT_ONCE, terminated_as_interrupted
+
+    try:
+        with terminated_as_interrupted():
+            from torso.cli import main as command
+    except KeyboardInterrupt:
+        print(f"torso: {AT_ONCE}", file=sys.stderr)
+        sys.exit(130)
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
 from torso.report import (
+    audit_command,
     data_command,
     export_command,
     federation_command,
@@ -28,6 +29,7 @@ from torso.report import (
 from torso.report.help_pages import plain_help
 from torso.report.run_request import run_request
 from torso.report.starting import starting
+from torso.signals import AT_ONCE, terminated_as_interrupted
 
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
@@ -367,13 +369,18 @@ def _root(
 def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
     try:
-        app(prog_name="torso")  # also under `python -m torso`
+        with terminated_as_interrupted():
+            app(prog_name="torso")  # also under `python -m torso`
     except TorsoError as error:
         _fail(str(error), error.exit_status)
     except (OSError, UnicodeEncodeError) as error:  # a disk, or a name that is no text: not a fault of ours
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _fail(AT_ONCE, 130)
+    except SystemExit as end:
+        if end.code == 130:  # a KeyboardInterrupt that typer has caught
+            _fail(AT_ONCE, 130)
+        raise
 
 
 def _fail(text: str, status: int) -> None:
@@ -431,6 +438,7 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
+audit_command.add_to(app)
 data_command.add_to(app)
 export_command.add_to(app)
 predict_command.add_to(app)

@@ -54,6 +54,7 @@ def _attack(value: Any) -> str | dict[str, Any]:
 
 
 Chance = Annotated[float, Field(ge=0, le=1)]
+Spread = Annotated[float, Field(ge=0, le=10)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
 
@@ -268,6 +269,46 @@ class AttackConfig(_Section):
         return chosen
 
 
+class PrivacyConfig(_Section):
+    """Client-level differential privacy of what travels (docs/privacy.md); on where noise, epsilon or clip is set."""
+
+    noise: NotNegative = Field(0.0, description="noise multiplier z: the noise of a round is N(0, z²·clip²)")
+    epsilon: NotNegative = Field(0.0, description="budget ε of the whole run, from which noise is found; 0: none")
+    delta: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="δ of the budget; 0: N^−1.1 for N clients")
+    clip: NotNegative = Field(
+        0.0, description="most length of a client's update, all tensors together; 0: 1.0 where noise or epsilon is set"
+    )
+    sampling: Literal["poisson", "fixed"] = Field(
+        "poisson",
+        description="participants of a round; poisson: each client independently with chance train.fraction; fixed: "
+        "always as many, without replacement, which costs more of the budget",
+    )
+    quantile: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="> 0: clip adapts to this quantile of the updates' lengths, and begins at privacy.clip"
+    )
+    clip_rate: Positive = Field(
+        0.2, description="how fast clip adapts: clip · exp(−clip_rate · (share of updates within it − quantile))"
+    )
+    count_noise: NotNegative = Field(
+        0.0,
+        description="std of the noise on the count that clip adapts by; 0: a twentieth of the participants, or "
+        "privacy.noise if that is more",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> PrivacyConfig:
+        if self.noise and self.epsilon:
+            raise ValueError(
+                f"noise = {self.noise:g} and epsilon = {self.epsilon:g} are both set; epsilon finds the noise, so "
+                "expected: one of the two"
+            )
+        return self
+
+    @property
+    def on(self) -> bool:
+        return bool(self.noise or self.epsilon or self.clip)
+
+
 class MeasureConfig(_Section):
     """What is measured and when (spec 9)."""
 
@@ -314,6 +355,42 @@ class FaultsConfig(_Section):
         return self
 
 
+class SpeedsConfig(_Section):
+    """How long a visit lasts in a simulation: hours · exp(sigma · z_client + jitter · z_visit), z standard normal."""
+
+    hours: Positive = Field(1.0, description="simulated hours of a visit of the median client")
+    sigma: Spread = Field(0.0, description="how much clients differ: standard deviation of the log of their hours")
+    jitter: Spread = Field(0.0, description="the same of one client's visits")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether somebody has set anything: then synchronous rounds take time, too."""
+        return self != SpeedsConfig()
+
+
+class SecureConfig(_Section):
+    """Secure aggregation on a real federation: the server gets the sum of the uploads, and none of them."""
+
+    kind: Literal["none", "secagg+"] = Field("none", description="secagg+: the server opens sums only (SecAgg+)")
+    shares: CountOrZero = Field(
+        0, description="participants that hold shares of a client's secrets, itself included; odd; 0: all of them"
+    )
+    threshold: Annotated[float, Field(ge=0.5, lt=1)] = Field(
+        0.6667, description="more than this share of them, and at least 3, have to answer for a sum to be opened"
+    )
+    clip: Positive = Field(8.0, description="a change of a weight that is larger is sent as this")
+    bits: Annotated[int, Field(ge=8, le=28)] = Field(
+        22, description="a number is rounded to 2^bits steps between −clip and clip; participants · 2^bits < 2^32"
+    )
+
+    @model_validator(mode="after")
+    def _a_ring(self) -> SecureConfig:
+        """A client has as many neighbours on one side as on the other."""
+        if self.shares and (self.shares < 3 or self.shares % 2 == 0):
+            raise ValueError(f"shares = {self.shares}; expected: 0, or an odd number from 3 on")
+        return self
+
+
 class FlowerConfig(_Section):
     """How patient the server of a real federation is (`torso federation run`)."""
 
@@ -322,6 +399,7 @@ class FlowerConfig(_Section):
     )
     wait: Positive = Field(600.0, description="seconds to wait for clients, at first and when too few are left")
     deadline: Positive = Field(600.0, description="seconds that a client has to answer in a round")
+    secure: SecureConfig = SecureConfig()
 
 
 class RunConfig(_Section):
@@ -352,6 +430,7 @@ class RunConfig(_Section):
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )
     faults: FaultsConfig = FaultsConfig()
+    speeds: SpeedsConfig = SpeedsConfig()
     ray: RayConfig = RayConfig()
     flower: FlowerConfig = FlowerConfig()
 
@@ -372,6 +451,7 @@ class Config(_Section):
     method: Annotated[Method, _MethodField] = Field(default_factory=lambda: method_from_config("fedavg"))
     train: TrainConfig = TrainConfig()
     attack: AttackConfig = AttackConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     personalize: PersonalizeConfig = PersonalizeConfig()
     measure: MeasureConfig = MeasureConfig()
     run: RunConfig = RunConfig()

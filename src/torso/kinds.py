@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], FailFast()]
+"""A list that may come from another machine: one wrong entry is enough. A million errors would take gigabytes."""
 MOST = 10**9  # of anything that is counted: more is a slip, and beyond 64 bits nothing can compute with it
 Count = Annotated[int, Field(ge=1, le=MOST)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST)]  # where 0 means "none" or "the usual"

@@ -7,6 +7,7 @@ import tomllib
 from typing import Any
 
 _DIGITS = 30  # of a whole number: more than any count of ours has
+_DEPTH = 100  # of tables in tables
 _BOM = "\ufeff"  # some editors begin a file with it
 
 
@@ -22,13 +23,29 @@ def parse_json(text: str | bytes) -> Any:
     return tree
 
 
+def parse_record(text: str | bytes, most: int = 100_000) -> Any:
+    """What JSON of another machine says. No record of ours has so many named entries as this refuses."""
+    tree = parse_json(text)
+    found, left = 0, [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            found += len(node)
+            left += node.values()
+        elif isinstance(node, list):
+            left += node
+        if found > most:
+            raise ValueError(f"it has more than {most} named entries")
+    return tree
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """What TOML says, under the same rules."""
     try:
         tree = tomllib.loads(text.removeprefix(_BOM))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _check_widths(tree)
+    _check_tree(tree)
     return tree
 
 
@@ -52,14 +69,16 @@ def _check_characters(text: str) -> None:
         raise ValueError("it holds half of a character (a lone surrogate)")
 
 
-def _check_widths(tree: Any) -> None:
-    """No recursion of our own: a tree that was read may be as deep as Python's stack."""
-    left = [tree]
+def _check_tree(tree: Any) -> None:
+    """No recursion of our own: a tree that was read may be deeper than Python's stack (a dotted key has no limit)."""
+    left = [(tree, 0)]
     while left:
-        node = left.pop()
+        node, depth = left.pop()
+        if depth > _DEPTH:
+            raise ValueError("it is nested too deeply")
         if isinstance(node, dict):
-            left += node.values()
+            left += [(each, depth + 1) for each in node.values()]
         elif isinstance(node, list):
-            left += node
+            left += [(each, depth + 1) for each in node]
         elif isinstance(node, int) and abs(node) >= 10**_DIGITS:
             raise ValueError(f"it holds a number of more than {_DIGITS} digits")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.near import assert_states_near, far
+from tests.near import assert_states_near, body_for, far
 
 from torso import Config, Result, run
 from torso.engine import Batched, Desk, OneByOne, auto, batched
@@ -43,7 +43,8 @@ def go(method: str, engine: str, body: str = "mlp", at_once: int = 0) -> Result:
 @pytest.mark.parametrize("method", sorted(methods))
 def test_batched_is_one_by_one_to_rounding(method: str) -> None:
     """A ragged Dirichlet federation, three rounds: the model, what clients keep, and what is measured."""
-    alone, together = go(method, "one-by-one"), go(method, "batched")
+    body = body_for(method)
+    alone, together = go(method, "one-by-one", body), go(method, "batched", body)
     assert_states_near(alone, together, model=1e-4, kept=1e-3)
     for name, found in alone.accuracy.items():
         assert together.accuracy[name].mean == pytest.approx(found.mean, abs=1.0)

@@ -18,6 +18,7 @@ from torso.precision import computing
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import participants, play_round, tell, visit_of, weights_of
+from torso.server.private import Mechanism, PrivateSum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -40,10 +41,21 @@ def job(
 
 
 ROBUST = {"name": "fedavg", "server": {"name": "median", "clip": 1.0}}
+LATER = [
+    "fedlc",
+    "fedrs",
+    "fedntd",
+    "moon",
+    "mofedsam",
+    "fedetf",
+    "fedgela",
+]  # losses with teachers, two passes, a head
 
 
 @pytest.mark.parametrize(
-    "method", ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp", ROBUST], ids=str
+    "method",
+    ["fedbabu", "scaffold", "ditto", "per-fedavg", "fedrod-hyper", "feddyn", "fedexp", ROBUST, *LATER],
+    ids=str,
 )
 def test_nobody_waits_for_the_device_during_a_visit(method: str | dict[str, Any]) -> None:
     nobody_waits(job("conv4", method))
@@ -53,6 +65,27 @@ def test_nobody_waits_for_the_device_during_a_visit_of_a_foreign_body(monkeypatc
     """With dropout and BatchNorm: all widths of batches are recorded before, or go kernel by kernel."""
     monkeypatch.setitem(bodies, "foreign", foreign)
     nobody_waits(job("foreign", "fedavg"))
+
+
+def test_nobody_waits_for_the_device_when_updates_are_clipped_for_privacy() -> None:
+    nobody_waits(simulate(job("conv4").config.but("privacy.noise=0.5", "privacy.quantile=0.5")))
+
+
+def test_a_private_sum_on_the_device_is_that_on_cpu() -> None:
+    """Clipped there, in stacks, with the same noise."""
+    start = {"a": torch.randn(300, 20), "b": torch.randn(7)}
+    uploads = {name: tensor + 0.01 * torch.randn(6, *tensor.shape) for name, tensor in start.items()}
+    mechanism = Mechanism(0.5, 0.7, 8.0, b"key", quantile=0.5, count_noise=1.0)
+    found = []
+    for device in ("cpu", "cuda"):
+        there = PrivateSum(mechanism, {}, {name: tensor.to(device) for name, tensor in start.items()})
+        for rows in (slice(0, 1), slice(1, 6)):
+            there.add({name: tensor[rows].to(device) for name, tensor in uploads.items()})
+        found.append(there.release(3))
+    (alone, state), (on_device, other) = found
+    assert all(tensor.device.type == "cuda" for tensor in on_device.values())
+    torch.testing.assert_close({name: tensor.cpu() for name, tensor in on_device.items()}, alone)
+    assert float(other["clip"]) == float(state["clip"])
 
 
 def foreign(channels: int, height: int, width: int) -> Body:
@@ -83,11 +116,29 @@ def nobody_waits(task: Simulation) -> None:
             torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("method", ["scaffold", "fedper", "fedexp"])
+def test_uploads_that_are_not_finite_are_left_out_on_the_device(method: str) -> None:
+    """Zeros stand for them in the sums, and the round reads at its end whose they were."""
+    sets = ("attack.kind=not-finite", "attack.fraction=0.25", "train.fraction=1.0")
+    task = simulate(job("conv4", method).config.but(*sets))
+    with Batched(task.net, task.federation) as engine:
+        state, played = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
+    assert played.why == dict.fromkeys(sorted(task.federation.malicious), "not finite")
+    held = [*state.model.values(), *state.server.drift.values()]
+    assert all(bool(tensor.isfinite().all()) for tensor in held)
+
+
 @pytest.mark.parametrize("body", ["conv4", "mobilenet", "resnet18", "vgg11"])
 def test_a_step_on_the_device_is_a_step_on_cpu(body: str) -> None:
     """One step of ragged batches in fp32: from the second step on, float32 sums in another order make deep networks
     with BatchNorm part ways on CPU alone (a stack of four against clients one by one), so a round shows nothing."""
     assert distance_of_steps(body) < 0.1
+
+
+@pytest.mark.parametrize("method", LATER)
+def test_a_step_of_a_later_method_on_the_device_is_a_step_on_cpu(method: str) -> None:
+    """What teachers say is copied into the memory of the recording; a second pass reads other weights."""
+    assert distance_of_steps("conv4", method) < 0.1
 
 
 def test_a_step_of_a_foreign_body_on_the_device_is_a_step_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def test_a_machine_that_is_lost_with_what_clients_held_ends_the_run_at_its_last_
         run(
             config("fedper"),
             tmp_path / "out",
-            engine=lambda net, federation, chosen: WithoutAMachine(net, federation, chosen, started=False),
+            engine=WithoutAMachine,
         )
     found = run(config("fedper", "one-by-one"), tmp_path / "out", resume=True)
     assert [line["round"] for line in history_of(tmp_path / "out")] == [1, 2, 3]
@@ -214,7 +214,7 @@ class Halves:
 
 def test_a_late_answer_of_a_lost_worker_is_not_taken_for_what_its_successor_holds() -> None:
     job = simulate(config("fedavg", run={"ray": {"workers": 1}}))
-    with Cluster(job.net, job.federation, job.config.run, started=False) as place:
+    with Cluster(job.net, job.federation, job.config.run) as place:
         late, early = place._send(Halves(), [(place.places[0], [2]), (place.places[0], [3])])
         ray.wait([late.answer, early.answer], num_returns=2)
         place._instead(early)  # lost while it did another share; the first has come back before

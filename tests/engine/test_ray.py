@@ -15,7 +15,7 @@ import pytest
 import ray
 from tests.engine.clusters import assert_near, config, last_of_first
 from tests.engine.mortal import Mortal, Weak
-from tests.runs.samples import bits
+from tests.runs.samples import StopAfter, bits
 
 from torso import run
 from torso.config import RunConfig
@@ -28,10 +28,11 @@ from torso.nets import Network
 from torso.personal import personals
 from torso.personal.state import State
 from torso.personal.store import ClientState
-from torso.runs.events import Listener, Stop
+from torso.runs.events import Listener
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
+from torso.server.fedbuff import FedBuff
 from torso.server.robust import CentredClipping
 from torso.server.state import bytes_of
 
@@ -87,6 +88,7 @@ def test_two_workers_are_one_process_to_rounding(method: str) -> None:
     [
         *("fedavg", "fedper", "scaffold", "feddyn", "fedexp", "ditto", "fedfomo", "mtl"),
         pytest.param(methods["fedavg"].but(server=CentredClipping(clip=0.5)), id="centred-clipping"),
+        pytest.param(methods["fedper"].but(server=FedBuff(buffer=2)), id="fedbuff"),
     ],
 )
 def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str | Method, lent: Cluster) -> None:
@@ -107,6 +109,17 @@ def test_any_number_of_workers_and_of_threads_gives_the_same_bits(method: str | 
     for workers in (1, 2, 3):
         with some_of(lent, workers) as engine:
             assert after_three_rounds(engine) == alone, workers
+
+
+def test_a_private_sum_goes_from_worker_to_worker(lent: Cluster) -> None:
+    """Clipped where it is made, noised once, by the driver."""
+    job = simulate(config("fedper").but("privacy.noise=0.5", "privacy.clip=0.3", "privacy.quantile=0.5"))
+    lent.held |= {"net": job.net, "federation": job.federation}
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        alone = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
+    with some_of(lent, 2) as engine:
+        state, _ = play_round(job.plan[0], State.begin(job.model), job.roster, engine, 0)
+    assert bits(State(state.server, state.clients.here())) == bits(alone[0])
 
 
 @pytest.mark.usefixtures("borrowed")
@@ -237,8 +250,7 @@ def test_workers_do_not_hear_ctrl_c(borrowed: Cluster) -> None:
     """A terminal sends it to all processes; the driver stops after the round, and needs them until then."""
     for place in borrowed.places:
         os.kill(ray.get(place.actor.hello.remote())[0], signal.SIGINT)
-    stop = Stop()
-    stop.ask()
+    listener = StopAfter(1)
     with pytest.raises(Stopped, match="stopped after round 1 of 3"):
-        run(config("fedavg"), stop=stop)
+        run(config("fedavg"), listener=listener, stop=listener.stop)
     assert borrowed.repaired() == ()

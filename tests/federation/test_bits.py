@@ -19,8 +19,13 @@ from torso.runs.job import simulate
 METHODS = (
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
     *("fedrod-linear", "fedrod-hyper", "fedncm", "fedncm-ft", "fedfn", "per-fedavg", "lg-fedavg", "local-only"),
+    *("moon", "mofedsam"),
 )
-SETS = ("data.partition=dirichlet-class", "data.alpha=0.5", "train.fraction=0.5", "train.rounds=3")
+CLIENTS = 5
+SETS = (
+    *(f"data.clients={CLIENTS}", "data.partition=dirichlet-class", "data.alpha=0.5"),
+    *("train.fraction=0.6", "train.rounds=3"),
+)
 
 
 def sha256(tensors: Tensors) -> str:
@@ -37,11 +42,11 @@ def checkpoint(folder: Path, method: str, *sets: str) -> Tensors:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_models_are_those_of_the_simulation(method: str, tmp_path: Path) -> None:
-    config = tiny(method, *SETS, "run.engine=one-by-one")
+    config = tiny(method, *SETS, "run.engine=one-by-one", "run.features=off")  # as clients at home compute
     simulated = torso.run(config, tmp_path / "simulated")
     homes = homes_of(config, tmp_path / "homes")
     wire = Wire(homes)
-    real = run_federation(config.but("run.flower.clients=10"), wire, tmp_path / "real", say=lambda _: None)
+    real = run_federation(config.but(f"run.flower.clients={CLIENTS}"), wire, tmp_path / "real", say=lambda _: None)
     assert real.ok
     assert sha256(checkpoint(tmp_path / "real", method)) == sha256(checkpoint(tmp_path / "simulated", method))
     for client, network in simulated.networks(range(len(homes))):
@@ -55,7 +60,7 @@ def test_models_are_those_of_the_simulation(method: str, tmp_path: Path) -> None
 
 def test_without_a_test_set_of_the_servers_the_clients_test_data_are_pooled(tmp_path: Path) -> None:
     """FedAvg's clients all hold the generic model: its accuracy is theirs, weighed by their test samples."""
-    config = tiny("fedavg", *SETS, "run.flower.clients=10")
+    config = tiny("fedavg", *SETS, f"run.flower.clients={CLIENTS}")
     real = run_federation(config, Wire(homes_of(config, tmp_path / "homes")), tmp_path / "real", say=lambda _: None)
     sizes = simulate(config).federation.test.sizes
     found = [(share, size) for share, size in zip(real.accuracy["initial"].clients, sizes, strict=True) if size]
@@ -67,10 +72,10 @@ def test_without_a_test_set_of_the_servers_the_clients_test_data_are_pooled(tmp_
 @pytest.mark.parametrize("rule", ["krum", "geometric-median", "centred-clipping"])
 def test_a_rule_on_single_uploads_gives_the_bits_of_the_simulation(rule: str, tmp_path: Path) -> None:
     """Replies come in another order there, and the server's sums have more threads."""
-    sets = (*SETS, f"method.server={rule}", "method.server.clip=1.0", "measure.names=generic")
+    sets = (*SETS, "train.fraction=1.0", f"method.server={rule}", "method.server.clip=1.0", "measure.names=generic")
     config = tiny("fedbabu", *sets, "run.engine=one-by-one")
     assert torso.run(config, tmp_path / "simulated").ok
     wire = Wire(homes_of(config, tmp_path / "homes"))
-    assert run_federation(config.but("run.flower.clients=10"), wire, tmp_path / "real", say=lambda _: None).ok
+    assert run_federation(config.but(f"run.flower.clients={CLIENTS}"), wire, tmp_path / "real", say=lambda _: None).ok
     real, simulated = (sha256(checkpoint(tmp_path / name, "fedbabu", *sets)) for name in ("real", "simulated"))
     assert real == simulated

@@ -170,6 +170,12 @@ def odd(config: Config, folder: Path, kind: str, change: Callable[[Reply], Reply
     return run_federation(config, wire, folder / "real", say=notes.note, listener=notes), notes.said
 
 
+def refused(folder: Path) -> list[dict[str, list[int]]]:
+    """Whose uploads were not used, by what was wrong with them, as the history of `odd` has it."""
+    lines = map(json.loads, (folder / "real" / "history.jsonl").read_text().splitlines())
+    return [{kind: clients for kind, clients in line["faults"].items() if clients} for line in lines]
+
+
 def with_tensor(value: float) -> Callable[[Reply], Reply]:
     def change(reply: Reply) -> Reply:
         name = sorted(reply.tensors)[0]
@@ -194,6 +200,20 @@ def test_one_client_that_diverges_does_not_end_the_run(change: Callable[[Reply],
     found, said = odd(config_of("scaffold"), tmp_path, "told", change)
     assert found.ok
     assert said.count("what client-1 sent is not used: its loss or its weights are not finite") == 2
+    assert refused(tmp_path) == [{"not finite": [1]}] * 2
+
+
+def test_bytes_that_are_no_reply_are_an_upload_that_cannot_be_read(tmp_path: Path) -> None:
+    class Mad(Home):
+        def answer(self, data: bytes) -> bytes:
+            answer = super().answer(data)
+            return answer[:50] if Letter.decode(data).question.kind == "told" else answer
+
+    config = config_of()
+    homes = homes_of(config, tmp_path / "homes")
+    homes["client-1"] = Mad("client-1", homes["client-1"].data, homes["client-1"].folder, CPU, say=lambda _: None)
+    assert run_federation(config, Wire(homes), tmp_path / "real", say=lambda _: None).ok
+    assert refused(tmp_path) == [{"unreadable": [1]}] * 2
 
 
 def test_all_clients_that_diverge_end_it_as_in_a_simulation(tmp_path: Path) -> None:
@@ -253,6 +273,8 @@ def test_words_of_a_client_are_fit_for_a_terminal(tmp_path: Path) -> None:
         return replace(reply, tensors={**reply.tensors, rude: torch.zeros(1)})
 
     _, most = odd(config_of(), tmp_path / "c", "told", one_more)
+    assert refused(tmp_path / "b") == [{"wrong numbers": [1]}] * 2
+    assert refused(tmp_path / "c") == [{"wrong form": [1]}] * 2
     for text in (*said, *more, *most):
         assert text.isprintable()
         assert len(text) < 2200

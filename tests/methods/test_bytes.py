@@ -15,6 +15,7 @@ from typing import Any, Self, cast
 import numpy as np
 import pytest
 import torch
+from tests.near import body_for
 
 from torso import Config, Result, run
 from torso.config import DataConfig, RunConfig
@@ -141,7 +142,7 @@ def watched(name: str, body: str = "mlp", rounds: int = 2) -> Watched:
 )
 def seen(request: pytest.FixtureRequest) -> Watched:
     """Three rounds of every method, for all that can be told of its messages."""
-    return watched(request.param, rounds=3)
+    return watched(request.param, body_for(request.param), rounds=3)
 
 
 def once(result: Result) -> Cost:
@@ -437,7 +438,7 @@ class Idle:
             samples=(1,),
             model={name: model[name][None] for name in self.stage.travels},
             loss=torch.zeros(1),
-            finite=torch.tensor(True),
+            finite=torch.tensor([True]),
             drift={name: torch.zeros_like(model[name])[None] for name in self.stage.corrected}
             if self.stage.method.drift.sends
             else {},

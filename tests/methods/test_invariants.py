@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.near import body_for
 
 from torso import Config, Result, run
 from torso.methods import methods
@@ -66,6 +67,22 @@ def test_fedprox_without_pull_is_fedavg(fedavg: Result) -> None:
     same_bits(go({"name": "fedprox", "drift": {"mu": 0.0}}), fedavg)
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedlc", "objective": {"tau": 0.0}},
+        {"name": "fedrs", "objective": {"alpha": 1.0}},
+        {"name": "fedntd", "objective": {"beta": 0.0}},
+        {"name": "moon", "objective": {"mu": 0.0}},
+        {"name": "fedsam", "step": {"rho": 0.0}},
+        {"name": "mofedsam", "step": {"rho": 0.0}, "drift": {"beta": 1.0}},
+    ],
+    ids=lambda method: method["name"],
+)
+def test_without_what_makes_it_a_method_it_is_fedavg(method: dict[str, object], fedavg: Result) -> None:
+    same_bits(go(method), fedavg)
+
+
 def test_partial_update_of_all_blocks_is_fedbabu(fedbabu: Result) -> None:
     same_bits(go({"name": "partial-update", "train": "blocks:2"}), fedbabu)
 
@@ -102,7 +119,7 @@ def test_every_method_sees_the_same_participants_and_start(fedavg: Result, fedba
 
 @pytest.mark.parametrize("name", sorted(methods))
 def test_every_method_runs_and_measures_clients_that_never_took_part(name: str) -> None:
-    result = go(name, rounds=2, fraction=0.1)
+    result = go(name, body=body_for(name), rounds=2, fraction=0.1)
     assert result.ok
     assert result.state is not None
     absent = set(range(10)) - result.state.server.met

@@ -32,6 +32,7 @@ from torso.runs.stages import Stage
 
 SEED = 3
 SINGLE_UPLOADS = ("median", "centred-clipping")
+ON_THE_PATH_OF_OTHERS = {"head": "simplex", "step": "sam", "personal": "scaled-head"}  # tested by themselves
 
 
 def choices(axis: str) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def choices(axis: str) -> dict[str, Any]:
         axis == "server"
     ):  # of rules on single uploads, which differ in one function, one without a state and one with it
         known = {name: rule for name, rule in known.items() if not rule.needs_each or name in SINGLE_UPLOADS}
+    known.pop(ON_THE_PATH_OF_OTHERS.get(axis, ""), None)
     if axis == "head":
         known["dual-hyper"] = AXES["head"]["dual"](personal="hyper")
     if axis == "personal":
@@ -56,7 +58,7 @@ PAIRS = [
     for b in CHOICES[other]
     for part in ("all", "body")
 ]
-HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic"}
+HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic", "client-momentum"}
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 
 from torso.report.comparison import Comparison, compare_folders
 
-from .samples import all_analyses, write_run
+from .samples import PRIVATE, all_analyses, write_run
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def full_runs(tmp_path: Path) -> Path:
             **{f"personalized@{e}": [40.0 + e, 50.0, 60.0] for e in (0, 1, 5)},
             "generic": [55.0],
         }
-        write_run(tmp_path / "runs" / method, method, accuracy=found, analyses=all_analyses(), missing=[2])
+        held = {"analyses": all_analyses(), "missing": [2], "hours": 2.5, "private": PRIVATE}
+        write_run(tmp_path / "runs" / method, method, accuracy=found, **held)
     return tmp_path / "runs"
 
 

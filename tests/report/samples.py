@@ -11,6 +11,12 @@ import numpy as np
 
 from torso.config import Config
 
+PRIVATE = {
+    **{"epsilon": 0.4, "delta": 0.01, "noise": 1.5, "clip": 0.5, "sampling": "poisson", "rate": 0.2},
+    **{"clients": 50, "adaptive": False},
+}
+"""The privacy of a result, as a run writes it."""
+
 
 def write_run(
     folder: Path,
@@ -23,9 +29,12 @@ def write_run(
     rounds: int = 4,
     analyses: Mapping[str, Any] | None = None,
     missing: Sequence[int] = (),
+    hours: float = 0.0,
+    private: Any = None,
 ) -> Path:
-    """A finished run. `missing` were not heard in the first round; `accuracy` gives clients by measure, or one
-    number of the generic model."""
+    """A finished run. `missing` were not heard in the first round; `hours`: how long a round lasts, if rounds are
+    asynchronous; `private`: the privacy of its result, and ε is a tenth of the round before that; `accuracy` gives
+    clients by measure, or one number of the generic model."""
     folder.mkdir(parents=True)
     config = Config.load(None, [f"method.name={method}", f"run.seed={seed}", f"train.rounds={rounds}", *sets])
     (folder / "config.toml").write_text(config.as_toml())
@@ -35,6 +44,8 @@ def write_run(
             **{"round": r, "stage": method, "lr": 0.1, "participants": [0, 1], "loss": 1 / r},
             **{"bytes_up": 500_000 * r, "bytes_down": 500_000 * r, "forward_passes": 100 * r, "seconds": 0.5},
             **({"missing": list(missing)} if missing and r == 1 else {}),
+            **({"hours": hours * r, "staleness": [r - 1, r]} if hours else {}),
+            **({"privacy": {"epsilon": r / 10, "clip": 1.0}} if private else {}),
             "accuracy": {
                 "initial": {
                     "mean": min(100.0, 10.0 * r),
@@ -51,8 +62,12 @@ def write_run(
         **{"method": method, "dataset": config.data.source, "model": config.model.body, "seed": seed},
         **{"rounds": rounds, "status": status, "versions": {"python": "3.11"}},
         "accuracy": {name: _scores(values) for name, values in found.items()} if status == "ok" else {},
-        "cost": {"bytes_up": 500_000 * rounds, "bytes_down": 500_000 * rounds, "forward_passes": 100 * rounds},
+        "cost": {
+            **{"bytes_up": 500_000 * rounds, "bytes_down": 500_000 * rounds, "forward_passes": 100 * rounds},
+            **({"hours": hours * rounds} if hours else {}),
+        },
         "seconds": {"train": 2.0, "measure": 1.0, "total": 3.0},
+        **({} if private is None else {"privacy": private}),
     }
     (folder / "result.json").write_text(json.dumps(tree))
     if analyses is not None:

@@ -34,8 +34,8 @@ SETS = (
     "measure.analyses=four_factors,norms,layer_similarity,class_curves,drift_variance,regularization,cross_client,tsne",
 )
 SHORT = (
-    *("data.source=synthetic", "data.synthetic.samples=400", "data.synthetic.test_samples=100", "data.shards=2"),
-    *("data.clients=10", "train.rounds=4", "train.local_epochs=1"),
+    *("data.source=synthetic", "data.synthetic.size=8", "data.synthetic.samples=200", "data.synthetic.test_samples=50"),
+    *("data.clients=10", "data.shards=2", "train.rounds=4", "train.local_epochs=1"),
     *("measure.analyses_every=2", "personalize.sweep=[0, 1]", "personalize.epochs=2"),
 )
 FOR_DOCS = (

@@ -193,3 +193,18 @@ def test_clients_heard_is_drawn_where_some_were_missing(tmp_path: Path, full: Co
     assert [row[2] for row in chart.rows if row[0] == "fedavg"] == pytest.approx([200 / 3, 100, 100, 100])
     write_run(tmp_path / "whole", "fedavg")
     assert KINDS["heard"].make(compare_folders([tmp_path / "whole"])) == []
+
+
+def test_hours_and_staleness_are_drawn_where_time_is_simulated(tmp_path: Path, full_runs: Path) -> None:
+    """Rounds of 2.5 hours, uploads of staleness r − 1 and r; a run without hours beside them has no curve."""
+    plain = write_run(tmp_path / "runs" / "plain", "local-only")
+    both = compare_folders([full_runs])
+    (chart,) = KINDS["hours"].make(both)
+    assert [row[1:3] for row in chart.rows if row[0] == "fedavg"] == [(2.5, 10), (5, 20), (7.5, 30), (10, 60)]
+    (ages,) = KINDS["staleness"].make(both)
+    assert [row[1:] for row in ages.rows if row[0] == "fedavg"] == [(r, r - 0.5) for r in range(1, 5)]
+    for made in (chart, ages):
+        assert {row[0] for row in made.rows} == {"fedavg", "fedbabu", "fedper", "fedprox"}
+    alone = compare_folders([plain])
+    assert KINDS["hours"].make(alone) == []
+    assert KINDS["staleness"].make(alone) == []

@@ -79,9 +79,17 @@ def test_a_stop_after_the_last_round_leaves_the_measures_to_the_next_time(
 
 
 def test_a_stop_without_a_folder_says_that_there_is_nothing_to_resume() -> None:
-    listener = StopAfter(0)
+    listener = StopAfter(1)
     with pytest.raises(Stopped, match="stopped after round 1 of 4; without a folder there is nothing to resume"):
         run(tiny(), listener=listener, stop=listener.stop)
+
+
+def test_a_stop_before_the_first_round_is_heeded_there(whole: dict[str, Path], tmp_path: Path) -> None:
+    listener = StopAfter(0)
+    with pytest.raises(Stopped, match=r"^stopped after round 0 of 4\. Continue with: torso run .* --resume$"):
+        run(tiny("fedper"), tmp_path / "out", listener=listener, stop=listener.stop)
+    run(tiny("fedper"), tmp_path / "out", resume=True)
+    assert_same_run(tmp_path / "out", whole["fedper"])
 
 
 # killed

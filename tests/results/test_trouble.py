@@ -16,7 +16,8 @@ from tests.conftest import Torso
 from tests.runs.samples import history_of, result_of, tiny
 
 import torso as library
-from torso.errors import CannotWrite
+from torso.errors import CannotWrite, RequestError
+from torso.report.write import write_file
 from torso.runs.events import Listener
 from torso.runs.progress import PlainLines
 
@@ -84,6 +85,16 @@ def test_a_small_disk(torso: Torso) -> None:
     assert said.status == 1
     assert "cannot be written: No space left on device. The checkpoint of round 1 is kept. Make room" in said.err
     assert kept == {"round-000001.json", "round-000001.safetensors"}
+
+
+def test_a_report_is_whole_or_the_old_one(tmp_path: Path) -> None:
+    """With room for half of it, the page that was there stays."""
+    page = tmp_path / "page.html"
+    page.write_text("the old page")
+    with no_file_above(1000), pytest.raises(RequestError, match=r"page.html' cannot be written: File too large\. Give"):
+        write_file(page, b"x" * 2000)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert page.read_text() == "the old page"
 
 
 LONG = "x" * 300

@@ -19,6 +19,7 @@ from torso.parallel.packs import After
 from torso.parallel.together import run_together
 from torso.personal.state import State
 from torso.personal.store import KINDS
+from torso.results.pending import numbers_of, tensors_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.rounds import Round
 
@@ -48,15 +49,17 @@ def digits() -> Federation:
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
     server = state.server
-    by_name = {kind: getattr(server, kind) for kind in ("model", "shown", "rule", "drift", "origin")}
+    by_name = {kind: getattr(server, kind) for kind in ("model", "shown", "rule", "drift", "origin", "privacy")}
     by_client = {kind: getattr(server, kind) for kind in ("uploads", "scores")}
     by_client |= {kind: state.clients.of_kind(kind) for kind in KINDS}
     tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
     tensors |= {
         f"{kind}/{k}/{n}": t for kind, held in by_client.items() for k, own in held.items() for n, t in own.items()
     }
+    tensors |= tensors_of(state.pending)
     named = {name: (t.dtype, tuple(t.shape), t.numpy().tobytes()) for name, t in tensors.items()}
-    return {**named, "round": state.round, "met": server.met, "cost": state.cost}
+    visits = numbers_of(state.pending)
+    return {**named, "round": state.round, "met": server.met, "cost": state.cost, "pending": visits}
 
 
 def last_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -98,7 +101,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 
 
 class StopAfter(Listener):
-    """Asks for a stop in the middle of round 1 (0) or right after another round."""
+    """Asks for a stop right after a round; 0: before the first."""
 
     def __init__(self, round: int) -> None:
         self.at, self.stop, self.began = round, Stop(), ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torso.nets import Tensors, part_names
 from torso.personal.state import State
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
-from torso.runs.messages import Sent
+from torso.runs.messages import Schema, Sent
 from torso.runs.rounds import TooFewAnswered, play_round, tell, weights_of
 from torso.runs.run import Stopped
 
@@ -95,12 +96,14 @@ def collected(
     server = State.begin({name: torch.full_like(tensor, start) for name, tensor in task.model.items()}).server
     told = tell(task.plan[0], server, task.roster, range(5), 1, seed=0)
     came = Aggregate(task.plan[0], told, weights_of(task.roster, range(5), "samples"))
+    more: Schema = {"model/statistic": (torch.float32, ()), "model/counter": (torch.int64, ())}
+    came.terms = replace(came.terms, form={**came.terms.form, **more})
     for at in range(0, len(order), groups):
         who = order[at : at + groups]
         mine = torch.tensor([values[k] for k in who])
         model = {n: mine.view(-1, *[1] * t.ndim).expand(-1, *t.shape).clone() for n, t in told.model.items()}
         model["statistic"], model["counter"] = mine.clone(), torch.tensor(who)
-        came.take(Sent(1, tuple(who), (1,) * len(who), model, torch.ones(len(who)), torch.tensor(True)))
+        came.take(Sent(1, tuple(who), (1,) * len(who), model, torch.ones(len(who)), torch.tensor([True] * len(who))))
     assert came.close() == pytest.approx(1.0)
     return came.shared(server)
 

@@ -33,7 +33,8 @@ class Batch:
     """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
 
     `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest.
-    `keys`: one for each client and step, for a network that draws random numbers itself (dropout)."""
+    `keys`: one for each client and step, for a network that draws random numbers itself (dropout).
+    `taught`: what models that do not learn say of the samples, where a loss compares with them."""
 
     inputs: Tensor  # [G, B, *], as the network takes them
     labels: Tensor  # [G, B]
@@ -42,11 +43,13 @@ class Batch:
     lead: int | None = None
     keys: tuple[int, ...] | None = None
     pad: int = 0  # id of padding, where inputs are token sequences: batches may have different lengths
+    taught: dict[str, Tensor] | None = None  # [G, B, …]
 
     def first(self, clients: int) -> Batch:
         """That of the first clients, which may be more than have samples."""
         real = None if self.real is None else self.real[:clients]
-        return Batch(self.inputs[:clients], self.labels[:clients], real, keys=self.keys)
+        taught = None if self.taught is None else {what: said[:clients] for what, said in self.taught.items()}
+        return Batch(self.inputs[:clients], self.labels[:clients], real, keys=self.keys, taught=taught)
 
     def again(self, time: int) -> Batch:
         """The same samples met once more in the same step, with other random numbers."""

@@ -26,7 +26,7 @@ from torso.data.input_base import (
     seeded_generator,
 )
 from torso.errors import RequestError
-from torso.kinds import Count
+from torso.kinds import Count, Many
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Floats(Input):
     `mean` and `std` are per feature, that is per entry of the first dimension of a sample: a column of a table, a
     channel of a signal. Empty: not settled yet. `names`: of the features, where the source knows them."""
 
-    sizes: tuple[Count, ...]
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    names: tuple[str, ...] = ()
+    sizes: Many[Count]
+    mean: Many[float] = ()
+    std: Many[float] = ()
+    names: Many[str] = ()
     kind: Literal["floats"] = "floats"
 
     many: ClassVar[str] = "arrays of numbers"

@@ -22,7 +22,7 @@ from torso.data.input_base import (
     seeded_generator,
 )
 from torso.errors import RequestError
-from torso.kinds import Count
+from torso.kinds import Count, Many
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Pixels(Input):
     channels: Count
     height: Count
     width: Count
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: Many[float] = ()
+    std: Many[float] = ()
     kind: Literal["pixels"] = "pixels"
 
     many: ClassVar[str] = "images"

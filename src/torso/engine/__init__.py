@@ -11,6 +11,7 @@ from torso.engine.base import (
     Desk,
     Engine,
     EngineFactory,
+    MayEndUs,
     Narrows,
     Repairs,
     Weighs,
@@ -37,10 +38,15 @@ def ray(net: Network, federation: Federation, run: RunConfig) -> Engine:
     """Processes on one machine or many; the package is looked for when somebody asks for it."""
     from torso.engine.connect import connect
 
-    started = connect(run)
+    session = connect(run)
     from torso.engine.cluster import Cluster
 
-    return Cluster(net, federation, run, started)
+    try:
+        return Cluster(net, federation, run, session)
+    except BaseException:
+        if session:
+            session.end()
+        raise
 
 
 def flower(net: Network, federation: Federation, run: RunConfig) -> Engine:
@@ -62,6 +68,7 @@ __all__ = [
     "Desk",
     "Engine",
     "EngineFactory",
+    "MayEndUs",
     "Narrows",
     "OneByOne",
     "Repairs",

@@ -225,6 +225,15 @@ class Repairs(Protocol):
 
 
 @runtime_checkable
+class MayEndUs(Protocol):
+    """An engine on which this process can end at once, with no exception (Ray ends it when its own processes die)."""
+
+    def last_words(self, how: str) -> None:
+        """What the user then reads: `how` to continue."""
+        ...
+
+
+@runtime_checkable
 class ComeAndGo(Protocol):
     """An engine whose clients are not always there. Of those that it is asked to work for, it gives the results of
     those who answer."""

@@ -23,6 +23,7 @@ from torso.engine.connect import late, needs, room, threads
 from torso.engine.dealing import pieces, stretches
 from torso.engine.keeping import LARGE, Leaves, closed, handles_on
 from torso.engine.parcels import Account, Cargo, Label, Ledger, Parcel, read, whole, write
+from torso.engine.ray_session import Session
 from torso.engine.worker import Home, Worker
 from torso.errors import PlaceLost, RequestError, TorsoError
 from torso.nets import Network, skeleton
@@ -61,10 +62,10 @@ class Call:
 
 
 class Cluster:
-    """`started`: Ray was started for this run and ends with it."""
+    """`session`: the connection to Ray that was made for this run and ends with it."""
 
-    def __init__(self, net: Network, federation: Federation, run: RunConfig, started: bool) -> None:
-        self.federation, self.run, self.started = federation, run, started
+    def __init__(self, net: Network, federation: Federation, run: RunConfig, session: Session | None = None) -> None:
+        self.federation, self.run, self.session = federation, run, session
         self.held = {"federation": federation, "net": net, "engine": self}
         self.net = net
         self.count = room(run)
@@ -87,8 +88,8 @@ class Cluster:
             for place in self.places:
                 if why := self._missing(place):
                     raise RequestError(f"run.ray.workers = {self.count}: worker {place.slot + 1} {why}")
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error), error)
             raise
         return self
 
@@ -96,8 +97,12 @@ class Cluster:
         for place in self.places:
             ray.kill(place.actor)
         self.places, self._luggage = [], ()
-        if self.started:
-            ray.shutdown()
+        if self.session:
+            self.session.__exit__(*exc)
+
+    def last_words(self, how: str) -> None:
+        if self.session:
+            self.session.last_words(how)
 
     def repaired(self) -> tuple[str, ...]:
         notes, self._notes = self._notes, []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torso.engine.ray_session import Session, starting_apart
 from torso.errors import RequestError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0  # seconds for a connection
 
 
-def connect(run: RunConfig) -> bool:
-    """Whether a connection was made; False where this process has one."""
+def connect(run: RunConfig) -> Session | None:
+    """The connection that was made; None where this process has one."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent anywhere
     try:
         import ray
@@ -31,7 +31,7 @@ def connect(run: RunConfig) -> bool:
             'Install it with: pip install "torso[ray]"'
         ) from None
     if ray.is_initialized():
-        return False
+        return None
     here: dict[str, Any] = {}
     if run.ray.address == "local":
         cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))  # whoever asks for more processes gets them
@@ -39,24 +39,18 @@ def connect(run: RunConfig) -> bool:
     try:
         _probe(run.ray.address)
         # what workers print stays in Ray's logs: it would run through the progress display
-        with _our_sigterm():
-            ray.init(address=run.ray.address, log_to_driver=False, logging_level=logging.WARNING, **here)
+        with starting_apart():
+            made = ray.init(address=run.ray.address, log_to_driver=False, logging_level=logging.ERROR, **here)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise RequestError(
             f"run.ray.address = {run.ray.address!r} cannot be reached: {reason}. Accepted: local, auto (the cluster "
             "that this machine belongs to), or HOST:PORT of `ray start --head`"
         ) from None
-    return True
-
-
-@contextmanager
-def _our_sigterm() -> Iterator[None]:
-    """Ray puts a handler of its own in place of that of whoever stops a run with a checkpoint."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(before) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    folder = made.address_info.get("session_dir") if here else None
+    session = Session(Path(folder) if folder else None)
+    session.last_words("Checkpoints are kept: the same command, with --resume where it has it, continues")
+    return session
 
 
 def _probe(address: str) -> None:
@@ -69,14 +63,12 @@ def _probe(address: str) -> None:
 @contextmanager
 def connected(run: RunConfig) -> Iterator[None]:
     """A connection while the block lasts; one that was there before stays."""
-    started = connect(run)
-    try:
+    session = connect(run)
+    if session is None:
         yield
-    finally:
-        if started:
-            import ray
-
-            ray.shutdown()
+        return
+    with session:
+        yield
 
 
 def threads(run: RunConfig) -> int:

@@ -40,7 +40,7 @@ from torso.federation.misfits import (
     without_doubles,
 )
 from torso.federation.site_data import MOMENTS, SiteData
-from torso.kinds import CountOrZero
+from torso.kinds import CountOrZero, Many
 from torso.nets import Tensors
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ class Agreement(Record):
     """The same for everybody; a client's number is its place in `names`. Who was refused is for the server only."""
 
     dataset: str
-    classes: tuple[Word, ...]  # [C]
+    classes: Many[Word]  # [C]
     input: AnyInput  # with mean and std
     constants_are_given: bool  # mean and std: by all clients, alike; otherwise they come from sums of all samples
     augment: Word
-    names: tuple[str, ...] = Field(min_length=1)  # [N]; in the order of the clients
-    sizes: tuple[CountOrZero, ...]  # [N], training samples
-    test_sizes: tuple[CountOrZero, ...]  # [N]
-    newcomers: tuple[CountOrZero, ...] = ()  # numbers of the clients that came later, sorted
-    remarks: tuple[str, ...] = ()
+    names: Many[str] = Field(min_length=1)  # [N]; in the order of the clients
+    sizes: Many[CountOrZero]  # [N], training samples
+    test_sizes: Many[CountOrZero]  # [N]
+    newcomers: Many[CountOrZero] = ()  # numbers of the clients that came later, sorted
+    remarks: Many[str] = ()
     refused: Mapping[str, str] = Field(default_factory=dict)  # by the client's name, why
     fits: bool = False  # whether clients make images of this size and colour from what they have
 

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
 from torso.config import Config
 from torso.errors import PlaceLost, RequestError
 from torso.federation.agreement import Agreement, agree, joined_later
@@ -215,12 +213,7 @@ def _introduced(answer: bytes | Silence, admitted: str) -> Described:
     reply = reply_of(answer)
     if isinstance(reply, str) or reply.said.kind != "described":
         raise RequestError(reply if isinstance(reply, str) else reply.said.reason or f"it said {reply.said.kind!r}")
-    try:
-        description = Description.model_validate_json(reply.said.description)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RequestError(f"its description cannot be read: {where}: {first['msg']}") from None
+    description = Description.read(reply.said.description, "its description cannot be read")
     if admitted and description.name != admitted:
         raise RequestError(f"it calls itself {description.name!r}, and its key was admitted as {admitted!r}")
     return description, reply.tensors

@@ -12,7 +12,8 @@ from torso import __version__
 from torso.data.inputs import Known
 from torso.data.sources.table import number
 from torso.errors import RequestError
-from torso.kinds import CountOrZero
+from torso.kinds import CountOrZero, Many
+from torso.reading import parse_record
 
 TORSO, TORCH = __version__, str(torch.__version__)
 CLIENT_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
@@ -38,13 +39,14 @@ class Record(BaseModel):
     def read(cls, data: str | bytes, whose: str) -> Self:
         """From the JSON of another machine; `whose` is how a message calls it."""
         try:
+            parse_record(data)
             return cls.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(step) for step in first["loc"]) or cls.__name__
             found = " ".join(repr(first.get("input")).split())[:80]
             raise RequestError(f"{whose}: {where} = {found} is not accepted: {first['msg']}") from None
-        except RequestError as error:
+        except (RequestError, ValueError) as error:
             raise RequestError(f"{whose}: {error}") from None
 
 
@@ -54,7 +56,7 @@ class Description(Record):
     name: ClientName
     torso: Word  # version
     torch: Word
-    classes: tuple[Word, ...] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
+    classes: Many[Word] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
     input: AnyInput  # the kind of sample, with mean and std where the client's files give them
     train_samples: CountOrZero
     test_samples: CountOrZero

@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 import torch
 
-from torso.errors import RequestError, RunFailed
+from torso.errors import RequestError
 from torso.federation.book import Book
 from torso.federation.letters import Letter, Reply, beside, digest
 from torso.learn.stacked import all_finite
 from torso.measure.evaluate import Exam, PooledExam, Values
 from torso.nets import Tensors
-from torso.runs.cost import up
 from torso.runs.evaluation import LastVisit
 from torso.runs.exchange import ClassSums
 from torso.runs.job import Job
 from torso.runs.messages import Message, Sent, Told, check_schema
+from torso.runs.uploads import Terms
 from torso.runs.visit import Visit
 
 _ALL = 100 + 1e-3  # per cent, as they may be rounded
@@ -50,8 +50,9 @@ class Errand(Protocol):
         """What stands for a client that has not answered; None: nothing does."""
         ...
 
-    def close(self, clients: int) -> None:
-        """All of so many clients have answered, or will not: RunFailed where that ends the run."""
+    def refused(self, client: int, kind: str) -> Any:
+        """What stands for a client whose answer is not used; `kind`: what is wrong with it (runs/uploads.py)."""
+        ...
 
 
 def errand_of(work: Any, job: Job, book: Book, test_samples: Callable[[int], int]) -> Errand:
@@ -92,9 +93,13 @@ class _Known:
 
 
 class _Plain:
-    """The base of errands whose clients are asked one by one: none of them can end the run for the others."""
+    """The base of errands for which an answer that is not used is as good as none."""
 
-    def close(self, clients: int) -> None: ...
+    def nothing(self) -> Any:
+        return None
+
+    def refused(self, client: int, kind: str) -> Any:
+        return self.nothing()
 
 
 class _Telling(_Plain):
@@ -121,38 +126,21 @@ class _Telling(_Plain):
 class _Visits(_Telling):
     kind, reply = "told", "sent"
 
-    def __init__(self, job: Job, book: Book, told: Told) -> None:
-        super().__init__(job, book, told)
-        self.diverged: list[int] = []
-
     def letter(self, client: int) -> Letter:
         return self._told(client, self.told.round, {})
+
+    @cached_property
+    def terms(self) -> Terms:
+        sizes = dict(enumerate(self.job.roster.sizes.tolist()))
+        return Terms.of(self.job.stage(self.told.round), self.told, sizes)
 
     def result(self, client: int, reply: Reply) -> Sent:
         if reply.said.numbers is None:
             raise RequestError("it has no numbers. Expected: those of a message 'sent'")
-        message = Message(reply.said.numbers, reply.tensors)
-        message.checked(up(self.job.stage(self.told.round), self.told, client))
-        samples = int(self.job.roster.sizes[client])
-        found = (message.numbers.round, message.numbers.client, message.numbers.samples)
-        if found != (self.told.round, client, samples):
-            raise RequestError(
-                f"it is of round {found[0]}, client {found[1]}, {found[2]} samples. "
-                f"Expected: round {self.told.round}, client {client}, {samples} samples"
-            )
-        sent = Sent.received(message)
-        if not bool(sent.finite & all_finite((sent.loss, *message.tensors.values()))):
-            self.diverged.append(client)
-            raise RequestError("its loss or its weights are not finite")
-        return sent
+        return self.terms.checked(Message(reply.said.numbers, reply.tensors), client)
 
-    def nothing(self) -> None:
-        return None
-
-    def close(self, clients: int) -> None:
-        """One client that diverges, or pretends to, is no reason to end; all of them are, as in a simulation."""
-        if self.diverged and len(self.diverged) == clients:
-            raise RunFailed(f"non-finite loss in round {self.told.round}, client {min(self.diverged)}")
+    def refused(self, client: int, kind: str) -> Sent:
+        return Sent.nothing(self.told.round, {client: kind})
 
 
 class _Standing(_Telling):
@@ -241,9 +229,6 @@ class _Sums(_OfModel):
         if not bool(all_finite(reply.tensors.values())) or bool((count < 0).any()) or float(count.sum()) != samples:
             raise RequestError(f"its class sums are not those of {samples} samples")
         return {name: tensor[None] for name, tensor in reply.tensors.items()}
-
-    def nothing(self) -> None:
-        return None
 
 
 class _Pooled(_OfModel):

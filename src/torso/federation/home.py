@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -39,8 +39,11 @@ from torso.results.model_file import SUFFIX, save_model
 from torso.runs.checks import POOLED
 from torso.runs.exchange import misfit
 from torso.runs.job import prepare
-from torso.runs.messages import Told, by_part
+from torso.runs.messages import Message, Told, by_part
 from torso.runs.site import Site, Standing
+
+if TYPE_CHECKING:
+    from torso.federation.secure.sealer import Sealer
 
 Say = Callable[[str], None]
 
@@ -61,6 +64,11 @@ class Seat:
     versions: Versions
     folder: Path
     classes: tuple[str, ...]
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether the server gets nothing of this client but in a secure sum."""
+        return self.site.job.config.run.flower.secure.kind != "none"
 
     def held(self, question: Question) -> ClientState:
         """What the client holds, as the last round that counted left it. A new stage begins with nothing."""
@@ -109,10 +117,21 @@ class Seat:
 
 
 class Home:
-    """`say` is told what a person at this machine should know."""
+    """`say` is told what a person at this machine should know. `sums_only`: it takes part in no run whose server sees
+    single uploads."""
 
-    def __init__(self, name: str, data: SiteData, folder: Path, device: torch.device, say: Say = print) -> None:
+    def __init__(
+        self,
+        name: str,
+        data: SiteData,
+        folder: Path,
+        device: torch.device,
+        say: Say = print,
+        *,
+        sums_only: bool = False,
+    ) -> None:
         self.name, self.data, self.folder, self.device, self.say = name, data, folder, device, say
+        self.sums_only = sums_only
         self._seats: dict[str, Seat] = {}  # of the last run that somebody asked about: a seat has a copy of the samples
         self._checksum = _checksum(data)
         self._answers: dict[str, Callable[[Letter], Reply]] = {
@@ -124,7 +143,9 @@ class Home:
             "exam": self._exam,
             "pooled": self._pooled,
             "finish": self._finish,
+            **dict.fromkeys(("keys", "shares", "unmask"), self._sealing),
         }
+        self._sealer: Sealer | None = None  # of the secure sum that goes on
 
     def answer(self, data: bytes) -> bytes:
         """Bytes for bytes; whatever is wrong is said in the reply, and never ends the client."""
@@ -197,7 +218,13 @@ class Home:
         client = int(agreed["client"])
         if agreement.names[client] != self.name:
             raise RequestError(f"client {client} of the run is {agreement.names[client]!r}, and this is {self.name!r}")
-        job = prepare(Config(**tree), agreement.roster, self.device, begins=False)
+        config = Config(**tree)
+        if self.sums_only and config.run.flower.secure.kind == "none":
+            raise RequestError(
+                "this client takes part in secure sums only (--sums-only), and run.flower.secure.kind = 'none'. "
+                "Accepted: secagg+"
+            )
+        job = prepare(config, agreement.roster, self.device, begins=False)
         site = Site(job, site_federation(self.data, agreement, client, self.device), client)
         seat = Seat(site, Versions(folder), folder, agreement.classes)
         model = seat.known(letter, "base", agreed["base"], job.model)
@@ -230,20 +257,45 @@ class Home:
     def _told(self, letter: Letter) -> Reply:
         question, seat = letter.question, self._training(letter.question)
         told = seat.hear(letter)
-        held = seat.held(question.model_copy(update={"round": told.round}))
-        seat.versions.tidy({question.since, *question.back})
-        self.say(f"round {told.round}: training")
-        began = time.perf_counter()
-        sent, left = seat.site.visit(told, held)
-        seat.versions.save(told.round, left)  # before anybody is told: an answer that counts can be gone on from
-        self.say(f"round {told.round}: trained for {time.perf_counter() - began:.1f} s, loss {sent.numbers.loss:.4f}")
+
+        def train() -> Message:
+            held = seat.held(question.model_copy(update={"round": told.round}))
+            seat.versions.tidy({question.since, *question.back})
+            self.say(f"round {told.round}: training")
+            began = time.perf_counter()
+            sent, left = seat.site.visit(told, held)
+            seat.versions.save(told.round, left)  # before anybody is told: an answer that counts can be gone on from
+            seconds = time.perf_counter() - began
+            self.say(f"round {told.round}: trained for {seconds:.1f} s, loss {sent.numbers.loss:.4f}")
+            return sent
+
+        if seat.sums_only:
+            return self._sealed().visit(seat.site, question, told, train)
+        sent = train()
         return Reply(Said(kind="sent", numbers=sent.numbers), sent.tensors)
+
+    def _sealing(self, letter: Letter) -> Reply:
+        """A stage of a secure sum."""
+        seat = self._training(letter.question)
+        if not seat.sums_only:
+            raise RequestError(f"a letter {letter.question.kind!r} is for secure sums, and this run has none")
+        return self._sealed().answer(seat.site, letter.question)
+
+    def _sealed(self) -> Sealer:
+        if self._sealer is None:
+            from torso.federation.secure.sealer import Sealer  # needs Flower
+
+            self._sealer = Sealer()
+        return self._sealer
 
     def _sums(self, letter: Letter) -> Reply:
         seat = self._training(letter.question)
         if not tells_class_counts(seat.site.job):
             raise RequestError(f"{seat.site.job.config.method.name} asks for no class sums: they stay here")
-        return Reply(Said(kind="sums"), seat.site.class_sums(seat.model(letter)))
+        model = seat.model(letter)
+        if seat.sums_only:
+            return self._sealed().class_sums(seat.site, letter.question, lambda: seat.site.class_sums(model))
+        return Reply(Said(kind="sums"), seat.site.class_sums(model))
 
     def _exam(self, letter: Letter) -> Reply:
         question, seat = letter.question, self._training(letter.question)

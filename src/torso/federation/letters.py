@@ -16,7 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torso.errors import RequestError
 from torso.federation.links import Silence
 from torso.federation.reasons import printable
-from torso.kinds import CountOrZero
+from torso.federation.secure.notes import Sealed, Sealing
+from torso.kinds import CountOrZero, Many
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
 
@@ -35,34 +36,38 @@ class Question(_Header):
 
     who: describe yourself · refused: you cannot take part · agree: take part in a run · told: take part in a round ·
     sums: of your features by class · exam: measure your models · pooled: measure the generic model ·
-    finish: make your model, the run is over."""
+    finish: make your model, the run is over. In a secure sum (secure/): keys, shares, unmask."""
 
-    kind: Literal["who", "refused", "agree", "told", "sums", "exam", "pooled", "finish"]
+    kind: Literal["who", "refused", "agree", "told", "sums", "exam", "pooled", "finish", "keys", "shares", "unmask"]
     protocol: int = PROTOCOL
     run: Annotated[str, Field(pattern=_ID)] | None = None  # which run; none: asked before one
     client: CountOrZero = 0  # the number that the client has in the run
     round: CountOrZero = 0  # of the state that the question is about
     since: CountOrZero = 0  # the last round in which the client's answer counted: what it holds is as that left it …
-    back: tuple[CountOrZero, ...] = ()  # … and other rounds that the server may go back to
+    back: Many[CountOrZero] = ()  # … and other rounds that the server may go back to
     numbers: MessageNumbers | None = None  # of what is told
     base: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the tensors of the model that do not travel
     origin: Annotated[str, Field(pattern=_DIGEST)] = ""  # digest of the model that own models begin at
-    names: tuple[str, ...] = ()  # exam: the measures
+    names: Many[str] = ()  # exam: the measures
     reason: Reason = ""  # refused
     config: str = ""  # agree: the run's config, as TOML
     agreement: str = ""  # agree: what the clients have agreed on, as JSON
+    sealing: Sealing | None = None  # of a secure sum
 
 
 class Said(_Header):
     """What a reply says; `lacks`: tensors that the server has to send along, `failed`: why there is no answer."""
 
-    kind: Literal["described", "agreed", "sent", "sums", "values", "done", "lacks", "failed"]
+    kind: Literal[
+        "described", "agreed", "sent", "sums", "values", "done", "lacks", "failed", "keys", "shares", "masked"
+    ]
     protocol: int = PROTOCOL
     reason: Reason = ""
-    lacks: tuple[str, ...] = ()  # digests
+    lacks: Many[str] = ()  # digests
     description: str = ""  # described: as JSON
     numbers: MessageNumbers | None = None  # of what is sent
-    values: Mapping[str, tuple[float, ...]] = {}
+    values: Mapping[str, Many[float]] = {}
+    sealed: Sealed | None = None  # of a secure sum
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,10 @@ class Reply:
         return cls(*decoded(data, Said))
 
 
+class Unreadable(str):
+    """Why what has come back cannot be read."""
+
+
 def reply_of(answer: bytes | Silence) -> Reply | str:
     """What has come back from a client, or why nothing that can be read has."""
     if isinstance(answer, Silence):
@@ -108,7 +117,7 @@ def reply_of(answer: bytes | Silence) -> Reply | str:
     try:
         return Reply.decode(answer)
     except RequestError as error:
-        return str(error)
+        return Unreadable(error)
 
 
 _BESIDE = "+"

@@ -11,13 +11,15 @@ from torso.engine import SERVER, Engine, Work
 from torso.errors import PlaceLost, RequestError
 from torso.federation.book import Book
 from torso.federation.errands import Errand, errand_of
-from torso.federation.letters import Letter, Reply, beside, reply_of
+from torso.federation.letters import Letter, Reply, Unreadable, beside, reply_of
 from torso.federation.links import ServerLink
 from torso.federation.reasons import printable
 from torso.measure.counts import TestCounts
 from torso.measure.evaluate import ServerExam
 from torso.personal.store import Store
+from torso.runs.faults import UNREADABLE, WRONG_NUMBERS
 from torso.runs.job import Job
+from torso.runs.uploads import Refused
 
 T = TypeVar("T")
 
@@ -102,7 +104,6 @@ class Remote:
                 done += 1
                 if found is not None:
                     yield found
-        errand.close(len(order))
 
     def ask(self, errand: Errand, clients: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Each client with what it replies, or with what stands for it, as they come; tensors are sent to those who
@@ -149,9 +150,9 @@ class Remote:
             reply = reply.said.reason or f"it said {reply.said.kind!r}"
         if isinstance(reply, str):
             self._notes.append(f"{name} has not answered: {printable(reply)}")
-            return errand.nothing()
+            return errand.refused(client, UNREADABLE) if isinstance(reply, Unreadable) else errand.nothing()
         try:
             return errand.result(client, reply)
         except RequestError as error:
             self._notes.append(f"what {name} sent is not used: {printable(str(error))}")
-            return errand.nothing()
+            return errand.refused(client, error.kind if isinstance(error, Refused) else WRONG_NUMBERS)

@@ -21,6 +21,7 @@ from torso.federation.assembly import Assembly
 from torso.federation.book import Book
 from torso.federation.errands import Finishing
 from torso.federation.links import ServerLink
+from torso.federation.privacy import with_secret
 from torso.federation.remote import Remote
 from torso.federation.site_data import read_test
 from torso.federation.status import note_descriptions
@@ -117,12 +118,15 @@ def run_federation(
             known = _Task.of(config, charter.agreement, server_data)
         hall.agreement = charter.agreement
         job, here = known.job, known.here
-        for remark in known.left_out:
+        if job.privacy:
+            job.privacy.settle()
+        for remark in (*known.left_out, *_about_sums(job)):
             say(remark)
         folder = RunFolder.check(out, job.config, resume)
         if not resume:
             folder.create()
             charter.write(out)
+        job = with_secret(job, out, resume)
         book = Book(charter.run)
         ledger = _Ledger(out, charter)
         hall.changed = ledger.agreed
@@ -130,7 +134,7 @@ def run_federation(
             hall.seat(job)
             local = OneByOne(job.net, here, workers=1) if here is not None else None
             times = (options.deadline, options.wait)
-            with Remote(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
+            with _engine(job)(job, link, hall, book, *times, local, lambda: stop.asked) as engine:
                 _remember(book, folder, job)
                 if folder.finished:
                     result = Result.read(out)
@@ -144,6 +148,21 @@ def run_federation(
                         again = f"{command} {out / 'config.toml'} --out {out} --resume"
                         say(f"without a model yet: {', '.join(missing)}. When they are there: {again}")
         return result
+
+
+def _engine(job: Job) -> type[Remote]:
+    if job.config.run.flower.secure.kind == "none":
+        return Remote
+    from torso.federation.secure.remote import SecureRemote  # needs Flower
+
+    return SecureRemote
+
+
+def _about_sums(job: Job) -> list[str]:
+    """What the server's operator should know of secure sums."""
+    if job.config.run.flower.secure.kind == "none":
+        return []
+    return ["the server opens sums over the participants only (SecAgg+); a checkpoint is written after every round"]
 
 
 def _heed(stop: Stop) -> None:
@@ -203,6 +222,8 @@ def for_federation(config: Config) -> Config:
         f"measure.analyses = {list(config.measure.analyses)} look at samples of all clients. Accepted: none": bool(
             config.measure.analyses
         ),
+        f"measure.every = {config.measure.every} shows clients models of rounds that are not on disk yet, and a private"
+        " round must not be played twice. Accepted with privacy: 0": config.privacy.on and config.measure.every > 0,
         f"model.body = {config.model.body!r} is a module of a program, which does not travel. Accepted: names of "
         "networks that all machines have": config.model.body.startswith(GIVEN),
         f"data.source = {SOURCE!r} is for clients that a program hands over": config.data.source == SOURCE,
@@ -210,7 +231,10 @@ def for_federation(config: Config) -> Config:
     for reason, wrong in refusals.items():
         if wrong:
             raise RequestError(reason)
-    return config.but("run.engine=flower")
+    # before anybody sees a private round, it is on disk; and a round of secure sums that is played again with other
+    # participants would tell, by the difference, what single ones sent
+    once = config.privacy.on or config.run.flower.secure.kind != "none"
+    return config.but("run.engine=flower", *(["run.checkpoint_every=1"] if once else []))
 
 
 def fitted(config: Config, roster: Roster) -> tuple[Job, list[str]]:

@@ -39,7 +39,7 @@ def split(config: Config, out: str | Path) -> list[Path]:
     shelf, cpu = Shelf(), torch.device("cpu")
     wants = wants_of(config.model.body, config.model.weights)
     federation = build(config.data, config.run.seed, cpu, shelf, wants)
-    plan = prepare(config, federation.roster, cpu, begins=False).plan
+    plan = prepare(config.but("run.engine=flower"), federation.roster, cpu, begins=False).plan
     if any(stage.uses_meta for stage in plan):
         raise RequestError(
             f"method {config.method.name!r} has the server give samples to everybody (data.meta_per_class), and in a "

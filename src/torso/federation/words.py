@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torso.config import Config
 from torso.data import Floats, Input, Pixels, Tokens
+from torso.learn.taught import remembers
 from torso.nets import Tensors
 from torso.runs.job import Job
 from torso.runs.stages import Stage
@@ -44,10 +45,14 @@ def _description(input: Input) -> str:
 
 def _while_it_runs(job: Job, client: int) -> list[str]:
     lines, own = [], f"its number of training samples ({job.roster.sizes[client]}), its mean loss"
+    counts = "which tell how many samples of each class it has"
+    if job.config.run.flower.secure.kind != "none":
+        own = "its mean loss, all masked: the server can open the sum over the participants, and no part of it"
+        counts = "masked: the server can open the sum over all clients, with the number of samples of each class"
     for stage in job.plan:
         asked, _ = stage.method.start.uploads(job.net, job.roster.classes)
         if asked != "nothing":
-            lines.append(f"- before the first round: {asked}, which tell how many samples of each class it has")
+            lines.append(f"- before the first round: {asked}, {counts}")
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
             lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model)}, {own}")
@@ -90,14 +95,23 @@ def _called(part: str, stage: Stage) -> str:
 
 def _kept(stage: Stage) -> list[str]:
     kept = [part for part in ("body", "head") if stage.keeps & frozenset(stage.net.parts[part])]
-    named = [f"its own {_called(part, stage)}" for part in kept]
+    named = [
+        f"its own {_called(part, stage)}" if _whole(part, stage) else f"its own layers of the {part}" for part in kept
+    ]
     if stage.method.server.keeps_uploads:
         named = []
     if stage.method.personal.keeps:
         named.append("a model of its own")
     if stage.method.drift.remembers:
         named.append("what its correction remembers")
+    if remembers(stage.method.objective):
+        named.append("the model that its last visit left")
     return named
+
+
+def _whole(part: str, stage: Stage) -> bool:
+    """Whether all of a part that moves stays with the client; norm layers, say, are not all of a body."""
+    return stage.moving & frozenset(stage.net.parts[part]) <= stage.keeps
 
 
 def _sized(what: str, tensors: Tensors) -> str:

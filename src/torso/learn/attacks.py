@@ -176,6 +176,16 @@ class SignFlip(Attack):
         return {name: -self.factor * change for name, change in honest.change.items()}
 
 
+@attacks.register("not-finite")
+@dataclass(frozen=True)
+class NotFinite(Attack):
+    """NaN in place of every number of the update. A server that used one such upload would have no model left: it must
+    be found, and left out."""
+
+    def upload(self, honest: Upload) -> Tensors:
+        return {name: torch.full_like(change, math.nan) for name, change in honest.change.items()}
+
+
 @attacks.register("alie")
 @dataclass(frozen=True)
 class ALittleIsEnough(Attack):

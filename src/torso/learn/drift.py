@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from torso.kinds import NotNegative, Positive
+from torso.kinds import Fraction, NotNegative, Positive
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.registry import Registry
@@ -45,6 +45,7 @@ class Drift:
     remembers: ClassVar[bool] = False  # a tensor per client and parameter, zero at first
     sends: ClassVar[bool] = False  # that tensor's change travels too, and the server's mean comes back
     gathers: ClassVar[bool] = False  # `shared` is what the other participants' models add to the mean of them all
+    follows: ClassVar[bool] = False  # `shared` is the mean gradient of the last round, as the server saw it: 0 at first
 
     def gradient(self, grads: Tensors, at: Local) -> Tensors:
         """Corrected gradients [G, *], in new tensors or the same ones."""
@@ -109,9 +110,7 @@ class Scaffold(Drift):
         return {n: g - at.own[n] + at.shared[n] for n, g in grads.items()}
 
     def effective(self, steps: int, momentum: float) -> float:
-        if self.divisor == "steps" or momentum == 0:
-            return float(steps)
-        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+        return float(steps) if self.divisor == "steps" else with_momentum(steps, momentum)
 
     def finish(self, at: Local, pace: Mapping[str, Tensor]) -> Tensors:
         return {n: at.own[n] - at.shared[n] + self._met(at, n, per_client(pace[n], p)) for n, p in at.params.items()}
@@ -173,6 +172,30 @@ class MultiTask(Drift):
         shares = {n: p / (count if isinstance(count, int) else per_client(count, p)) for n, p in at.params.items()}
         mean = {n: at.shared[n] + shares[n] for n in grads}
         return {n: g + 2 * pull * (at.params[n] - mean[n]) + 2 * shrink * at.params[n] for n, g in grads.items()}
+
+
+@drifts.register("client-momentum")
+@dataclass(frozen=True)
+class ClientMomentum(Drift):
+    """β·g + (1 − β)·Δ, with Δ the mean gradient of the last round, 0 at first (MoFedSAM, spec 19.7; alone it is FedCM).
+
+    The server makes Δ of how far the participants moved, divided by lr × steps, and sends it with the model."""
+
+    beta: Fraction = 0.1
+    follows: ClassVar[bool] = True
+
+    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+        return {n: self.beta * g + (1 - self.beta) * at.shared[n] for n, g in grads.items()}
+
+    def effective(self, steps: int, momentum: float) -> float:
+        return with_momentum(steps, momentum)
+
+
+def with_momentum(steps: int, momentum: float) -> float:
+    """By how many plain steps of one gradient SGD with momentum moves in `steps` steps (spec 3.7)."""
+    if momentum == 0:
+        return float(steps)
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 def clip_norm(grads: Tensors, limit: float) -> Tensors:

@@ -78,8 +78,8 @@ def _by_batch(
 def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool:
     """Whether the lesson's features are the same in every epoch, and there are epochs enough to gain by it.
 
-    Not where images are augmented, where BatchNorm goes by the batch, or where a step or a foreign body may do what
-    nobody here can see."""
+    Not where images are augmented, where BatchNorm goes by the batch, where a loss looks at other models too, or where
+    a step or a foreign body may do what nobody here can see."""
     room, net = course.room, course.room.net
     return (
         lesson.epochs > 1
@@ -91,6 +91,7 @@ def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool
         and not room.change.random
         and course.meta is None
         and type(course.habits.step) is Plain
+        and not course.habits.objective.teachers
     )
 
 

@@ -13,6 +13,7 @@ from torso.data.batches import Batch
 from torso.errors import RequestError, RunFailed
 from torso.learn.objectives import Objective, cross_entropy
 from torso.learn.stacked import padded
+from torso.learn.taught import Taught
 from torso.nets import Network, Output, Tensors, apply
 from torso.nets.compute import drawing, draws, pads
 from torso.nets.draws import Seeded
@@ -68,6 +69,9 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
     """Losses [G, B] of what a network says; a personal branch adds its own, and nothing of that reaches the rest of
     the network, so that one sum serves both (spec 6.2)."""
     losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
+    if isinstance(objective, Taught) and objective.teachers:
+        assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
+        losses = losses + objective.against(said, batch.labels, batch.taught)
     return losses if said.personal is None else losses + cross_entropy(said.personal, batch.labels)
 
 

@@ -71,6 +71,7 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
         rates={},
         sgd=habits.optimiser(),
         anchor=anchor,
+        start=tensors,
         notes=dict(notes),
         loss=nothing,
         met=nothing,
@@ -78,7 +79,7 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
     epoch = 0
     yield _learned(pupil, epoch)
     for lesson in course.plan:
-        pupil.rates = lesson.rates
+        pupil.rates, pupil.moving = lesson.rates, lesson.moving
         if not habits.shared_momentum:
             pupil.names, pupil.sgd = tuple(lesson.rates), habits.optimiser()
         met, still = course, Tensors()

@@ -27,8 +27,14 @@ class Objective(ABC):
 
     def for_itself(self) -> Objective:
         """What a client minimises when it fine-tunes its own copy: a loss that balances classes for the sake of the
-        others gives way to cross-entropy (spec 6.6)."""
+        others, or that holds on to a model of theirs, gives way to cross-entropy (spec 6.6)."""
         return self
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The models that do not learn and that it compares with (taught.py): `start`, with which the visit began,
+        and `previous`, which the client's visit before left."""
+        return ()
 
 
 objectives: Registry[type[Objective]] = Registry("method.objective")
@@ -36,6 +42,11 @@ objectives: Registry[type[Objective]] = Registry("method.objective")
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+
+
+def class_shares(counts: Tensor) -> Tensor:
+    """Samples of each class over the mean of all classes [G, C]: 1 everywhere on a client without skew."""
+    return counts * counts.shape[1] / counts.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def at_label(values: Tensor, labels: Tensor) -> Tensor:
@@ -128,6 +139,18 @@ class ClassTemperature(_Balanced):
         return cross_entropy(logits * (share**self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
 
 
+@objectives.register("class-shares")
+@dataclass(frozen=True)
+class ClassShares(_Balanced):
+    """Cross-entropy of share_c^γ·logit, with N_c over the mean of all classes as the share, absent ones too (FedGELA,
+    spec 19.10)."""
+
+    gamma: NotNegative = 1.0
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        return cross_entropy(logits * (class_shares(counts) ** self.gamma).unsqueeze(1), labels)  # 0⁰ = 1
+
+
 def balanced_softmax(
     logits: Tensor, labels: Tensor, counts: Tensor, gamma: Tensor | float, *, absent_as_one: bool = False
 ) -> Tensor:
@@ -153,3 +176,45 @@ class BalancedSoftmax(_Balanced):
         if self.gamma == 0:
             return cross_entropy(logits, labels)
         return balanced_softmax(logits, labels, counts, self.gamma)
+
+
+@objectives.register("calibrated")
+@dataclass(frozen=True)
+class Calibrated(_Balanced):
+    """Cross-entropy of logit − τ·N_c^(−1/4), for every class; an absent class leaves the soft-max unless τ = 0
+    (FedLC, spec 19.2).
+
+    `among = "others"` sums over the other classes alone, as the paper prints its loss; that has no lower bound."""
+
+    tau: NotNegative = 1.0
+    among: Literal["all", "others"] = "all"
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        shifted = logits
+        if self.tau > 0:
+            margins = self.tau * counts.clamp(min=1).to(logits.dtype) ** -0.25
+            shifted = (logits - margins.unsqueeze(1)).masked_fill((counts == 0).unsqueeze(1), -torch.inf)
+        if self.among == "all":
+            return cross_entropy(shifted, labels)
+        others = shifted.masked_fill(F.one_hot(labels, logits.shape[-1]).bool(), -torch.inf)
+        # a client with a single class has no others: the sum is empty, and the loss nothing
+        least = torch.finfo(logits.dtype).min
+        against = torch.where(others.isfinite().any(dim=-1), others.clamp(min=least).logsumexp(dim=-1), 0.0)
+        return against - shifted.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+
+@objectives.register("restricted")
+@dataclass(frozen=True)
+class Restricted(_Balanced):
+    """Cross-entropy in which the logits of classes that the client lacks are multiplied by α (FedRS, spec 19.3).
+
+    `form = "shares"`: every logit by α + (1 − α)·N_c / N_max, as the authors' code begins."""
+
+    alpha: NotNegative = 0.5
+    form: Literal["missing", "shares"] = "missing"
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        present = (counts > 0).to(logits.dtype)
+        if self.form == "shares":
+            present = counts / counts.amax(dim=1, keepdim=True).clamp(min=1)
+        return cross_entropy(logits * (self.alpha + (1 - self.alpha) * present).unsqueeze(1), labels)

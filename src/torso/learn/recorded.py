@@ -208,7 +208,9 @@ def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
     each, within = batch.inputs[0, 0].numel(), batch.inputs.stride()[2:]
     inputs = batch.inputs.new_empty_strided((clients, width, *shape), (width * each, each, *within)).zero_()
     labels = batch.labels.new_zeros(clients, width)
-    return Batch(inputs, labels, torch.zeros(clients, width, device=labels.device) if masked else None)
+    real = torch.zeros(clients, width, device=labels.device) if masked else None
+    taught = {what: said.new_zeros(clients, width, *said.shape[2:]) for what, said in (batch.taught or {}).items()}
+    return Batch(inputs, labels, real, taught=taught or None)
 
 
 def _fill(fixed: Batch, batch: Batch) -> None:
@@ -216,6 +218,9 @@ def _fill(fixed: Batch, batch: Batch) -> None:
     width = batch.labels.shape[1]
     fixed.inputs[:, :width].copy_(batch.inputs)
     fixed.labels[:, :width].copy_(batch.labels)
+    for what, said in (batch.taught or {}).items():
+        assert fixed.taught is not None
+        fixed.taught[what][:, :width].copy_(said)
     if fixed.real is not None:
         fixed.real.zero_()
         if batch.real is None:

@@ -23,7 +23,8 @@ from torso.learn.gradients import Gradients, check_gradients, leading_gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate, padded, scaled
-from torso.nets import Network, Tensors
+from torso.learn.taught import answers, models_of, teacher
+from torso.nets import Network, Tensors, set_modes
 from torso.registry import Registry, is_foreign
 
 
@@ -39,6 +40,8 @@ class Pupil:
     rates: Mapping[str, Rate]  # of those that move
     sgd: Sgd
     anchor: Local | None  # what drift corrections hold on to
+    start: Tensors = field(default_factory=dict)  # [G, *]: as the visit began
+    moving: frozenset[str] = frozenset()  # everything that may move in the lesson
     own_model: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
@@ -52,9 +55,27 @@ class Pupil:
 
     def leading(self, tensors: Tensors, batch: Batch) -> Tensors:
         """The same, of the first clients alone where the others have no samples: enough for `move`."""
-        grads, total = self.take(self.net, tensors, self.names, batch, self.habits.objective, self.counts)
+        grads, total = self.at(tensors, batch)
         self.count(total, batch)
         return grads
+
+    def at(self, tensors: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
+        """Those gradients and the summed losses [G], of samples that are not counted."""
+        objective = self.habits.objective
+        if objective.teachers:
+            batch = replace(batch, taught=self._taught(batch))
+        return self.take(self.net, tensors, self.names, batch, objective, self.counts)
+
+    def _taught(self, batch: Batch) -> Tensors:
+        """What the teachers of the loss say of a batch [G, B, …]; zeros for clients that have no samples in it."""
+        objective, some = self.habits.objective, batch if batch.lead is None else batch.first(batch.lead)
+        models = {
+            name: {n: t[: batch.lead] for n, t in teacher(name, self.start, self.notes).items() if n in self.tensors}
+            for name in models_of(objective)
+        }
+        said = answers(self.net, objective, models, some.inputs, some.real)
+        set_modes(self.net, self.moving)
+        return {what: padded(each, len(batch.labels)) for what, each in said.items()}
 
     def count(self, total: Tensor, batch: Batch) -> None:
         self.loss = self.loss + padded(total, len(self.loss))

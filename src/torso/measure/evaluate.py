@@ -16,6 +16,7 @@ from torso.learn.course import Course
 from torso.learn.local import learn, learn_by_epoch
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure import mixes as _mixes  # noqa: F401
+from torso.measure import neighbours as _neighbours  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
 from torso.measure.accuracy import generic_answer, percent_correct
 from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from torso.learn.drift import Dynamic, MultiTask, Proximal, Scaffold
+from torso.learn.drift import ClientMomentum, Dynamic, MultiTask, Proximal, Scaffold
 from torso.learn.meta import MetaWeighted
-from torso.learn.objectives import BalancedSoftmax, CrossEntropy, FeatureNorm, SquaredError
+from torso.learn.objectives import (
+    BalancedSoftmax,
+    Calibrated,
+    ClassShares,
+    CrossEntropy,
+    FeatureNorm,
+    Restricted,
+    SquaredError,
+)
 from torso.learn.phases import Phase
+from torso.learn.sharpness import SharpnessAware
 from torso.learn.steps import Envelope, LookAhead
+from torso.learn.taught import Contrast, NotTrue
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Sphere
-from torso.personal import Ditto, FineTune, Fomo, Kept, Personal
+from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, Sphere
+from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
 from torso.registry import Registry
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
@@ -238,6 +248,57 @@ fedavg_data_sharing_body = fedavg_data_sharing.but(
 )
 fedbabu_data_sharing = fedbabu.but(
     server_data="body", about="FedBABU, then an epoch of the body on server data (spec 3.3)."
+)
+fedbn = fedavg.but(
+    share=Share("all-norm"),
+    about="FedAvg in which every client keeps its normalisation layers (spec 19.1).",
+    paper="FedBN (Li 2021)",
+)
+fedlc = fedavg.but(
+    objective=Calibrated(),
+    about="FedAvg whose logits have margins that grow as a client's classes get rare (spec 19.2).",
+    paper="FedLC (Zhang 2022)",
+)
+fedrs = fedavg.but(
+    objective=Restricted(),
+    about="FedAvg that restricts the logits of classes that a client lacks (spec 19.3).",
+    paper="FedRS (Li 2021)",
+)
+fedntd = fedavg.but(
+    objective=NotTrue(),
+    about="FedAvg that keeps what the received model says of the wrong classes (spec 19.4).",
+    paper="FedNTD (Lee 2022)",
+)
+moon = fedavg.but(
+    objective=Contrast(),
+    about="FedAvg whose features stay near the received model's, away from the client's last (spec 19.5).",
+    paper="MOON (Li 2021)",
+)
+fedsam = fedavg.but(
+    step=SharpnessAware(), about="FedAvg with sharpness-aware steps (spec 19.6).", paper="FedSAM (Qu 2022)"
+)
+mofedsam = fedsam.but(
+    drift=ClientMomentum(), about="FedSAM that mixes in the mean gradient of the last round (spec 19.7)."
+)
+fedala = fedavg.but(
+    personal=LocalAggregation(),
+    about="FedAvg whose clients begin at a learned mix of the received head and their own (spec 19.8).",
+    paper="FedALA (Zhang 2023)",
+)
+fedetf = method(
+    train="all-head.classifier",
+    head=Simplex(),
+    objective=BalancedSoftmax(),
+    personal=FineTune((Phase("all-head.classifier"), *2 * (Phase("head.classifier", 1), Phase("head.projection", 1)))),
+    about="Projected features learn to meet the fixed corners of a simplex, by a balanced loss (spec 19.9).",
+    paper="FedETF (Li 2023)",
+)
+fedgela = fedbabu.but(
+    head=Simplex(scale=5.0, project=False),
+    objective=ClassShares(),
+    personal=ScaledHead(),
+    about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
+    paper="FedGELA (Fan 2023)",
 )
 
 

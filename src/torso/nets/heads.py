@@ -16,6 +16,7 @@ from torso.errors import RequestError
 from torso.kinds import Count, CountOrZero, Positive
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import Linear
+from torso.nets.simplex import SimplexHead, simplex
 from torso.registry import Registry
 
 HeadInit = Callable[[Tensor, Tensor | None, Generator], None]  # weight [C, d], bias [C]; in place
@@ -89,12 +90,14 @@ def orthonormal(weight: Tensor, bias: Tensor | None, generator: Generator) -> No
         nn.init.zeros_(bias)
 
 
-def _orthogonal_rows(name: str, weight: Tensor, gain: float, generator: Generator) -> None:
+def _orthogonal_rows(
+    name: str, weight: Tensor, gain: float, generator: Generator, key: str = "model.head_init"
+) -> None:
     classes, features = weight.shape
     if features < classes:
         raise RequestError(
-            f"model.head_init = {name!r} needs at least as many features as classes, found {features} features and "
-            f"{classes} classes. Choose a body with {classes} or more features, or another head_init"
+            f"{key} = {name!r} needs at least as many features as classes, found {features} features and "
+            f"{classes} classes. Choose a body with {classes} or more features, or another {key.rpartition('.')[2]}"
         )
     nn.init.orthogonal_(weight, gain, generator=generator)
 
@@ -172,6 +175,30 @@ class Sphere(Head):
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
         super().start(module, orthonormal, generator)
+
+
+@heads.register("simplex")
+@dataclass(frozen=True)
+class Simplex(Head):
+    """Logits are β times the cosines of projected features to the corners of a regular simplex (FedETF, spec 19.9).
+
+    β starts at `scale` and learns with the projection; without one (`project = false`) it stays. The parts are
+    `head.projection` and `head.classifier`, the corners. It needs no more classes than features."""
+
+    scale: Positive = 10.0
+    project: bool = True
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return SimplexHead(features, classes, self.scale, self.project)
+
+    def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
+        super().start(module, corners, generator)
+
+
+def corners(weight: Tensor, bias: Tensor | None, generator: Generator) -> None:
+    """The corners of a regular simplex, turned at random."""
+    _orthogonal_rows("simplex", weight, 1.0, generator, key="method.head")
+    weight.copy_(simplex(weight))
 
 
 class Layers(nn.Sequential):

@@ -30,6 +30,7 @@ from torso.nets.parts import (
     without,
 )
 from torso.nets.seat import Seat, has_plain_modes, skeleton
+from torso.nets.simplex import SimplexHead
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
@@ -188,6 +189,7 @@ class Network(nn.Module):
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
         named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
+        named |= self.head.parts if isinstance(self.head, SimplexHead) else {}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property
@@ -269,6 +271,7 @@ def _piece_names(net: Network, part: str) -> tuple[str, ...]:
         f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
         "as many blocks as this body has; a+b for both, a-b for the one without the other"
         f"{'; lora, lora.a, lora.b with adapters (model.lora.rank = 8)' if names_adapters(part) else ''}"
+        f"{'; norm where the body has normalisation layers, such as conv4' if part == 'norm' else ''}"
     )
 
 

@@ -6,6 +6,7 @@ The rooms, in the order in which they may import each other:
     tables        the published numbers, the recipes that run them again, the answers, the claims
     board         the leaderboard: every method at one budget, and the search for new combinations
     pretrained    bodies trained elsewhere: blocks of experiments, run in a given time, one json file a cell
+    privacy       what privacy costs: such blocks with a budget, and audits
     robust        malicious clients: methods × attacks × server rules, run in a given time
     pages         the pages in docs/ and the tables that the commands print
     commands      `torso papers`, `torso reproduce`, `torso leaderboard`: parse, call, print

@@ -1,5 +1,5 @@
-"""The pages of docs/reproduction, docs/leaderboard.md, docs/pretrained.md and docs/robustness.md, made from json files:
-`python -m torso.papers.docs [OUT]`.
+"""The pages of docs/reproduction, docs/leaderboard.md, docs/pretrained.md and docs/robustness.md, and a part of
+docs/privacy.md, made from json files: `python -m torso.papers.docs [OUT]`.
 
 With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results found there are taken in first.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torso.papers.pages import leaderboard, pretrained, reproduction, robustness
+from torso.papers.pages import leaderboard, pretrained, privacy, reproduction, robustness
 from torso.papers.tables.collect import collect, tidy
 
 
@@ -27,6 +27,7 @@ def main(words: Sequence[str]) -> None:
     leaderboard.write(reproduction.FOLDER.parent)
     pretrained.write(reproduction.FOLDER.parent)
     robustness.write(reproduction.FOLDER.parent)
+    privacy.write(reproduction.FOLDER.parent)
 
 
 def _tell(left: Sequence[str], why: str) -> None:

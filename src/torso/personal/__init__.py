@@ -1,7 +1,20 @@
 """How does a client get its own model?"""
 
+from torso.personal.ala import LocalAggregation
 from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
+from torso.personal.scaled import ScaledHead
 
-__all__ = ["Ditto", "FineTune", "Fomo", "Kept", "OwnModelStart", "Personal", "VisitStart", "personals"]
+__all__ = [
+    "Ditto",
+    "FineTune",
+    "Fomo",
+    "Kept",
+    "LocalAggregation",
+    "OwnModelStart",
+    "Personal",
+    "ScaledHead",
+    "VisitStart",
+    "personals",
+]

@@ -38,6 +38,7 @@ class OwnModelStart:
     own: Tensors  # the same with what their visits left them
     travels: frozenset[str]
     visit: Callable[[], Learned]  # one more visit, of which nothing is uploaded
+    counts: Callable[[], Tensor]  # [G, C]: their training samples of each class
 
 
 personals: Registry[type[Personal]] = Registry("method.personal")

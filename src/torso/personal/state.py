@@ -1,4 +1,4 @@
-"""All that a run is at the end of a round: what the server holds, and what the clients hold."""
+"""All that a run is at the end of a round: what the server holds, what the clients hold, and what is under way."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere, Store
 from torso.server.state import Cost, ServerState
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A visit whose upload is still to come, where rounds are asynchronous."""
+
+    client: int
+    began: int  # rounds that were over when it began
+    arrives: float  # in simulated hours
+    samples: int
+    loss: Tensor  # [1]
+    finite: Tensor
+    sent: Tensors  # [*]: parameters as changes of the model that it began at; what else travels as it is
+    left: ClientState | Elsewhere | None = None  # what the client goes on with once its upload counts
 
 
 @dataclass(frozen=True)
@@ -17,6 +33,7 @@ class State:
 
     server: ServerState
     clients: Store = field(default_factory=Store)
+    pending: tuple[Pending, ...] = ()
 
     @classmethod
     def begin(
@@ -43,5 +60,6 @@ class State:
         return replace(self, server=self.server.reported)
 
     def at_new_stage(self) -> State:
-        """Another method goes on from the model alone: what clients kept for the one before is gone."""
+        """Another method goes on from the model alone: what clients kept for the one before is gone, and so are visits
+        under way."""
         return State(self.server.at_new_stage())

@@ -12,17 +12,19 @@ import numpy as np
 
 from torso.config import Config
 from torso.data import Pixels, Roster
+from torso.learn.taught import remembers
 from torso.methods import AXES, Method, Share, methods
 from torso.methods.bibliography import papers
 from torso.methods.parse import axis_to_config
 from torso.nets import Network, build, part_names
+from torso.nets.simplex import CLASSIFIER, PROJECTION
 from torso.registry import cited, plain
 from torso.runs.cost import down, schema_bytes, up
 from torso.runs.rounds import tell
 from torso.runs.stages import Stage, stages
 from torso.server.state import ServerState, bytes_of
 
-_PARTS = ("all", "body", "head", "personal", "lora", "lora.a", "lora.b")
+_PARTS = ("all", "body", "head", "personal", "norm", PROJECTION, CLASSIFIER, "lora", "lora.a", "lora.b")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def _travels(stage: Stage) -> str:
     words = [_named(stage.net, stage.travels)]
     if method.drift.sends:
         words.append("control variates")
+    if method.drift.follows:
+        words.append("mean gradient (down)")
     if method.drift.gathers:
         words.append("mean of models")
     if method.server.keeps_uploads and method.personal.holds_out:
@@ -81,6 +85,8 @@ def _keeps(stage: Stage) -> str:
         words.append("drift memory")
     if method.personal.keeps:
         words.append("own model")
+    if remembers(method.objective):
+        words.append("its previous model")
     if method.step.notes(0):
         words.append("weighing net")
     if method.personal.notes(0, 1, stage.net):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torso.errors import RequestError, did_you_mean
+from torso.report.privacy import in_words
 from torso.report.records import Record, Scores, find, names_apart, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
@@ -126,7 +127,16 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader must know before reading a number."""
-        return [*_failures(self.entries), *_problems(self.entries), *_strangers(self)]
+        return [*_failures(self.entries), *_problems(self.entries), *_strangers(self), *_private(self.entries)]
+
+
+def _private(entries: Sequence[Entry]) -> list[str]:
+    """What the privacy of each method has cost, once for all seeds with the same numbers."""
+    found = [(entry, [in_words(run.result.get("privacy")) for run in entry.runs]) for entry in entries]
+    if not any(words for _, each in found for words in each):
+        return []
+    said = [f"{entry.label}: private, {words}." for entry, each in found for words in dict.fromkeys(each) if words]
+    return [*said, "ε is of what travels. Losses, accuracies and personal models are computed without noise."]
 
 
 def compare_records(records: Sequence[Record], baseline: str | None = None) -> Comparison:

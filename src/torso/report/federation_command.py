@@ -128,6 +128,9 @@ def join(
         int,
         typer.Option(min=1, help="CPU threads. With 1 the bits are those of a simulation; with more they may differ."),
     ] = 1,
+    sums_only: Annotated[
+        bool, typer.Option("--sums-only", help="Take no part in runs without secure aggregation.")
+    ] = False,
     plugin: Plugins = [],  # noqa: B006
 ) -> None:
     """Take part in runs with this machine's data until Ctrl-C. What a run will send is printed when it begins."""
@@ -136,7 +139,6 @@ def join(
     import torch
 
     from torso.config import Config
-    from torso.federation.flower.children import terminated_as_interrupted
     from torso.federation.flower.client import FlowerClientLink
     from torso.federation.folder import ClientPlace
     from torso.federation.home import Home
@@ -144,6 +146,7 @@ def join(
     from torso.federation.site_data import read_site
     from torso.nets import wants_of
     from torso.runs.job import device_named
+    from torso.signals import terminated_as_interrupted
 
     strange = [text for text in sets if not text.strip().startswith(("data.", "model.body", "model.weights"))]
     if strange:
@@ -158,7 +161,7 @@ def join(
     for remark in found.remarks:
         _say(remark)
     (place.path / name).mkdir(mode=0o700, exist_ok=True)  # what it will hold is nobody else's business
-    home = Home(name, found, place.path / name, device_named(device), _say)
+    home = Home(name, found, place.path / name, device_named(device), _say, sums_only=sums_only)
     with terminated_as_interrupted(), FlowerClientLink(place, name, _say) as link:
         if place.insecure:
             _warn("no TLS, no authentication: whoever is in between can read and change everything.")

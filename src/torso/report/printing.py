@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torso.report.comparison import Comparison
+from torso.report.privacy import in_words
 from torso.report.table import differences, rows_of, table, view_of
 
 _UNITS = (
@@ -62,6 +63,9 @@ def print_results(results: list[Any], as_json: bool, data: Any) -> None:
             console.print(
                 f"{result.method} seed {result.seed} {result.status}", style="red", soft_wrap=True, markup=False
             )
+        if private := in_words(result.privacy):
+            said = f"{result.method} seed {result.seed}: {private}"
+            console.print(said, soft_wrap=True, highlight=False, markup=False)
         console.print(
             f"{result.method} seed {result.seed}: {result.folder}", soft_wrap=True, highlight=False, markup=False
         )

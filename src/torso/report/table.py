@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.markup import escape
@@ -13,6 +14,7 @@ from torso.measure import Accuracy
 from torso.measure.fairness import worst
 from torso.report.charts.clients import in_words
 from torso.report.comparison import Comparison, title_of
+from torso.report.privacy import epsilon_cell
 from torso.report.statistics import Difference, Refused
 from torso.results.result import Result
 
@@ -31,6 +33,7 @@ class Row:
     seconds: float | None
     worst: float | None  # personalised, mean of the worst tenth of the (honest) clients
     why: str = "failed"
+    epsilon: str = "–"  # of private runs
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
@@ -49,7 +52,17 @@ def _row(method: str, group: Sequence[Result]) -> Row:
     taken = sum(r.seconds["total"] for r in group) / len(group)
     measure = next((name for name in _OWN if name in pooled), "")
     own = [value for result in good if measure in result.accuracy for value in result.accuracy[measure].clients]
-    return Row(method, len(group), len(group) - len(good), pooled, moved, taken, _worst(own))
+    failed, epsilon = len(group) - len(good), _epsilon([result.privacy for result in group])
+    return Row(method, len(group), failed, pooled, moved, taken, _worst(own), epsilon=epsilon)
+
+
+def _epsilon(privacy: Sequence[Any]) -> str:
+    """Of a method's runs, which may differ where clients do."""
+    return " to ".join(dict.fromkeys(sorted({epsilon_cell(each) for each in privacy}, key=_place)))
+
+
+def _place(cell: str) -> float:
+    return float({"–": "-inf", "∞": "inf"}.get(cell, cell))
 
 
 def _worst(values: Sequence[float | None]) -> float | None:
@@ -74,13 +87,15 @@ def view_of(made: Sequence[Row]) -> Table:
     view.add_column("method", no_wrap=True)  # names stay whole; numbers may take two lines
     for title in [*(title_of(name) for name in names), "MB", "seconds"]:
         view.add_column(title, justify="right")
+    if private := any(row.epsilon != "–" for row in made):
+        view.add_column("ε", justify="right")
     if worst_known := any(row.worst is not None for row in made):
         view.add_column("worst tenth", justify="right")
     for row in made:
         cells = [_cell(row.accuracy.get(name)) for name in names]
         failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
-        last = (row.megabytes, row.seconds, row.worst) if worst_known else (row.megabytes, row.seconds)
-        view.add_row(escape(row.method) + failed, *cells, *(_amount(v) for v in last))
+        last = [_amount(row.megabytes), _amount(row.seconds), *([row.epsilon] if private else [])]
+        view.add_row(escape(row.method) + failed, *cells, *last, *([_amount(row.worst)] if worst_known else []))
     return view
 
 
@@ -96,6 +111,7 @@ def rows_of(comparison: Comparison) -> list[Row]:
             entry.seconds,
             next((_worst(own.clients) for name in _OWN if (own := entry.pooled(name))), None),
             "not finished" if all(run.ok or run.status == "unfinished" for run in entry.runs) else "failed",
+            _epsilon([run.result.get("privacy") for run in entry.runs]),
         )
         for entry in comparison.entries
     ]

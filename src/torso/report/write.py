@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torso.errors import RequestError
+from torso.errors import CannotWrite, RequestError
 from torso.report.comparison import Comparison, compare_folders
 from torso.report.page import build_page
 from torso.report.statistics import Difference
 from torso.report.summary import sentences
+from torso.results.checkpoint import replace_file, writing
 
 
 def report(paths: Sequence[Path], out: Path, baseline: str | None = None, command: str = "") -> Comparison:
@@ -51,10 +52,15 @@ def _scores(comparison: Comparison, entry: Any, measure: str) -> dict[str, Any]:
 
 
 def write_file(path: Path, content: bytes) -> None:
+    """A whole file or the old one, and one line where it cannot be written."""
     if path.is_dir():
         raise RequestError(f"--out {str(path)!r} is a folder. Give a file, such as {str(path / 'report.html')!r}.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise RequestError(f"--out {str(path)!r} cannot be written: {error}. Give another file.") from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():  # a device, such as /dev/stdout
+                path.write_bytes(content)
+                return
+        replace_file(path.resolve(), lambda temporary: temporary.write_bytes(content))
+    except CannotWrite as error:
+        raise RequestError(f"--out {error}. Give another file.") from None

@@ -16,7 +16,8 @@ import shutil
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.reading import parse_json
 from torso.results.fit_weights import fitting
+from torso.results.pending import PENDING, numbers_of, read_pending, tensors_of
 from torso.server.state import Cost, ServerState, bytes_of
 
 KEPT = 2
 _FORMAT = 2
 _OLDER = 1  # all tensors in one file, those of clients too
-_SERVER = ("model", "shown", "rule", "drift", "origin")  # the fields of ServerState that are tensors by name …
+_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy")  # of ServerState: tensors by name …
 _BY_CLIENT = ("uploads", "scores")  # … and those by client and name
-_FREE = ("rule", "scores", "notes")  # those whose tensors are named and shaped as a strategy likes
+_FREE = ("rule", "scores", "notes", "privacy", "")  # those whose tensors are named and shaped as a strategy likes
 _WASTE = 2.0  # times what clients hold now: once their files take more, all states are written anew
 _ERRORS = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
@@ -82,7 +84,7 @@ class Checkpoints:
             self.folder.mkdir(exist_ok=True)
         path = self.folder / f"round-{state.round:06d}.json"
         server = path.with_suffix(".safetensors")
-        flat = _flatten(state.server)
+        flat = _for_file({**_of_server(state.server), **tensors_of(state.pending)})
         replace_file(server, lambda temporary: save_file(flat, temporary))
         self.written += bytes_of(flat)
         self._save_clients(state)
@@ -93,8 +95,10 @@ class Checkpoints:
             "tensors_sha256": sha256_of(server),
             "clients": {name: {"sha256": file.sha256, "of": self._live(name)} for name, file in self._files.items()},
             "met": sorted(state.server.met),
-            "cost": asdict(state.cost),
+            "cost": state.cost.as_json(),
         }
+        if state.pending:
+            note["pending"] = numbers_of(state.pending)
         _write_note(path, note)
         tidy(self.folder)
         return path
@@ -222,7 +226,8 @@ def _read(path: Path, model: Tensors, accepted: Collection[str] | None, uploads:
     if note["format"] == _OLDER:
         tensors = dict(_as_now(tensors, uploads))
     server = _server(tensors, model, note, where)
-    return State(server, _clients(tensors, model, where))
+    placed = partial(_placed, model=model, where=where)
+    return State(server, _clients(tensors, model, where), read_pending(tensors, note.get("pending", ()), placed))
 
 
 def _as_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -286,12 +291,12 @@ def _body_at(path: Path, where: str) -> Tensors:
         raise RequestError(f"{where} cannot be read: {error}") from None
 
 
-def _flatten(server: ServerState) -> Tensors:
+def _of_server(server: ServerState) -> Tensors:
     named = {f"{kind}/{n}": t for kind in _SERVER for n, t in getattr(server, kind).items()}
     for kind in _BY_CLIENT:
         held: Mapping[int, Tensors] = getattr(server, kind)
         named |= {f"{kind}/{client}/{n}": t for client, own in held.items() for n, t in own.items()}
-    return _for_file(named)
+    return named
 
 
 def _flat_clients(clients: Mapping[int, ClientState]) -> Tensors:
@@ -321,7 +326,7 @@ def _server(tensors: Tensors, model: Tensors, note: dict[str, Any], where: str) 
     held: dict[str, dict[int, Tensors]] = {kind: {} for kind in _BY_CLIENT}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
-        if kind.startswith("client "):
+        if kind.startswith("client ") or kind == PENDING:
             continue
         client, _, rest = rest.partition("/") if kind in _BY_CLIENT else ("", "", rest)
         place = held[kind].setdefault(int(client), {}) if kind in _BY_CLIENT else found[kind]

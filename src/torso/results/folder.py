@@ -14,7 +14,17 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import IO, Any
 
-from torso.config import Config, CsvConfig, FaultsConfig, FolderConfig, LoraConfig, NpzConfig, TextConfig
+from torso.config import (
+    Config,
+    CsvConfig,
+    FaultsConfig,
+    FolderConfig,
+    LoraConfig,
+    NpzConfig,
+    PrivacyConfig,
+    SpeedsConfig,
+    TextConfig,
+)
 from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
@@ -51,6 +61,8 @@ _YOUNGER = {
     "data.folder": FolderConfig().model_dump(mode="json"),
     "model.lora": LoraConfig().model_dump(mode="json"),
     "run.faults": FaultsConfig().model_dump(mode="json"),
+    "run.speeds": SpeedsConfig().model_dump(mode="json"),
+    "privacy": PrivacyConfig().model_dump(mode="json"),
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 

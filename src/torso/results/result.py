@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,6 +57,7 @@ class Result:
     malicious: tuple[int, ...] = ()  # clients that attacked (spec 9.6)
     names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
     class_names: tuple[str, ...] = ()  # in the order of their numbers, where the data name them
+    privacy: Mapping[str, Any] = field(default_factory=dict)  # ε, δ, noise, clip and sampling of a private run
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
@@ -158,6 +160,7 @@ class Result:
             "malicious": list(self.malicious),
             "names": list(self.names),
             "class_names": list(self.class_names),
+            "privacy": dict(self.privacy),
         }
         return {
             "method": self.method,
@@ -167,7 +170,7 @@ class Result:
             "rounds": self.rounds,
             "status": self.status,
             "accuracy": {name: found.as_json() for name, found in self.accuracy.items()},
-            "cost": asdict(self.cost),
+            "cost": self.cost.as_json(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "versions": dict(self.versions),
             **{key: value for key, value in known.items() if value},
@@ -210,7 +213,7 @@ _IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
 _TYPES: dict[str, type] = {
     **dict.fromkeys(("method", "dataset", "model", "status"), str),
     **dict.fromkeys(("seed", "rounds"), int),
-    **dict.fromkeys(("accuracy", "cost", "seconds", "versions"), dict),
+    **dict.fromkeys(("accuracy", "cost", "seconds", "versions", "privacy"), dict),
     "malicious": list,
     "names": list,
 }
@@ -238,6 +241,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: _version(name) for name in ("torso", "torch", "numpy")}}
 
 
+@cache  # to look it up takes 7 ms, in every run
 def _version(name: str) -> str:
     try:
         return version(name)

@@ -1,5 +1,7 @@
 """What the server makes of a round's messages as they come: sums in the order of the participants.
 
+Each upload is checked before it is used (uploads.py). On CPU one that is not finite is left out where it comes; on a
+device, where reading a truth would mean to wait, it is replaced by zeros, and `close` reads who that was.
 Single uploads are held where somebody looks at all of them: a server rule that `needs_each`, attackers who collude.
 """
 
@@ -7,22 +9,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torso.data.batches import on_device
-from torso.errors import RunFailed
 from torso.learn.attacks import put
 from torso.learn.drift import Local
+from torso.learn.stacked import free_to_read
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
+from torso.runs.faults import NOT_FINITE
 from torso.runs.messages import Sent, Told
 from torso.runs.stages import Stage
+from torso.runs.uploads import Terms, fine, spared
 from torso.server.robust import clipped
 from torso.server.state import ServerState
 from torso.server.sums import add_stacked, add_weighted
+
+
+@dataclass(frozen=True)
+class MeanSent:
+    """What some participants sent, where nobody sees single uploads (secure aggregation)."""
+
+    clients: tuple[int, ...]
+    model: Tensors  # [*]: the mean of what travels, weighted
+    change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
+    loss: float  # weighted mean
 
 
 class Aggregate:
@@ -30,15 +44,26 @@ class Aggregate:
     that is missing does not bias the mean."""
 
     def __init__(
-        self, stage: Stage, told: Told, weights: Mapping[int, float], malicious: frozenset[int] = frozenset()
+        self,
+        stage: Stage,
+        told: Told,
+        weights: Mapping[int, float],
+        malicious: frozenset[int] = frozenset(),
+        samples: Mapping[int, int] | None = None,
+        privacy: Tensors | None = None,
     ) -> None:
+        """`samples`: how many each participant has declared; None: nobody has. `privacy`: what the mechanism of privacy
+        goes on with, where there is one."""
         self.stage, self.round, self.weights, self.malicious = stage, told.round, weights, malicious
+        self.terms = Terms.of(stage, told, samples or {})
         rule, drift = stage.method.server, stage.method.drift
         self.parameters = stage.uploaded
         self.colludes = stage.attack.colludes() and not malicious.isdisjoint(weights)
         looks_back = rule.uses_squares or (drift.remembers and not drift.sends)
         self.start = {name: told.model[name] for name in stage.corrected} if looks_back else {}
         self.received = {name: told.model[name] for name in self.parameters} if rule.clip or self.colludes else {}
+        self.private = stage.privacy.sum_of(told.model, stage.travels, privacy or {}) if stage.privacy else None
+        self.privacy: Tensors = {}  # what the mechanism of privacy goes on with after the round
         self.offers = told.offers
         self.total: Tensors = {}  # Σ_k w_k · shared part; without the parameters where the rule needs each upload
         self.each: dict[int, Tensors] = {}  # those, by client
@@ -47,10 +72,13 @@ class Aggregate:
         self.uploads: dict[int, Tensors] = {}  # of single clients, where the server rule keeps them
         self.told: dict[int, tuple[Tensor, Tensor]] = {}  # by client: whose models it was offered, and what it says
         self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
+        self.refused: dict[int, str] = {}  # whose uploads are not used: what is wrong with them
+        self.burst: set[int] = set()  # those of them whose loss is not finite, as far as anybody can tell
         self._held: list[Sent] = []  # until the attackers know them all
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
-        self._finite: list[Tensor] = []
+        self._fine: list[Tensor] = []
+        self._mean: MeanSent | None = None
 
     @property
     def holds_uploads(self) -> bool:
@@ -59,16 +87,43 @@ class Aggregate:
 
     def take(self, sent: Sent) -> None:
         """Add the messages of some participants; nothing is read from the device."""
-        self._clients += sent.clients
-        self._losses.append(sent.loss)
-        self._finite.append(sent.finite)
-        self.left.update(sent.left)
+        wrong = {client: misfit.kind for client, misfit in self.terms.misfits(sent).items()}
+        self.refused |= {**sent.refused, **wrong}
+        self.burst |= {client for client, kind in sent.refused.items() if kind == NOT_FINITE}
+        if wrong:
+            sent = sent.only([place for place, client in enumerate(sent.clients) if client not in wrong])
         if self.colludes:
             self._held.append(sent)
-        else:
-            self._add(sent)
+        elif sent.clients:
+            self._admit(sent)
 
-    def _add(self, sent: Sent) -> None:
+    def _admit(self, sent: Sent) -> None:
+        rule = self.stage.method.server
+        rows = fine(sent, self.received if rule.clip else self.start if rule.uses_squares else None)
+        self._count(sent, rows)
+        if not free_to_read(rows):
+            self._add(sent, rows)
+        elif bool(rows.all()):
+            self._add(sent)
+        elif bool(rows.any()):
+            self._add(sent.only(_places(rows)))
+
+    def _count(self, sent: Sent, rows: Tensor) -> None:
+        self._clients += sent.clients
+        self._losses.append(sent.loss)
+        self._fine.append(rows)
+        self.left.update(sent.left)
+
+    def take_mean(self, mean: MeanSent) -> None:
+        """The participants at once, where single uploads are nobody's."""
+        self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        self._clients += mean.clients
+
+    def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
+        """`rows` [G]: those that count; None: all do."""
+        if self.private:
+            self.private.add(sent.model, rows)
+            return
         rule = self.stage.method.server
         if rule.clip:
             parameters = {name: sent.model[name] for name in self.parameters}
@@ -82,31 +137,29 @@ class Aggregate:
                 apart = {name: sent.model[name] for name in self.parameters}
                 self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
                 averaged = {name: tensor for name, tensor in sent.model.items() if name not in apart}
-            add_weighted(self.total, averaged, weights)
-            self._add_squares(sent, weights)
-            add_stacked(self.change, self._changes(sent))
+            for name, tensor in averaged.items():
+                add_weighted(self.total, {name: spared(tensor, rows)}, weights)
+            self._add_squares(sent, weights, rows)
+            for name, tensor in self._changes(sent).items():
+                add_stacked(self.change, {name: spared(tensor, rows)})
         if sent.scores is not None:
             for k, scores in zip(sent.clients, sent.scores, strict=True):
                 self.told[k] = on_device(scores.device, self.offers[k]).long(), scores
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Those who came, in the order of the participants."""
-        return tuple(self._clients)
+        """Those who came and are counted, in the order of the participants."""
+        return tuple(k for k in self._clients if k not in self.refused)
 
     def close(self) -> float:
-        """All have come, or will not: check what came, and give its mean loss.
+        """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others.
 
-        Losses are read once, when everything has been asked of the device; a non-finite one ends the run (spec 3.7)."""
-        values = torch.cat(self._losses).tolist() if self._losses else []
-        losses = dict(zip(self._clients, values, strict=True))
-        for client, loss in sorted(losses.items()):
-            if not math.isfinite(loss):
-                raise RunFailed(f"non-finite loss in round {self.round}, client {client}")
-        if not _all(self._finite):
-            raise RunFailed(f"non-finite weights after round {self.round}")
+        Losses and truths are read once, when everything has been asked of the device."""
+        if self._mean is not None:
+            return self._mean.loss
         for sent in self._colluded():
-            self._add(sent)
+            self._admit(sent)
+        losses = self._leave_out()
         loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
         if len(losses) == len(self.weights) or not losses:
             return loss
@@ -115,9 +168,26 @@ class Aggregate:
         self.squares = self.squares / came
         return loss / came
 
+    def _leave_out(self) -> dict[int, float]:
+        """The losses of the clients that are counted; of the others nothing is left."""
+        if not self._losses:
+            return {}
+        losses = dict(zip(self._clients, torch.cat(self._losses).tolist(), strict=True))
+        counted = dict(zip(self._clients, torch.cat(self._fine).tolist(), strict=True))
+        for client in (k for k in self._clients if not counted[k]):
+            self.refused[client] = NOT_FINITE
+            if not math.isfinite(losses.pop(client)):
+                self.burst.add(client)
+            for held in (self.left, self.each, self.uploads, self.told):
+                held.pop(client, None)
+        return losses
+
     def shared(self, server: ServerState) -> Tensors:
         """What stands for the participants' shared part: their mean, or what the server rule makes of the single
         uploads, which are gone afterwards."""
+        if self.private:
+            mean, self.privacy = self.private.release(self.round)
+            return mean
         if not self.each:
             return self.total
         order = [k for k in self.weights if k in self.each]
@@ -130,7 +200,8 @@ class Aggregate:
 
     def _colluded(self) -> Sequence[Sent]:
         """The messages as they arrive when the attackers have seen those of all others."""
-        held, self._held = self._held, []
+        finite, self._held = [self._finite_part(sent) for sent in self._held if sent.clients], []
+        held = [sent for sent in finite if sent.clients]
         hostile = [[g for g, k in enumerate(sent.clients) if k in self.malicious] for sent in held]
         honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
         if not any(hostile) or not any(honest):  # nobody lies, or nobody is there to lie about
@@ -146,6 +217,15 @@ class Aggregate:
             for sent, places in zip(held, hostile, strict=True)
         ]
 
+    def _finite_part(self, sent: Sent) -> Sent:
+        """Of messages, those that attackers can compute with; the others are counted as what they are."""
+        rows = fine(sent)
+        if bool(rows.all()):
+            return sent
+        lost = sent.only(_places(~rows))
+        self._count(lost, torch.zeros_like(rows[: len(lost.clients)]))
+        return sent.only(_places(rows))
+
     def _changes(self, sent: Sent) -> Tensors:
         """The change of the participants' memories: as they sent it, or as it follows from their models."""
         drift = self.stage.method.drift
@@ -153,7 +233,7 @@ class Aggregate:
             return sent.drift
         return drift.change(Local(self.start, {name: sent.model[name] for name in self.start}))
 
-    def _add_squares(self, sent: Sent, weights: Tensor) -> None:
+    def _add_squares(self, sent: Sent, weights: Tensor, counted: Tensor | None) -> None:
         if not self.stage.method.server.uses_squares:
             return
         on_cpu = weights.device.type == "cpu"
@@ -162,15 +242,13 @@ class Aggregate:
             total = torch.zeros_like(weights[mine])
             for name, start in self.start.items():
                 total += (sent.model[name][mine] - start).reshape(len(total), -1).square().sum(dim=1)
+            total = spared(total, None if counted is None else counted[mine])
             self.squares = self.squares + (weights[mine] * total).sum()
 
 
-def _all(truths: Sequence[Tensor]) -> bool:
-    """Whether all of them are true; those on a device are read at once."""
-    there = [truth for truth in truths if truth.device.type != "cpu"]
-    return all(bool(truth) for truth in truths if truth.device.type == "cpu") and (
-        not there or bool(torch.stack(there).all())
-    )
+def _places(rows: Tensor) -> list[int]:
+    """Where truths [G] are true."""
+    return [place for place, true in enumerate(rows.tolist()) if true]
 
 
 def _row(stacked: Tensors, place: int) -> Tensors:

@@ -85,6 +85,89 @@ def check_faults(config: Config) -> None:
         )
 
 
+def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
+    """Refuse simulated time where clients are real, and asynchronous rounds together with what needs a whole round."""
+    real, speeds = config.run.engine == "flower", config.run.speeds
+    if real and speeds.simulated:
+        raise RequestError(
+            "run.speeds is for simulations, and run.engine = 'flower' is a real federation, whose clients take their "
+            "own time. Leave run.speeds out"
+        )
+    rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.waits_for), None)
+    if rule is None:
+        return
+    where, there = f"method.server = {rule} makes asynchronous rounds", len(roster.training)
+    if real:
+        raise RequestError(f"{where}, which run.engine = 'flower' does not have. Expected: another engine or rule")
+    if rule.waits_for > there:
+        raise RequestError(
+            f"{where}: {rule.waits_for} uploads make a step, each from another client, and {there} clients train. "
+            f"Expected: method.server.buffer of {there} or less"
+        )
+    if config.run.faults != FaultsConfig():
+        raise RequestError(f"{where}, in which run.faults has no meaning: nobody waits. Leave run.faults out")
+    if config.attack.chosen.colludes():
+        free = ", ".join(sorted(name for name, kind in attacks.items() if not kind.colludes()))
+        raise RequestError(
+            f"attack.kind = {config.attack.chosen} looks at all uploads of a round, and {where}. Accepted: {free}"
+        )
+    for name in (name for name in config.measure.analyses if analyses[name].when == "round"):
+        raise RequestError(
+            f"measure.analyses = {name!r} looks at participants that begin at the same model, and {where}. Leave it out"
+        )
+
+
+def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
+    """Refuse secure sums where there is nothing to hide, or where the server needs more than sums."""
+    options, key = config.run.flower.secure, "run.flower.secure.kind = 'secagg+'"
+    if options.kind == "none":
+        return
+    if config.run.engine != "flower":
+        raise RequestError(
+            f"{key} hides uploads from the server of a real federation (`torso federation run`), and run.engine = "
+            f"{config.run.engine!r} is a simulation. Accepted: none"
+        )
+    if config.train.min_clients < 3:
+        raise RequestError(
+            f"{key} with train.min_clients = {config.train.min_clients}: of two uploads, each client knows the "
+            "other's from their sum. Accepted: train.min_clients = 3 or more"
+        )
+    if config.privacy.on:
+        raise RequestError(
+            f"{key} shows the server sums only, and privacy has it clip single uploads. Accepted: one of the two"
+        )
+    for stage in plan:
+        if reason := _needs_single(stage):
+            raise RequestError(f"{key} shows the server sums only, and {reason}. Accepted: plain and weighted means")
+    asked = [len(participants(stage, roster, 0, stage.first)) for stage in plan if stage.rounds]
+    asked += [len(roster.training) for stage in plan if _asks_first(stage, roster)]
+    count = max(asked, default=0)
+    if count << options.bits >= 1 << 32:
+        raise RequestError(
+            f"run.flower.secure.bits = {options.bits}: a sum of {count} clients does not fit into 32 bits. Accepted: "
+            f"{32 - count.bit_length()} or less"
+        )
+
+
+def _needs_single(stage: Stage) -> str:
+    """What of a method needs single uploads, in words; "": nothing."""
+    method, rule = stage.method, stage.method.server
+    if rule.needs_each or rule.keeps_uploads:
+        return f"method.server = {rule} needs single uploads"
+    if rule.clip:
+        return f"method.server.clip = {rule.clip} bounds single uploads"
+    if rule.uses_squares:
+        return f"method.server = {rule} needs the norm of single uploads"
+    if method.drift.gathers or method.personal.tells:
+        return f"method {method.name!r} shows clients the models of others"
+    return ""
+
+
+def _asks_first(stage: Stage, roster: Roster) -> bool:
+    """Whether all clients are asked something before the first round."""
+    return stage.method.start.uploads(stage.net, roster.classes)[0] != "nothing"
+
+
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
     if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):

@@ -14,6 +14,7 @@ import numpy as np
 
 from torso.data import Roster
 from torso.learn.phases import Lesson
+from torso.learn.taught import models_of
 from torso.nets import Tensors
 from torso.nets.flops import step_flops
 from torso.runs.messages import Schema, Told, sent_schema
@@ -94,6 +95,9 @@ def _sum(stage: Stage, roster: Roster, told: Told, chosen: Sequence[int], unit: 
     learned_from = int(each.sum()) - held_out
     offered = max((len(others) for others in told.offers.values()), default=0)
     spent = learned_from * _epochs(stage.plan(told.round), unit) * (method.step.passes + personal.passes)
+    if teachers := len(models_of(method.objective)):  # a forward pass of each, whenever the loss is asked for
+        epochs = sum(lesson.epochs for lesson in stage.plan(told.round))
+        spent += learned_from * epochs * method.step.passes * teachers * unit.look
     spent += personal.opening_passes(offered) * (held_out if personal.holds_out else learned_from) * unit.look
     if method.server_data != "none":
         spent += roster.server_samples * _epochs(stage.server_plan(stage.first), unit)

@@ -120,7 +120,13 @@ class Own:
         self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
     ) -> Tensors:
         left = {**held, **own_models_of(desk.store, self.server.model, self.server.origin, clients)}
-        at = OwnModelStart(held, left, self.travels, visit or (lambda: self.usual(desk, clients)))
+        at = OwnModelStart(
+            held,
+            left,
+            self.travels,
+            visit or (lambda: self.usual(desk, clients)),
+            lambda: desk.train_deck(clients).class_counts(desk.room.classes),
+        )
         return self.personal.begin(at)
 
     def for_clients(self, clients: Sequence[int]) -> Own:

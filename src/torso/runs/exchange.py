@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from torso.data import Roster
@@ -16,7 +17,9 @@ from torso.measure.accuracy import class_sums
 from torso.methods.starts import Question
 from torso.nets import Network, Tensors
 from torso.nets.flops import step_flops
+from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
+from torso.server.private import noised_directions
 from torso.server.state import Cost, ServerState, bytes_of
 from torso.server.sums import add_stacked
 
@@ -41,13 +44,23 @@ def class_sums_of(model: Tensors, batch_size: int, seed: int) -> ClassSums:
 
 
 class ClientExchange:
-    """An `Exchange` with the training clients of a federation, through an engine; `cost` grows with every question."""
+    """An `Exchange` with the training clients of a federation, through an engine; `cost` grows with every question.
+
+    `first`: the round that comes next. Under `privacy`, what clients answer reaches the start as noised sums alone."""
 
     def __init__(
-        self, net: Network, model: Tensors, roster: Roster, engine: Engine, batch_size: int, seed: int
+        self,
+        net: Network,
+        model: Tensors,
+        roster: Roster,
+        engine: Engine,
+        batch_size: int,
+        seed: int,
+        privacy: Privacy | None = None,
+        first: int = 1,
     ) -> None:
         self.net, self.model, self.roster, self.engine = net, model, roster, engine
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size, self.seed, self.privacy, self.first = batch_size, seed, privacy, first
         self.clients: list[int] = roster.training.tolist()
         self.cost = Cost()
 
@@ -57,14 +70,31 @@ class ClientExchange:
             add_stacked(sums, part)
         if not sums:
             raise PlaceLost("no client has answered what is asked before the first round")
+        self._count(sums, passes)
+        return sums
+
+    def _count(self, sums: Tensors, passes: int) -> None:
         samples = self.roster.samples * passes
         flops = samples * step_flops(self.net, self.roster.input, 2) // 2
         self.cost += Cost(bytes_of(sums) * len(self.clients), 0, samples, flops)
-        return sums
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
-        sums = self.ask(class_sums_of(self.model, self.batch_size, self.seed), passes=1)
+        question = class_sums_of(self.model, self.batch_size, self.seed)
+        if self.privacy:
+            return self._noised(question)
+        sums = self.ask(question, passes=1)
         return sums["total"], sums["count"]
+
+    def _noised(self, question: Question) -> tuple[Tensor, Tensor]:
+        """Every client's sums, scaled to length one as one vector, summed and noised. Counts are not used: every class
+        counts as there."""
+        parts = (part["total"] for part in self.engine.map(question, self.clients))
+        assert self.privacy is not None
+        total = noised_directions(self.privacy.mechanism, parts, str(self.first))
+        if total is None:
+            raise PlaceLost("no client has answered what is asked before the first round")
+        self._count({"total": total}, passes=1)
+        return total, torch.ones_like(total[:, 0])
 
 
 def opened(
@@ -72,7 +102,7 @@ def opened(
 ) -> ServerState:
     """The state with which the first round of a stage begins."""
     start = stage.method.start
-    exchange = ClientExchange(stage.net, server.model, roster, engine, batch_size, seed)
+    exchange = ClientExchange(stage.net, server.model, roster, engine, batch_size, seed, stage.privacy, stage.first)
     made = start.before_first_round(exchange)
     if wrong := misfit(made, server.model):
         raise RunFailed(f"method.start = {start} sets {wrong}")

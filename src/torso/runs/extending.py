@@ -17,6 +17,11 @@ def extend(folder: RunFolder, job: Job) -> str:
             f"train.rounds = {rounds}: method {job.config.method.name!r} has {len(job.plan)} stages, and the finished "
             f"run of {done} rounds has been through them. Give another --out."
         )
+    if job.config.privacy.epsilon:
+        raise RequestError(
+            f"train.rounds = {rounds}: privacy.epsilon = {job.config.privacy.epsilon:g} has been spent on the {done} "
+            "rounds that are done. Give another --out."
+        )
     found = folder.newest(job.model)
     if found is None or found.state.round != done:
         raise RequestError(

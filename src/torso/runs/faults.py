@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from torso.config import FaultsConfig
 
 FAULTS = ("drop", "crash", "late", "corrupt")
-TRAINED = frozenset({"crash", "late", "corrupt"})
-UPLOADED = frozenset({"late", "corrupt"})
+NOT_FINITE, WRONG_FORM, WRONG_NUMBERS, UNREADABLE = "not finite", "wrong form", "wrong numbers", "unreadable"
+REFUSED = (NOT_FINITE, WRONG_FORM, WRONG_NUMBERS, UNREADABLE)
+"""What is wrong with an upload that came and is not used (uploads.py)."""
+TRAINED = frozenset({"crash", "late", "corrupt", *REFUSED})
+UPLOADED = frozenset({"late", "corrupt", *REFUSED})
 
 Faults = Mapping[int, str]
 """What goes wrong with a client in a round; those who are not in it are heard."""

@@ -22,7 +22,7 @@ from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
 from torso.runs.stages import Stage
 
-_ON_TRAIN = "without_head"  # looks at training samples too, and trains nothing
+_ON_TRAIN = ("without_head", "neighbours")  # look at training samples too, and train nothing
 
 
 def fixes_body(stage: Stage) -> bool:
@@ -97,7 +97,7 @@ class FeaturePlan:
     def _splits(self, stage: Stage, names: Iterable[str], how: Evaluation) -> list[SplitName]:
         trained = _trained_epochs(how) or type(stage.method.personal) not in (Personal, FineTune)
         on_train = any(
-            name == _ON_TRAIN or measures[name].of == "local" or (measures[name].of == "own" and trained)
+            name in _ON_TRAIN or measures[name].of == "local" or (measures[name].of == "own" and trained)
             for name in names
         )
         return ["train", "test"] if on_train else ["test"]
@@ -108,7 +108,7 @@ class FeaturePlan:
         data, epochs = self.job.federation, _trained_epochs(how)
         share = len(self.job.measured_clients) / max(len(self.job.roster.training), 1)
         owns = any(measures[name].of == "own" for name in names)
-        on_train = (_ON_TRAIN in names) + epochs * owns
+        on_train = sum(name in _ON_TRAIN for name in names) + epochs * owns
         on_test = len({measures[name].take for name in names}) + len(how.sweep) * owns
         train, test = len(data.train.order), len(data.test.labels)
         return share * (on_train * train + on_test * test) > train * (on_train > 0) + test

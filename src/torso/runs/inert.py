@@ -15,7 +15,7 @@ from torso.runs.stages import Stage
 def unread_keys(config: Config, plan: Sequence[Stage]) -> tuple[str, ...]:
     """A note for each key that is set to no avail."""
     reasons = {key: reason for key, reason, read in _conditions(config, plan) if not read}
-    sections = ("data", "model", "train", "attack", "measure", "run")
+    sections = ("data", "model", "train", "attack", "privacy", "measure", "run")
     found = [pair for name in sections for pair in changed(getattr(config, name), f"{name}.")]
     return tuple(
         f"{key} = {value!r} is set, but has no effect: {reasons[section]}"
@@ -30,6 +30,9 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     schedule, measure, run = config.train.schedule, config.measure, config.run
     yield "train.decay", f"train.schedule = {schedule!r} does not use it", any(map(_decays, plan))
     yield "attack.fraction", "attack.kind = 'none'", not isinstance(config.attack.chosen, NoAttack)
+    yield "privacy", "privacy.noise, privacy.epsilon and privacy.clip are 0", config.privacy.on
+    for key in ("clip_rate", "count_noise"):
+        yield f"privacy.{key}", "privacy.quantile = 0: clip does not adapt", config.privacy.quantile > 0
     yield "measure.during", "measure.every = 0", measure.every > 0
     of_rounds = [name for name in measure.analyses if analyses[name].when == "round"]
     yield "measure.analyses_every", "measure.analyses names none that is taken of rounds", bool(of_rounds)
@@ -37,6 +40,7 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
     yield "model.lora", "model.lora.rank = 0, and no part of the method is one of adapters", config.lora is not None
     # not run.ray: a cluster does whole runs with run.engine = auto in its workers
+    yield "run.flower.secure", "run.flower.secure.kind = 'none'", run.flower.secure.kind != "none"
     yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"
 
 

@@ -21,8 +21,18 @@ from torso.randomness import numpy_generator
 from torso.results.checkpoint import load_body, load_newest
 from torso.results.peft_file import read_adapters
 from torso.results.result import Result
-from torso.runs.checks import check_attack, check_faults, check_measures, check_reach, check_rule
+from torso.runs.checks import (
+    check_attack,
+    check_faults,
+    check_measures,
+    check_reach,
+    check_rule,
+    check_secure,
+    check_time,
+)
 from torso.runs.exchange import misfit
+from torso.runs.privacy import Privacy
+from torso.runs.private_plan import private
 from torso.runs.stages import Stage, check_server_data, stages
 
 
@@ -40,6 +50,11 @@ class Job:
     @property
     def rounds(self) -> int:
         return self.plan[-1].last
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """How what travels is protected; None: not at all."""
+        return next((stage.privacy for stage in self.plan if stage.privacy), None)
 
     @property
     def keeps_parts(self) -> bool:
@@ -113,10 +128,13 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         lora=config.lora,
     )
     plan = stages(config, net)
+    plan = private(config, plan, roster)
     check_server_data(plan, roster)
     check_attack(config, plan)
     check_faults(config)
+    check_time(config, plan, roster)
     check_rule(plan, roster)
+    check_secure(config, plan, roster)
     check_reach(config, plan, net, roster.input)
     check_stacking(net, config.run.clients_at_once)
     for stage in plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -19,10 +19,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from torso.errors import RequestError
+from torso.kinds import Many
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
-from torso.reading import parse_json
+from torso.reading import parse_record
 
+_MOST_NUMBERS = 10_000  # named entries of a header: it has a few dozen
+_MOST_SIZES = 64  # dimensions of a tensor, as NumPy has it
 H = TypeVar("H", bound=BaseModel)
 Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Which tensors a message has: by name, their dtype and shape."""
@@ -37,7 +40,7 @@ class MessageNumbers(BaseModel):
     round: int
     client: int
     participants: int = 0  # told: how many clients take part in the round
-    offers: tuple[int, ...] = ()  # told: whose models come along
+    offers: Many[int] = ()  # told: whose models come along
     samples: int = 0  # sent: how many the client has learned from, by which it is weighed
     loss: float = 0.0  # sent: mean over the samples met
     finite: bool = True  # sent: whether all that the client keeps is
@@ -80,9 +83,11 @@ def encoded(header: BaseModel, tensors: Tensors) -> bytes:
 def decoded(data: bytes, kind: type[H]) -> tuple[H, Tensors]:
     """A header and tensors from outside, checked."""
     try:
+        numbers = _header(data)
+        parse_record(numbers, _MOST_NUMBERS)
+        header = kind.model_validate_json(numbers)
         tensors = load(data)
-        header = kind.model_validate_json(_header(data))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # torch's are RuntimeErrors
         raise RequestError(f"a message of {len(data)} bytes cannot be read: {_reason(error)}") from None
     # torch's own memory is aligned, a file's is not, and sums over a tensor may depend on where it lies
     return header, {name: tensor.clone() for name, tensor in tensors.items()}
@@ -94,11 +99,17 @@ def schema_of(tensors: Tensors) -> Schema:
 
 def check_schema(what: str, tensors: Tensors, schema: Schema) -> None:
     """Refuse a message that lacks a tensor, has one too many, or one of another shape or type."""
-    found = schema_of(tensors)
-    for name in sorted(found.keys() | schema.keys()):
-        if found.get(name) != schema.get(name):
-            have, want = (_words(each.get(name)) for each in (found, schema))
-            raise RequestError(f"{what}: {name} is {have}. Expected: {want}")
+    if wrong := unlike(schema_of(tensors), schema):
+        raise RequestError(f"{what}: {wrong}")
+
+
+def unlike(found: Schema, wanted: Schema) -> str:
+    """The first tensor that is not as wanted, in words, or nothing."""
+    for name in sorted(found.keys() | wanted.keys()):
+        if found.get(name) != wanted.get(name):
+            have, want = (_words(each.get(name)) for each in (found, wanted))
+            return f"{name} is {have}. Expected: {want}"
+    return ""
 
 
 def _words(entry: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
@@ -113,11 +124,20 @@ def _reason(error: Exception) -> str:
 
 
 def _header(data: bytes) -> str:
-    """The numbers, from the header that safetensors has checked by now."""
+    """The numbers, as text. Of the rest of the header it is seen that tensors could be made of it: safetensors takes
+    sizes that no tensor can have, as long as one of them is 0."""
     size = int.from_bytes(data[:8], "little")
-    found: str | None = (parse_json(data[8 : 8 + size]).get("__metadata__") or {}).get("torso")
-    if found is None:
+    if size > len(data) - 8:
+        raise ValueError(f"its header has {size} bytes. Expected: at most {max(len(data) - 8, 0)}")
+    tree = parse_record(data[8 : 8 + size])
+    about = tree.pop("__metadata__", None) if isinstance(tree, dict) else None
+    found = about.get("torso") if isinstance(about, dict) else None
+    if not isinstance(found, str):
         raise ValueError("its header has no numbers. Expected: an entry 'torso' in '__metadata__'")
+    for name, entry in tree.items():
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if not isinstance(shape, list) or len(shape) > _MOST_SIZES:
+            raise ValueError(f"the tensor {name!r} has no shape. Expected: a list of up to {_MOST_SIZES} numbers")
     return found
 
 
@@ -190,10 +210,40 @@ class Sent:
     samples: tuple[int, ...]  # by which the clients are weighed
     model: Tensors  # [G, *]: what the server gets of their models
     loss: Tensor  # [G], on the device: the round reads all of them at once
-    finite: Tensor  # whether all that the clients keep is
+    finite: Tensor  # [G], whether all that a client keeps is
     drift: Tensors = field(default_factory=dict)  # [G, *]: change of what their corrections remember, where it is sent
     scores: Tensor | None = None  # [G, M] of the models that they were offered
     left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # never a part of a message
+    refused: Mapping[int, str] = field(default_factory=dict)  # others, who sent what is not used: what is wrong with it
+
+    @classmethod
+    def nothing(cls, round: int, refused: Mapping[int, str]) -> Sent:
+        """What is left of uploads that are not used."""
+        return cls(round, (), (), {}, torch.zeros(0), torch.ones(0, dtype=torch.bool), refused=refused)
+
+    @property
+    def schema(self) -> Schema:
+        """What every one of the clients sends."""
+        found = {f"model/{name}": tensor for name, tensor in self.model.items()}
+        found |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
+        if self.scores is not None:
+            found["scores"] = self.scores
+        return {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in found.items()}
+
+    def only(self, places: Sequence[int]) -> Sent:
+        """The same of the clients at these places."""
+        who = tuple(self.clients[place] for place in places)
+        return replace(
+            self,
+            clients=who,
+            samples=tuple(self.samples[place] for place in places),
+            model={name: tensor[places] for name, tensor in self.model.items()},
+            loss=self.loss[places],
+            finite=self.finite[places],
+            drift={name: tensor[places] for name, tensor in self.drift.items()},
+            scores=None if self.scores is None else self.scores[places],
+            left={client: self.left[client] for client in who if client in self.left},
+        )
 
     def message(self, place: int = 0) -> Message:
         """What one of the clients sends."""
@@ -207,7 +257,7 @@ class Sent:
             client=self.clients[place],
             samples=self.samples[place],
             loss=float(self.loss[place]),
-            finite=bool(self.finite),
+            finite=bool(self.finite[place]),
         )
         return Message(numbers, tensors)
 
@@ -223,7 +273,7 @@ class Sent:
             samples=(numbers.samples,),
             model={name: tensor[None] for name, tensor in parts.get("model", {}).items()},
             loss=torch.tensor([numbers.loss]),
-            finite=torch.tensor(numbers.finite and math.isfinite(numbers.loss)),
+            finite=torch.tensor([numbers.finite and math.isfinite(numbers.loss)]),
             drift={name: tensor[None] for name, tensor in parts.get("drift", {}).items()},
             scores=message.tensors["scores"][None] if "scores" in message.tensors else None,
             left=left or {},

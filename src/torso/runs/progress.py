@@ -39,9 +39,16 @@ def who(round: Round) -> str:
     return f"{len(round.participants)} clients{missing}"
 
 
+def spent(round: Round) -> list[str]:
+    """ε so far, in a private run."""
+    epsilon = round.privacy.get("epsilon")
+    return [] if not round.privacy else ["no bound on ε" if epsilon is None else f"ε {epsilon:.3g}"]
+
+
 def megabytes(round: Round) -> str:
     """What has travelled so far, both ways."""
-    return f"{(round.cost.bytes_up + round.cost.bytes_down) / 1e6:.1f} MB"
+    hours = f"  {round.cost.hours:.1f} h" if round.cost.hours else ""
+    return f"{(round.cost.bytes_up + round.cost.bytes_down) / 1e6:.1f} MB{hours}"
 
 
 class PlainLines(Listener):
@@ -72,6 +79,7 @@ class PlainLines(Listener):
             f"loss {round.loss:.4f}",
             f"{seconds:.2f} s",
             megabytes(round),
+            *spent(round),
             f"{left:.0f} s left",
         ]
         self._say("  ".join([*parts, *([short(self.last)] if self.last else [])]))
@@ -128,7 +136,7 @@ class LiveBars(Listener):
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         self.last = means(accuracy) or self.last
-        news = f"{who(round)}  loss {round.loss:.3f}  {megabytes(round)}  {self.last}"
+        news = f"{who(round)}  loss {round.loss:.3f}  {'  '.join([megabytes(round), *spent(round)])}  {self.last}"
         self.progress.update(self.task, completed=round.round, news=news)
 
     def note(self, text: str) -> None:

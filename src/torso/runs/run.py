@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import Engine, EngineFactory, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, Repairs, engines
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
@@ -29,14 +30,15 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
-from torso.runs.faults import FAULTS, faults_of
+from torso.runs.faults import FAULTS, REFUSED, faults_of
 from torso.runs.features import FeaturePlan, remark
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.progress import is_shown, showing
-from torso.runs.rounds import Round, TooFewAnswered, play_round
+from torso.runs.rounds import Round, TooFewAnswered, named, play_round
+from torso.runs.speeds import hours_of
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
@@ -113,6 +115,8 @@ def run(
         how = f"torso run --out {shlex.quote(str(folder.path))} --resume {ACCEPT}"
         changed = check_data(folder.path, federation, accept=accept_changed_data, how=how)
     job = simulate(config, federation)
+    if job.privacy:
+        job.privacy.settle()
     make = engine or engines[config.run.engine]
     with make(job.net, job.federation, config.run) as place:
         if folder and not resume:
@@ -165,6 +169,7 @@ class _Run:
         self.opened = False  # whether the state is past what comes before the first round
         self.seconds = {"train": 0.0, "measure": 0.0}
         self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
+        self.refused: set[int] = set()  # clients whose uploads were not used
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
         self.features = FeaturePlan(job, self.listener.note)
@@ -184,11 +189,15 @@ class _Run:
             )
         )
         said = remarks(config, job.roster, job.net)
-        for line in (*notes, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
+        protected = job.privacy.notes() if job.privacy else ()
+        for line in (*notes, *protected, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
             self.listener.note(line)
         status, accuracy, found, self.stop.when = "ok", {}, {}, Stop.ROUND
         try:
+            if isinstance(engine, MayEndUs):
+                engine.last_words(self._if_ended())
             if not self.opened:
+                self._heed()
                 self._open(engine)
             while self.state.round < job.rounds:
                 self._round(engine)
@@ -224,7 +233,8 @@ class _Run:
         for stage in self.job.plan:
             if stage.first == 1:  # several, where those before have no rounds (FedNCM)
                 self._begin_stage(engine, stage)
-        if self.folder and self.job.rounds == 0:
+        asked = self.job.privacy is not None and bool(self.job.privacy.exchanges)  # nobody is asked again
+        if self.folder and (self.job.rounds == 0 or asked):
             self.folder.save(self.state)
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
@@ -241,8 +251,11 @@ class _Run:
             self._begin_stage(engine, stage)
         before = self.state
         self.state, played = self._play(engine, stage)
+        self._name_refused(engine, played)
         seconds = time.perf_counter() - began
         self.seconds["train"] += seconds
+        if stage.privacy:
+            played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
         every, last = self.config.measure.every, played.round == self.job.rounds
         due = every and played.round % every == 0 and not last
         accuracy = self._measure(engine, self.config.measure.during) if due else {}
@@ -256,15 +269,27 @@ class _Run:
         run, number = self.config.run, self.state.round + 1
         for attempt in range(_ATTEMPTS):
             faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
+            hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
                 place = self.features.rounds(engine, stage, self.state.server.model)
-                return play_round(stage, self.state, self.job.roster, place, run.seed, faults)
+                return play_round(stage, self.state, self.job.roster, place, run.seed, faults, hours)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
                 reason = str(few)
             self._heed()
         raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+
+    def _name_refused(self, engine: Engine, played: Round) -> None:
+        """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
+        first = {k: kind for k, kind in played.why.items() if kind in REFUSED and k not in self.refused}
+        self.refused |= first.keys()
+        if first and not isinstance(engine, ComeAndGo):
+            kinds = ", ".join(sorted(set(first.values())))
+            who = named(sorted(first))
+            self.listener.note(
+                f"round {played.round}: what {who} sent is not used ({kinds}). The round goes on with the others"
+            )
 
     def _heed(self) -> None:
         """End here if somebody wants that; after the last round, what is left is to measure."""
@@ -283,13 +308,20 @@ class _Run:
     ) -> None:
         if self.folder is None:
             return
-        line: dict[str, Any] = {**asdict(played), **asdict(played.cost), "seconds": round(seconds, 4)}
+        line: dict[str, Any] = {**asdict(played), **played.cost.as_json(), "seconds": round(seconds, 4)}
         del line["cost"]
         del line["why"]
         if not played.missing:
             del line["missing"]
+        if not played.staleness:
+            del line["staleness"]
+        if not played.privacy:
+            del line["privacy"]
+        if math.isnan(played.loss):
+            line["loss"] = None
         if played.why:
-            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in FAULTS}
+            kinds = [kind for kind in (*FAULTS, *REFUSED) if kind in played.why.values()]
+            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
         if replaced:
             line["replaced"] = replaced
         if accuracy:
@@ -324,6 +356,12 @@ class _Run:
         newest = f"The checkpoint of round {kept[-1]} is kept" if kept else "There is no checkpoint yet"
         return f"{newest}. Make room, then continue with: {self._again()}"
 
+    def _if_ended(self) -> str:
+        """What is left of a run whose process is ended at once."""
+        if self.folder is None:
+            return "Without a folder there is nothing to resume"
+        return f"Checkpoints are kept. Continue with: {self._again()}"
+
     def _again(self) -> str:
         assert self.folder is not None
         folder, config = (shlex.quote(str(path)) for path in (self.folder.path, self.folder.path / "config.toml"))
@@ -357,7 +395,7 @@ class _Run:
         return found
 
     def _finish(self, status: str, accuracy: Mapping[str, Accuracy], found: Mapping[str, Any]) -> Result:
-        config, seconds = self.config, self.seconds
+        config, seconds, privacy = self.config, self.seconds, self.job.privacy
         result = Result(
             method=config.method.name,
             dataset=self.job.roster.name,
@@ -373,6 +411,7 @@ class _Run:
             malicious=tuple(sorted(self.job.roster.malicious)),
             names=self.job.roster.names,
             class_names=self.job.roster.class_names,
+            privacy=privacy.as_json(self.state.round, self.state.server.privacy) if privacy else {},
             analyses={**self.counts, **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(self.job, self.state) if isinstance(self.job, Simulation) else None,

@@ -21,6 +21,7 @@ from torso.learn.steps import Habits
 from torso.methods import Method, methods
 from torso.methods.starts import Earlier, Pace
 from torso.nets import Network, learnable, part_names
+from torso.runs.privacy import Privacy
 from torso.server import Mean
 
 
@@ -36,6 +37,7 @@ class Stage:
     lr: float
     schedule: str
     attack: Attack = field(default_factory=NoAttack)  # what malicious clients do (spec 9.6)
+    privacy: Privacy | None = None  # how what travels is protected; None: not at all
 
     @property
     def last(self) -> int:
@@ -178,6 +180,17 @@ def _check_sense(stage: Stage) -> None:
         raise RequestError(
             f"method.server.clip = {method.server.clip} bounds what one client adds to the mean, and method.server = "
             "'apart' has none. Accepted: 0"
+        )
+    if method.server.waits_for and (method.drift.remembers or method.drift.gathers):
+        free = ", ".join(sorted(name for name, kind in drifts.items() if not (kind.remembers or kind.gathers)))
+        raise RequestError(
+            f"method.server = {method.server} takes uploads that began at different models, and method.drift = "
+            f"{method.drift} needs all participants of a round to begin at the same one. Accepted: {free}"
+        )
+    if method.server.waits_for and method.personal.tells:
+        raise RequestError(
+            f"method.personal = {method.personal} compares the models of a round's participants, and method.server = "
+            f"{method.server} has no such rounds. Expected: method.server = 'apart', or another method"
         )
     if method.drift.remembers and not method.server.trusts:
         free = ", ".join(sorted(name for name, kind in drifts.items() if not kind.remembers))

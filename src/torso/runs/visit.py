@@ -17,9 +17,10 @@ from torso.learn.attacks import Tamper
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
-from torso.learn.phases import Lesson
-from torso.learn.stacked import all_finite
+from torso.learn.phases import Lesson, moved_by
+from torso.learn.stacked import finite_rows
 from torso.learn.steps import Habits
+from torso.learn.taught import PREVIOUS, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
@@ -59,14 +60,17 @@ class Visit:
         kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
         own = self.personal.after(at, learned)
         changes = self.habits.drift.sends
-        left = _left(clients, desk, ClientState(kept, memory, own, learned.notes))
+        notes = learned.notes
+        if remembers(self.habits.objective):
+            notes = {**notes, **{f"{PREVIOUS}{n}": learned.tensors[n] for n in sorted(moved_by(self.plan))}}
+        left = _left(clients, desk, ClientState(kept, memory, own, notes))
         return Sent(
             round=self.told.round,
             clients=tuple(clients),
             samples=desk.samples(clients),
             model={name: sent[name] for name in sorted(self.travels)},
             loss=learned.loss,
-            finite=all_finite([*kept.values(), *own.values(), *learned.notes.values()]),
+            finite=finite_rows([*kept.values(), *own.values(), *notes.values()], learned.loss),
             drift={n: t - anchor.own[n] for n, t in memory.items()} if changes else {},
             scores=scores,
             left=left,
@@ -120,17 +124,20 @@ class Visit:
             course=Course(desk.room, deck, self.plan, self.habits, self.shuffle, meta),
             received=received,
             own={**received, **own_models_of(desk.store, {**told.model, **told.origin}, told.origin, clients)},
-            notes=self._notes(desk, clients),
+            notes=self._notes(desk, clients, received),
             offered=[fetch(slot) for slot in range(senders.shape[1])],
             senders=senders,
             loss=lambda tensors: mean_loss(desk.room, held_out or deck, tensors, self.batch_size),
             parameters=self.corrected,
         )
 
-    def _notes(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+    def _notes(self, desk: Desk, clients: Sequence[int], received: Tensors) -> Tensors:
         """What the clients remember, stacked: what they did at their last visit, or what everybody begins with."""
         common, count = self.habits.step.notes(self.shuffle.seed), desk.federation.clients
         first = {k: {**common, **self.personal.notes(k, count, desk.room.net)} for k in clients}
+        if remembers(self.habits.objective):
+            for place, k in enumerate(clients):
+                first[k] |= {f"{PREVIOUS}{n}": received[n][place] for n in sorted(moved_by(self.plan))}
         notes = [{**first[k], **desk.store[k].notes} for k in clients]
         device = desk.federation.device
         return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}
@@ -142,9 +149,9 @@ class Visit:
         if self.habits.drift.gathers:  # the mean moves with the client's own model, a share of it (spec 5.5)
             others = {n: mean - at.received[n] / told.participants for n, mean in told.mean.items()}
             return Local(start, {}, shared=others, participants=told.participants)
-        if not self.habits.drift.remembers:
-            return Local(start, {})
         zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
+        if not self.habits.drift.remembers:
+            return Local(start, {}, shared={**zeros, **told.drift} if self.habits.drift.follows else {})
         memory = {k: desk.store[k].memory for k in clients if desk.store[k].memory}
         return Local(start, {}, models_of(zeros, memory, clients), {**zeros, **told.drift})
 

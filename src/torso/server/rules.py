@@ -34,6 +34,7 @@ class ServerRule(ABC):
     uses_squares: ClassVar[bool] = False
     keeps_uploads: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
     needs_each: ClassVar[bool] = False  # the server holds all uploads of a round, and `combine` stands for the mean
+    sees_only_mean: ClassVar[bool] = False  # nothing of an upload but its part in the mean, so the mean may be private
     least_by: ClassVar[str] = ""  # the option that `least` follows from
 
     clip: NotNegative = field(default=0.0, kw_only=True)  # no upload counts as further than this from θ; 0: no bound
@@ -47,6 +48,15 @@ class ServerRule(ABC):
     def trusts(self) -> bool:
         """Whether one upload can move the result without bound."""
         return not self.needs_each and not self.clip
+
+    @property
+    def waits_for(self) -> int:
+        """How many uploads make a step where rounds are asynchronous; 0: all participants of a round do."""
+        return 0
+
+    def discount(self, staleness: int) -> float:
+        """What an upload counts whose client began so many steps ago, where rounds are asynchronous."""
+        return 1.0
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         """What stands for the mean [*] of `uploads` [K, *], the models in the order of the participants, with their
@@ -67,6 +77,8 @@ servers: Registry[type[ServerRule]] = Registry("method.server")
 @dataclass(frozen=True)
 class Mean(ServerRule):
     """The weighted mean of the participants' models (spec 1.2, step 5)."""
+
+    sees_only_mean: ClassVar[bool] = True
 
     def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
         return Moved(state, mean)
@@ -90,6 +102,7 @@ class Apart(ServerRule):
 class Momentum(ServerRule):
     """m ← β m + Δ; θ ← θ + η m (FedAvgM, spec 3.9)."""
 
+    sees_only_mean: ClassVar[bool] = True
     lr: Positive = 1.0
     beta: Beta = 0.9
 
@@ -103,6 +116,7 @@ class Momentum(ServerRule):
 class Adaptive(ServerRule):
     """m ← β₁ m + (1 − β₁)Δ; θ ← θ + η m / (√v + τ); v by FedAdam, FedYogi or FedAdagrad (Reddi et al., spec 3.9)."""
 
+    sees_only_mean: ClassVar[bool] = True
     second: Literal["adam", "yogi", "adagrad"] = "adam"
     lr: Positive = 0.01
     beta1: Beta = 0.9
@@ -133,6 +147,7 @@ class Adaptive(ServerRule):
 class TorchAdam(ServerRule):
     """torch.optim.Adam on −Δ: bias correction, weight decay 1e-5 (FedAdam as FedNCM's code has it, spec 3.9)."""
 
+    sees_only_mean: ClassVar[bool] = True
     lr: Positive = 0.01
     beta1: Beta = 0.9
     beta2: Beta = 0.999

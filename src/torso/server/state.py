@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torso.nets import Tensors
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What has been spent so far: bytes that travelled (spec 14.1), forward passes of one sample (spec 14.2), and the
-    floating-point operations of the same passes."""
+    """What has been spent so far: bytes that travelled (spec 14.1), forward passes of one sample (spec 14.2), the
+    floating-point operations of the same passes, and simulated hours where clients have speeds."""
 
     bytes_up: int = 0
     bytes_down: int = 0
     forward_passes: int = 0
     flops: int = 0
+    hours: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -24,7 +26,12 @@ class Cost:
             self.bytes_down + other.bytes_down,
             self.forward_passes + other.forward_passes,
             self.flops + other.flops,
+            self.hours + other.hours,
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """Without hours where time is not simulated."""
+        return {key: value for key, value in vars(self).items() if key != "hours" or value}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class ServerState:
     rule: Tensors = field(default_factory=dict)  # state of the server rule
     drift: Tensors = field(default_factory=dict)  # mean over all clients of what their corrections remember
     origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
+    privacy: Tensors = field(default_factory=dict)  # what the mechanism of privacy goes on with: its clip, if it adapts
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the rule keeps them
     scores: Mapping[int, Tensors] = field(default_factory=dict)  # what it has been told of others' models, by client
     met: frozenset[int] = frozenset()  # clients that have taken part

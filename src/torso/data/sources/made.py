@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ def digits(options: DataConfig, seed: int) -> Dataset:
     return Dataset("digits", whole.take(np.flatnonzero(~test)), whole.take(np.flatnonzero(test)), classes=10)
 
 
+@cache  # 20 ms, for every run of a comparison
 def _digits_of_sklearn() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Pixels [n, 64] from 0 to 16 and labels [n], read from scikit-learn's own file: to import it takes a second."""
     found = find_spec("sklearn")

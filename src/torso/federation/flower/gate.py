@@ -127,7 +127,7 @@ class Gate:
             await send(event)
 
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > LARGEST:
+        if not length.isdecimal() or len(length) > 20 or int(length) > LARGEST:
             self._tell(scope, f"a request of {length[:20]} bytes, more than the {LARGEST} that are accepted")
             await _answer(send, 413, {"refused": "too large"})
             return

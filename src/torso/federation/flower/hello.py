@@ -13,13 +13,15 @@ from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from torso.errors import RequestError, TorsoError
 from torso.federation.flower.gate import HELLO, JOIN, Standing
 from torso.federation.folder import ClientPlace
+from torso.reading import parse_record
 
 _STANDING = TypeAdapter(Standing)
+_LONGEST = 2**16  # bytes of an answer, which has a few hundred
 
 
 class NoAnswer(TorsoError):
@@ -48,13 +50,14 @@ class Greeter:
         scheme = "http" if self._place.insecure else "https"
         url = f"{scheme}://{self._place.settings.server}{HELLO}" + (f"?{JOIN}" if join else "")
         try:
-            response = self._client.get(url, headers=self._signed())
+            with self._client.stream("GET", url, headers=self._signed()) as response:
+                answer = _beginning(response)
         except httpx.TransportError as error:
             raise self._refused(str(error)) from None
         try:
             response.raise_for_status()
-            return _STANDING.validate_json(response.content)
-        except (httpx.HTTPStatusError, ValidationError):
+            return standing_of(answer)
+        except (httpx.HTTPStatusError, ValueError):
             raise RequestError(
                 f"what answers at {self._place.settings.server} is no server of Torso's (status "
                 f"{response.status_code}). Expected in federation.toml: server = the address where "
@@ -90,6 +93,22 @@ class Greeter:
         if "wrong_version_number" in text or "record layer" in text:
             return RequestError(f"the server at {where} does not speak TLS ({problem}). Is it another server?")
         return NoAnswer(f"no server answers at {where} ({problem}). Is it running, and is the address right?")
+
+
+def standing_of(answer: bytes) -> Standing:
+    """What a server says of this client; ValueError where this is no such answer."""
+    parse_record(answer)
+    return _STANDING.validate_json(answer)
+
+
+def _beginning(response: httpx.Response) -> bytes:
+    """What a server answers, as far as Torso's would. Nothing is unpacked: a few bytes may be gigabytes when packed."""
+    answer = b""
+    for part in response.iter_raw():
+        answer += part
+        if len(answer) > _LONGEST:
+            return b""
+    return answer
 
 
 def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:

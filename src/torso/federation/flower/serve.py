@@ -18,6 +18,7 @@ from torso.federation.flower.gate import TRAFFIC
 from torso.federation.flower.nodes import read
 from torso.federation.flower.superlink import NODES, sockets
 from torso.federation.folder import ServerPlace
+from torso.signals import terminated_as_interrupted
 
 Say = Callable[[str], None]
 _PATIENCE = 120.0  # seconds until it answers; importing Flower takes two on a quiet machine
@@ -26,7 +27,7 @@ _PATIENCE = 120.0  # seconds until it answers; importing Flower takes two on a q
 def serve(place: ServerPlace, say: Say | None = None) -> None:
     """Run the server until somebody interrupts or ends this process; every refusal is one line."""
     say = say or _print
-    with children.terminated_as_interrupted(), serving(place, say) as child, suppress(KeyboardInterrupt):
+    with terminated_as_interrupted(), serving(place, say) as child, suppress(KeyboardInterrupt):
         child.wait()
         raise RunFailed(f"the server has ended by itself. Its last words:\n{children.tail(place.log)}")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
+from torso.config import Config
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.experiments.result_files import Record
@@ -248,7 +250,7 @@ class Page:
             {
                 "setting": self.known.settings[setting].title,
                 "method": self._label(method),
-                "tried: accuracy on validation data": ", ".join(_tried(one) for one in cell["tuning"]),
+                "tried: accuracy on validation data": ", ".join(tried(one) for one in cell["tuning"]),
                 "chosen": point_of(cell["chosen"]),
             }
             for (setting, method), cell in self.cells.items()
@@ -302,7 +304,8 @@ def point_of(point: Mapping[str, float]) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in point.items())
 
 
-def _tried(one: Mapping[str, Mapping[str, float]]) -> str:
+def tried(one: Mapping[str, Any]) -> str:
+    """A choice of rates with its accuracy on validation data."""
     found = one["validation"]
     return f"{point_of(one['point'])}: " + (" / ".join(f"{v:.1f}" for v in found.values()) if found else "✗")
 
@@ -311,7 +314,7 @@ def network(config: Mapping[str, object]) -> str:
     """`efficientnet-lite0 (weights imagenet, 64×64)`."""
     size, weights = config.get("data.size"), config.get("model.weights")
     about = [f"weights: {weights}" if weights else "random weights", *([f"{size}×{size} pixels"] if size else [])]
-    return f"{config.get('model.body', 'the default body')} ({', '.join(about)})"
+    return f"{config.get('model.body', Config().model.body)} ({', '.join(about)})"
 
 
 def _seeds(count: int) -> str:

@@ -66,6 +66,7 @@ def note(record: Record, trial: Trial, result: Result, folder: Path) -> None:
         "status": result.status,
         "accuracy": {name: round(found.mean, 4) for name, found in result.accuracy.items()},
         **{key: getattr(result.cost, key) for key in SPENT},
+        **({"privacy": dict(result.privacy)} if result.privacy else {}),
         "history": history(folder, result),
         "seconds": {name: round(value, 2) for name, value in result.seconds.items()},
         "machine": machine_of(folder),

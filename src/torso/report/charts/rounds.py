@@ -28,6 +28,11 @@ def by_passes(_: Record, line: Mapping[str, Any]) -> float | None:
     return float(found) if isinstance(found, int) else None
 
 
+def by_hours(_: Record, line: Mapping[str, Any]) -> float | None:
+    found = line.get("hours")
+    return float(found) if isinstance(found, float | int) and math.isfinite(found) else None
+
+
 def course(run: Record, measure: str, axis: Axis) -> dict[int, tuple[float, Scores]]:
     """Round → (place on the axis, scores), and the final measurement where the result has one."""
     found: dict[int, tuple[float, Scores]] = {}
@@ -168,6 +173,29 @@ def loss(comparison: Comparison) -> list[Chart]:
     ]
 
 
+def _spent(run: Record) -> dict[int, float]:
+    """ε so far, by round, of a private run."""
+    found = {}
+    for line in run.history:
+        privacy = line.get("privacy")
+        epsilon = privacy.get("epsilon") if isinstance(privacy, Mapping) else None
+        if isinstance(epsilon, float | int) and math.isfinite(epsilon):
+            found[line["round"]] = float(epsilon)
+    return found
+
+
+@kind("epsilon", "rounds")
+def epsilon(comparison: Comparison) -> list[Chart]:
+    """ε that private runs have spent up to each round."""
+    series = _means(comparison, _spent)
+    if not series:
+        return []
+    plot = draw_lines(series, Look("round", "ε so far", percent=False, whole=True))
+    note = "What an observer of all models up to the round can learn of a client's part in them, at the δ of the run."
+    rows = [row[:3] for row in _rows(series)]
+    return [Chart("epsilon", "Privacy spent", note, plot, ("method", "round", "epsilon"), rows)]
+
+
 def _heard(run: Record) -> dict[int, float]:
     """Per round, the share of those who were asked that the server heard."""
     found = {}
@@ -190,6 +218,25 @@ def heard(comparison: Comparison) -> list[Chart]:
     return [Chart("heard", "Clients heard", note, plot, ("method", "round", "percent"), rows)]
 
 
+def _ages(run: Record) -> dict[int, float]:
+    """Per round, the mean staleness of the uploads."""
+    known = {line["round"]: line.get("staleness") for line in run.history}
+    found = {r: v for r, v in known.items() if isinstance(v, list) and v and all(type(age) is int for age in v)}
+    return {r: sum(ages) / len(ages) for r, ages in found.items()}
+
+
+@kind("staleness", "rounds")
+def staleness(comparison: Comparison) -> list[Chart]:
+    """How old the uploads of a step are, where rounds are asynchronous."""
+    series = _means(comparison, _ages)
+    if not series:
+        return []
+    plot = draw_lines(series, Look("step of the server", "mean staleness", percent=False, whole=True))
+    note = "How many steps the server has taken since the clients of a step were sent their models, on average."
+    rows = [row[:3] for row in _rows(series)]
+    return [Chart("staleness", "Age of the uploads", note, plot, ("method", "round", "staleness"), rows)]
+
+
 def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: str, note: str) -> list[Chart]:
     known = during(comparison)
     measure = next((m for m in (comparison.headline, *known) if m in known), None)
@@ -210,6 +257,13 @@ def megabytes(comparison: Comparison) -> list[Chart]:
     """Accuracy against megabytes, all clients, both directions."""
     note = "Bytes as serialised, all clients, up and down. Higher and further left is better."
     return _against(comparison, "megabytes", "Accuracy for what travels", by_megabytes, "megabytes moved", note)
+
+
+@kind("hours", "cost")
+def hours(comparison: Comparison) -> list[Chart]:
+    """Accuracy against simulated hours, where clients have speeds."""
+    note = "Simulated hours (run.speeds). A synchronous round lasts as long as its slowest participant."
+    return _against(comparison, "hours", "Accuracy for the time that passes", by_hours, "simulated hours", note)
 
 
 @kind("compute", "cost")

@@ -1,0 +1,139 @@
+"""Runs with canaries: the same data and first weights each time, other noise, other samples of clients, other canaries.
+
+T rounds, c canaries a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+
+from torso.audit.bounds import Floats, Scores
+from torso.audit.canaries import Canaries
+from torso.engine import Batched, Engine, engines
+from torso.errors import RequestError
+from torso.learn.lockstep import Lockstep
+from torso.parallel.packs import CLIENTS
+from torso.personal.state import State
+from torso.runs.job import Simulation
+from torso.runs.privacy import Privacy
+from torso.runs.rounds import play_round
+from torso.runs.stages import Stage
+from torso.server import Mean
+
+Sees = Literal["all", "last"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the auditor sees of the canaries of one run: how far the sum of each round has moved along their directions,
+    [T, c] in units of the clip, so that a canary that takes part adds 1; and which of them were in."""
+
+    seen: Floats
+    present: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Trials:
+    """`canaries`: how many in each run; `job`: of the config that is audited."""
+
+    job: Simulation
+    canaries: int
+
+    def __post_init__(self) -> None:
+        clients, stage = len(self.job.roster.training), self.job.plan[-1]
+        if len(self.job.plan) > 1 or stage.privacy is None:
+            raise RequestError(
+                f"an audit is of a private method of one stage, and method {self.job.config.method.name!r} has "
+                f"{len(self.job.plan)}, privacy.noise = {self.job.config.privacy.noise:g}. "
+                "Example: fedavg --set privacy.epsilon=8"
+            )
+        if stage.method.server != Mean() or not stage.privacy.poisson or stage.privacy.mechanism.adapts:
+            raise RequestError(
+                "an audit looks for canaries in the noised mean itself, sampled as the accountant's tight count "
+                f"assumes; found method.server = {stage.method.server}, privacy.sampling = "
+                f"{stage.privacy.config.sampling!r}, privacy.quantile = {stage.privacy.config.quantile:g}. "
+                "Accepted: mean, poisson, 0"
+            )
+        if not 0 < self.canaries < clients:
+            raise RequestError(f"--canaries {self.canaries}: there are {clients} clients. Accepted: 1 to {clients - 1}")
+
+    @property
+    def stage(self) -> Stage:
+        return self.job.plan[0]
+
+    @property
+    def privacy(self) -> Privacy:
+        assert self.stage.privacy is not None
+        return self.stage.privacy
+
+    @property
+    def pack(self) -> int:
+        """How many runs go side by side: on an accelerator as many as fill a stack."""
+        return max(CLIENTS // max(round(self.privacy.expected), 1), 1) if self.job.device.type == "cuda" else 1
+
+    def traces(
+        self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None, pack: int = 0
+    ) -> Iterator[Trace]:
+        """One for each seed; `told` of how many are done."""
+        pack = pack or self.pack
+        for start in range(0, len(seeds), pack):
+            some = seeds[start : start + pack]
+            if len(some) == 1:
+                yield self._alone(some[0])
+            else:
+                lockstep = Lockstep()
+                ends = lockstep.hold([partial(self._beside, seed, lockstep) for seed in some])
+                for end in ends:
+                    if isinstance(end, Exception):
+                        raise end
+                    yield end
+            told(start + len(some))
+
+    def _alone(self, seed: int) -> Trace:
+        job, chosen = self._with_canaries(seed)
+        run = job.config.run
+        with engines[run.engine](job.net, job.federation, run) as engine:
+            return self._play(job, chosen, engine, seed)
+
+    def _beside(self, seed: int, lockstep: Lockstep) -> Trace:
+        job, chosen = self._with_canaries(seed)
+        run = job.config.run
+        with Batched(job.net, job.federation, run.clients_at_once, run.precision, lockstep) as engine:
+            return self._play(job, chosen, engine, seed)
+
+    def _with_canaries(self, seed: int) -> tuple[Simulation, Canaries]:
+        like = {name: self.job.model[name] for name in self.stage.uploaded}
+        chosen = Canaries.drawn(seed, self.job.roster.training, self.canaries, like, self.privacy.clip)
+        return self.job.on(replace(self.job.federation, malicious=frozenset(chosen.clients))), chosen
+
+    def _play(self, job: Simulation, chosen: Canaries, engine: Engine, seed: int) -> Trace:
+        stage = replace(self.stage, attack=chosen, privacy=replace(self.privacy, seed=seed))
+        state, seen = State.begin(job.model), []
+        for _ in range(stage.rounds):
+            before = state.server.model
+            state, _ = play_round(stage, state, job.roster, engine, seed)
+            seen.append(chosen.seen_in(before, state.server.model))
+        moved = torch.stack(seen).double().cpu().numpy()
+        return Trace(moved * self.privacy.expected / self.privacy.clip, chosen.present)
+
+
+def scores_of(traces: Sequence[Trace], rate: float, noise: float, sees: Sees) -> Scores:
+    """One score for each canary of each run. `all`: the auditor sees the model after every round, and the score is the
+    logarithm of how much likelier the trace is with the canary than without, were there no other clients. `last`: it
+    sees the first model and the last, and the score is how far that has moved."""
+
+    def score(seen: Floats) -> Floats:
+        if sees == "last" or rate >= 1:  # where everybody takes part, both order canaries in the same way
+            return np.asarray(seen.sum(axis=0))
+        likelier = np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / noise**2)
+        return np.asarray(likelier.sum(axis=0))
+
+    every = np.concatenate([score(trace.seen) for trace in traces])
+    present = np.concatenate([np.asarray(trace.present) for trace in traces])
+    return Scores(every[present], every[~present])

@@ -1,0 +1,165 @@
+"""The audit of a config: what it claims, and what canaries in many runs of it prove."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from torso.audit.bounds import Family, Profile, Scores, epsilon_bound, gaussian_profile, noise_bound
+from torso.audit.trials import Sees, Trials, scores_of
+from torso.config import Config
+from torso.errors import RequestError
+from torso.results.result import versions
+from torso.runs.job import simulate
+from torso.server.accountant import Releases, epsilon_of, library
+
+LEAST = 40  # canaries of each kind: with fewer nothing can be shown
+_CELL = 1e-3  # width of the cells of a privacy loss distribution
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run says of itself: noise multiplier, share of clients in a round, rounds, δ."""
+
+    noise: float
+    rate: float
+    rounds: int
+    delta: float
+
+    def epsilon(self, noise: float) -> float:
+        """What the accountant says of this much noise."""
+        if not math.isfinite(noise):
+            return 0.0
+        return epsilon_of([Releases(self.rounds, noise, self.rate)], self.delta)
+
+    def profile(self, noise: float) -> Profile:
+        """ε → δ of all rounds with this much noise."""
+        if self.rate >= 1:
+            return gaussian_profile(math.sqrt(self.rounds) / noise)
+        loss = library().pld.privacy_loss_distribution.from_gaussian_mechanism(
+            noise, sampling_prob=self.rate, value_discretization_interval=_CELL
+        )
+        composed = loss.self_compose(self.rounds)
+        return lambda epsilons: np.asarray(composed.get_delta_for_epsilon(epsilons))
+
+
+@dataclass(frozen=True)
+class Audit:
+    """`epsilon`: a lower bound of ε at δ that assumes nothing of the mechanism. `noise_at_most`: an upper bound of the
+    noise multiplier, which assumes Gaussian noise on a Poisson sample, and `epsilon_of_noise` what the accountant says
+    of that much noise. Both bounds hold together with `confidence`."""
+
+    claim: Claim
+    claimed: float  # ε
+    epsilon: float
+    noise_at_most: float
+    epsilon_of_noise: float
+    confidence: float
+    sees: Sees
+    runs: int
+    canaries: int  # of one run
+    setting: Mapping[str, Any] = field(default_factory=dict)  # what was run, and where
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim cannot hold, with this confidence."""
+        return self.epsilon > self.claimed or self.noise_at_most < self.claim.noise
+
+    def as_json(self) -> dict[str, Any]:
+        found = {**asdict(self), "refuted": self.refuted}
+        found["noise_at_most"] = self.noise_at_most if math.isfinite(self.noise_at_most) else None
+        return found
+
+    def lines(self) -> list[str]:
+        """What a person reads."""
+        many = f"{self.runs} runs × {self.canaries} canaries" if self.canaries > 1 else f"{self.runs} runs"
+        shown = "every round's model" if self.sees == "all" else "the first and the last model"
+        claim = self.claim
+        noise = "no bound on the noise: too few canaries for this claim"
+        if math.isfinite(self.noise_at_most):
+            noise = (
+                f"noise ≤ {self.noise_at_most:.3g}, if it is Gaussian as claimed; the accountant gives ε = "
+                f"{self.epsilon_of_noise:.3g} for that"
+            )
+        verdict = "The claim is REFUTED" if self.refuted else "The claim stands: the audit does not contradict it"
+        return [
+            f"claimed   ε ≤ {self.claimed:.3g} at δ = {claim.delta:.2g}: noise {claim.noise:.3g}, {claim.rounds} "
+            f"rounds, each client with chance {claim.rate:g}",
+            f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism",
+            f"          {noise}",
+            f"from      {many}; who audits sees {shown} and chooses what canaries send",
+            f"{verdict} (confidence {self.confidence:.0%})",
+        ]
+
+
+def audit(
+    config: Config,
+    runs: int,
+    canaries: int = 1,
+    sees: Sees = "all",
+    confidence: float = 0.95,
+    claimed_noise: float = 0.0,
+    told: Callable[[int], None] = lambda done: None,
+) -> Audit:
+    """Play the runs and judge. `claimed_noise`: judge the claim of an accountant that counts this much noise, in place
+    of the noise that there is.
+
+    With one canary a run the scores are independent. Several canaries share their run: they are drawn, sampled and
+    directed independently, and the bounds take their scores for independent."""
+    if runs * canaries < 4 * LEAST:
+        raise RequestError(
+            f"--runs {runs} × --canaries {canaries} = {runs * canaries} scores show nothing. Expected: "
+            f"{4 * LEAST} or more"
+        )
+    trials = Trials(simulate(config), canaries)
+    privacy, stage = trials.privacy, trials.stage
+    if not privacy.noise:
+        raise RequestError("privacy.noise = 0 claims nothing that could be audited. Example: --set privacy.epsilon=8")
+    claim = Claim(claimed_noise or privacy.noise, privacy.rate, stage.rounds, privacy.delta)
+    first, began = config.run.seed * runs, time.perf_counter()
+    traces = list(trials.traces(range(first, first + runs), told))
+    seconds = time.perf_counter() - began
+    found = judge(scores_of(traces, privacy.rate, privacy.noise, sees), claim, sees, confidence, runs, canaries)
+    return replace(found, setting={**_setting(trials), "seconds": round(seconds, 1)})
+
+
+def _setting(trials: Trials) -> dict[str, Any]:
+    job, stage = trials.job, trials.stage
+    cuda = job.device.type == "cuda"
+    return {
+        "method": job.config.method.name,
+        "data": job.roster.name,
+        "model": job.config.model.body,
+        "clients": len(job.roster.training),
+        "parameters": sum(job.model[name].numel() for name in stage.uploaded),
+        "noise": trials.privacy.noise,
+        "clip": trials.privacy.clip,
+        "local_epochs": job.config.train.local_epochs,
+        "lr": job.config.train.lr,
+        "device": torch.cuda.get_device_name(job.device) if cuda else "CPU",
+        "versions": versions(),
+    }
+
+
+def judge(scores: Scores, claim: Claim, sees: Sees, confidence: float, runs: int, canaries: int) -> Audit:
+    """Each of the two bounds may be wrong with half of the chance that is left."""
+    each = (1 + confidence) / 2
+    family: Family = claim.profile
+    noise = noise_bound(scores, family, each, claim.noise)
+    return Audit(
+        claim=claim,
+        claimed=claim.epsilon(claim.noise),
+        epsilon=epsilon_bound(scores, claim.delta, each),
+        noise_at_most=noise,
+        epsilon_of_noise=claim.epsilon(noise),
+        confidence=confidence,
+        sees=sees,
+        runs=runs,
+        canaries=canaries,
+    )

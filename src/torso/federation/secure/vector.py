@@ -1,0 +1,98 @@
+"""Numbers as integers that can be masked and added up, and the way back from their sum.
+
+A number x in [−R, R] becomes an integer in [0, L], L = 2^bits: (x + R)·L/2R, rounded up or down at random so that its
+expectation is exact. The sum of K of them is below 2³² where K·L is. K clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.federation.secure.crypto import Vector
+from torso.nets import Tensors
+
+CLIPPED = "clipped"  # how many numbers of a vector were beyond their range
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor's place in a vector. `range`: R; 0: whole numbers from 0 to L, sent as they are."""
+
+    name: str
+    shape: tuple[int, ...]
+    range: float
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the vectors of a sum hold, in this order, and at the end how many numbers were out of range."""
+
+    slots: tuple[Slot, ...]
+    bits: int
+
+    @property
+    def size(self) -> int:
+        return sum(slot.size for slot in self._all)
+
+    @property
+    def levels(self) -> int:
+        return 1 << self.bits
+
+    @property
+    def _all(self) -> Sequence[Slot]:
+        return (*self.slots, Slot(CLIPPED, (), 0.0))
+
+    def encode(self, values: Tensors, draw: np.random.Generator) -> Vector:
+        """`draw`: where the rounding comes from."""
+        found, clipped = [], 0
+        for slot in self.slots:
+            value = values[slot.name].detach().cpu().to(torch.float64).reshape(-1).numpy()
+            if len(value) != slot.size:
+                raise RequestError(f"{slot.name} has {len(value)} numbers. Expected: {slot.size}")
+            if slot.range:
+                clipped += int((np.abs(value) > slot.range).sum())
+                scaled = (np.clip(value, -slot.range, slot.range) + slot.range) * (self.levels / (2 * slot.range))
+                value = np.minimum(np.floor(scaled + draw.random(len(scaled))), self.levels)
+            elif len(value) and not (value.min() >= 0 and value.max() <= self.levels):
+                raise RequestError(
+                    f"{slot.name} goes from {value.min():g} to {value.max():g}. Expected: 0 to {self.levels} "
+                    "(run.flower.secure.bits)"
+                )
+            found.append(value.astype(np.uint32))
+        found.append(np.array([min(clipped, self.levels)], dtype=np.uint32))
+        return np.concatenate(found)
+
+    def decode(self, total: Vector, clients: int) -> dict[str, Tensor]:
+        """The sums of so many clients' numbers, in float64; refused where no clients could have given them."""
+        if len(total) != self.size or bool((total > clients * self.levels).any()):
+            raise RequestError(
+                "the opened sum is not one of vectors that clients make: somebody has not kept to the protocol"
+            )
+        found: dict[str, Tensor] = {}
+        place = 0
+        for slot in self._all:
+            value = total[place : place + slot.size].astype(np.float64)
+            place += slot.size
+            if slot.range:
+                value = value * (2 * slot.range / self.levels) - clients * slot.range
+            found[slot.name] = torch.from_numpy(value).reshape(slot.shape)
+        return found
+
+
+def on_the_wire(vector: Vector) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(vector).view(np.int32))
+
+
+def off_the_wire(tensor: Tensor) -> Vector:
+    return tensor.numpy().view(np.uint32)

@@ -1,0 +1,50 @@
+"""Steps towards flat minima: the gradient is taken where the loss is about highest nearby (FedSAM, spec 19.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import Batch
+from torso.kinds import NotNegative
+from torso.learn.stacked import padded, scaled
+from torso.learn.steps import Pupil, Step, steps
+from torso.nets import Tensors
+
+
+@steps.register("sam")
+@dataclass(frozen=True)
+class SharpnessAware(Step):
+    """w ← w − η∇ℓ(w + ρ·g/‖g‖) with g = ∇ℓ(w), the norm over all that learns (FedSAM, spec 19.6).
+
+    Both gradients are of the same batch. Running statistics and the reported loss are those at w."""
+
+    rho: NotNegative = 0.05
+    any_rates: ClassVar[bool] = True
+
+    @property
+    def passes(self) -> int:
+        return 2
+
+    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+        statistics = [name for name, _ in pupil.net.named_buffers() if name in pupil.tensors]
+        for batch in batches:
+            above = self.climbed(pupil, pupil.leading(pupil.tensors, batch))
+            spare = {name: pupil.tensors[name].clone() for name in statistics}  # moved by the second pass, and dropped
+            grads, _ = pupil.at({**pupil.tensors, **above, **spare}, batch.again(1))
+            pupil.move(grads, batch)
+
+    def climbed(self, pupil: Pupil, grads: Tensors) -> Tensors:
+        """w + ρ·g/‖g‖ of the tensors that learn [G, *]; w where there is no gradient."""
+        reach = self.rho / lengths(grads).clamp(min=torch.finfo(torch.float32).tiny)
+        steps = {name: padded(scaled(grad, reach), len(pupil.loss)) for name, grad in grads.items()}
+        return {name: pupil.tensors[name] + step for name, step in steps.items()}
+
+
+def lengths(tensors: Tensors) -> Tensor:
+    """The norm of all tensors together, per client [G]."""
+    return torch.stack([t.flatten(1).square().sum(dim=1) for t in tensors.values()]).sum(dim=0).sqrt()

@@ -1,0 +1,114 @@
+"""Losses that compare a client's model with models that do not learn (its teachers).
+
+The teachers are known on the client, so nothing more travels: the model with which the visit began (`start`), and the
+model that the client's visit before left (`previous`, which the client keeps). They speak in evaluation mode.
+G clients, B samples, C classes, d features.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.kinds import NotNegative, Positive
+from torso.learn.objectives import CrossEntropy, Objective, cross_entropy, objectives
+from torso.nets import Network, Output, Tensors, apply, set_modes
+
+PREVIOUS = "previous."  # before the names of tensors, in a client's notes
+
+
+class Taught(Objective):
+    """Cross-entropy and a term that compares with teachers; the base of such losses.
+
+    `teachers` names what is needed of whom: `start.logits`, `previous.features`."""
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        return cross_entropy(logits, labels)
+
+    @abstractmethod
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        """What is added to the cross-entropy [G, B]; `taught` has what `teachers` names, [G, B, …]."""
+
+    def for_itself(self) -> Objective:
+        return CrossEntropy()
+
+
+def models_of(objective: Objective) -> tuple[str, ...]:
+    """The teachers whose answers it needs."""
+    return tuple(dict.fromkeys(what.partition(".")[0] for what in objective.teachers))
+
+
+def remembers(objective: Objective) -> bool:
+    """Whether a client keeps the model that its visit leaves, for the next one."""
+    return "previous" in models_of(objective)
+
+
+def teacher(name: str, start: Tensors, notes: Tensors) -> Tensors:
+    """A teacher's tensors [G, *]. Who has no visit behind it takes the model with which this one began."""
+    return start if name == "start" else {n: notes.get(f"{PREVIOUS}{n}", t) for n, t in start.items()}
+
+
+@torch.no_grad()
+def answers(
+    net: Network, objective: Objective, models: dict[str, Tensors], inputs: Tensor, real: Tensor | None
+) -> Tensors:
+    """What the teachers say of a batch [G, B, …]: `start.logits`, `previous.features`, and so on.
+
+    The network is left in evaluation mode."""
+    set_modes(net, frozenset())
+    said = {name: apply(net, models[name], inputs, real) for name in models_of(objective)}
+    found = (what.split(".") for what in objective.teachers)
+    return {f"{name}.{field}": getattr(said[name], field) for name, field in found}
+
+
+@objectives.register("not-true")
+@dataclass(frozen=True)
+class NotTrue(Taught):
+    """Cross-entropy + β·KL(q̃ᵍ ‖ q̃), soft-max at temperature τ over the classes that are not the label, of the received
+    model (q̃ᵍ) and of the client's (FedNTD, spec 19.4).
+
+    `scale = "tau-squared"` multiplies the second term by τ², as the authors' code does."""
+
+    beta: NotNegative = 1.0
+    tau: Positive = 1.0
+    scale: Literal["none", "tau-squared"] = "none"
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        return ("start.logits",) if self.beta else ()
+
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        ours, theirs = (_not_true(z / self.tau, labels) for z in (said.logits, taught["start.logits"]))
+        far = (theirs.exp() * (theirs - ours)).sum(dim=-1)
+        return self.beta * (self.tau**2 if self.scale == "tau-squared" else 1.0) * far
+
+
+def _not_true(logits: Tensor, labels: Tensor) -> Tensor:
+    """Log-probabilities [G, B, C − 1] among the classes that are not the label."""
+    classes = logits.shape[-1]
+    others = torch.arange(classes - 1, device=labels.device).expand(*labels.shape, -1)
+    others = others + (others >= labels.unsqueeze(-1))  # 0 … C − 1 without the label
+    return F.log_softmax(logits.gather(-1, others), dim=-1)
+
+
+@objectives.register("contrast")
+@dataclass(frozen=True)
+class Contrast(Taught):
+    """Cross-entropy − μ·log(e^(s_g/τ) / (e^(s_g/τ) + e^(s_p/τ))), where s_g and s_p are the cosines of the features
+    with those of the received model and of the client's own previous one (MOON, spec 19.5)."""
+
+    mu: NotNegative = 1.0
+    tau: Positive = 0.5
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        return ("start.features", "previous.features") if self.mu else ()
+
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        near, before = (F.cosine_similarity(said.features, taught[what], dim=-1) for what in self.teachers)
+        return self.mu * F.softplus((before - near) / self.tau)

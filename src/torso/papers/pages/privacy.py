@@ -1,0 +1,277 @@
+"""The measured part of docs/privacy.md, made from docs/privacy/*.json and docs/privacy/audits/*.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torso.config import Config
+from torso.papers.experiments.datasets import caveats_of
+from torso.papers.experiments.provenance import machines_and_versions
+from torso.papers.experiments.result_files import Record
+from torso.papers.pages.curves import by_setting
+from torso.papers.pages.pretrained import network, point_of, spread, tried
+from torso.papers.pretrained import records
+from torso.papers.pretrained.answers import accuracies
+from torso.papers.pretrained.definition import Evidence, load
+from torso.papers.privacy.definition import AUDITS, FILE
+from torso.report.charts.drawing import WIDTH, Dots, Line
+from torso.report.charts.palette import series_role
+from torso.report.charts.panels import Axis, End, Panel, Plot, room_for
+from torso.report.charts.svg import standing_alone, to_svg
+from torso.report.docs import table as markdown
+from torso.report.summary import counted
+
+FOLDER, PAGE = "privacy", "privacy.md"
+BEGIN, END = "<!-- measured: begin (python -m torso.papers.docs) -->", "<!-- measured: end -->"
+ORDER = ("0", "2", "8", "∞")  # of ε in pictures
+MEASURES = {
+    "personalized": "Personal accuracy: each client's own model, tuned on its own data, on its own test data",
+    "generic": "Generic accuracy: the one model of all clients on the whole test set",
+}
+Audit = Mapping[str, Any]
+
+
+class Cells:
+    """What was run on one data set, and the pictures of it."""
+
+    def __init__(self, dataset: str, cells: Mapping[tuple[str, str], Record]) -> None:
+        self.dataset, self.cells = dataset, cells  # by (label of the method, ε)
+        self.labels = list(dict.fromkeys(label for label, _ in cells))
+        self.pictures: dict[str, str] = {}
+
+    def lines(self) -> Iterator[str]:
+        yield f"### {self.dataset}"
+        yield ""
+        yield from self._setting()
+        for measure, words in MEASURES.items():
+            there = self._there(measure)
+            rows: list[dict[str, object]] = [
+                {
+                    "method: what is shared": label,
+                    **{f"ε = {e}": self._cell(label, e, measure) for e in reversed(there)},
+                }
+                for label in self._measured(measure)
+            ]
+            if rows:
+                yield f"{words}, in %, mean ± standard deviation over seeds:"
+                yield ""
+                yield markdown(rows)
+                yield ""
+                yield from self._picture(measure, words, there)
+        yield from self._choices()
+
+    def _setting(self) -> Iterator[str]:
+        config = next(iter(self.cells.values()))["config"]
+        bodies = "; ".join(dict.fromkeys(network(cell["config"]) for cell in self.cells.values()))
+        usual = Config().train
+        samples = config.get("train.batch_size", usual.batch_size)
+        epochs = config.get("train.local_epochs", usual.local_epochs)
+        yield f"{config['data.clients']:,} clients with images of two classes or so. Each takes part in a round with"
+        yield f"chance {config['train.fraction']:g} and trains {epochs} epochs with batches of {samples}."
+        yield f"Bodies: {bodies}."
+        yield "ε = ∞ is training without clip and noise; ε = 0 is a client that shares nothing."
+        yield ""
+
+    def _values(self, label: str, epsilon: str, measure: str) -> list[float]:
+        cell = self.cells.get((label, epsilon))
+        return accuracies(cell, measure) if cell else []
+
+    def _there(self, measure: str) -> list[str]:
+        return [e for e in ORDER if any(self._values(label, e, measure) for label in self.labels)]
+
+    def _measured(self, measure: str) -> list[str]:
+        return [label for label in self.labels if any(self._values(label, e, measure) for e in ORDER)]
+
+    def _cell(self, label: str, epsilon: str, measure: str) -> str:
+        cell = self.cells.get((label, epsilon))
+        return spread(self._values(label, epsilon, measure), len(cell["runs"])) if cell else "–"
+
+    def _picture(self, measure: str, words: str, there: Sequence[str]) -> Iterator[str]:
+        if len(there) < 2:
+            return
+        shown = self._measured(measure)
+        values = {label.partition(":")[0]: [self._values(label, e, measure) for e in there] for label in shown}
+        name, kind = f"{self.dataset.lower()}-{measure}", words.partition(":")[0].lower()
+        about = f"{self.dataset}: {kind} against ε"
+        self.pictures[name] = by_setting(values, [self.labels.index(label) for label in shown], there, about, "ε")
+        yield f"![{about}]({FOLDER}/{name}.svg)"
+        yield ""
+
+    def _choices(self) -> Iterator[str]:
+        rows: list[dict[str, object]] = []
+        for (label, epsilon), cell in self.cells.items():
+            run = next(iter(cell["runs"].values()))
+            spent = run.get("privacy", {})
+            rows.append(
+                {
+                    "method": label.partition(":")[0],
+                    "ε": epsilon,
+                    "seeds": len(cell["runs"]),
+                    "rounds": run["history"][-1][0] if run["history"] else cell["config"].get("train.rounds", ""),
+                    "δ": f"{spent['delta']:.2g}" if spent else "",
+                    "noise": f"{spent['noise']:.3g}" if spent else "",
+                    "chosen": point_of(cell.get("chosen", {})),
+                    "tried: accuracy on validation data": ", ".join(tried(one) for one in cell["tuning"]),
+                }
+            )
+        yield "What was run. Noise is the multiplier that the budget needs:"
+        yield ""
+        yield markdown(rows)
+        yield ""
+
+
+class Part:
+    """The measured part and its pictures; what has not been run is left out."""
+
+    def __init__(self, cells: Mapping[str, Record], audits: Sequence[Audit], evidence: Evidence | None = None) -> None:
+        self.known = evidence or load(FILE)
+        found: dict[str, dict[tuple[str, str], Record]] = {}
+        for method, planned in self.known.methods.items():
+            for setting, dealt in self.known.settings.items():
+                cell = cells.get(f"{setting}-{method}")
+                if cell is not None and cell["runs"]:
+                    found.setdefault(dealt.dataset, {})[planned.label, str(dealt.keys["epsilon"])] = cell
+        self.datasets = [Cells(name, held) for name, held in sorted(found.items())]
+        self.audits = sorted(audits, key=lambda one: (one["refuted"], one["claimed"], one["sees"]))
+        self.pictures: dict[str, str] = {}
+
+    def text(self) -> str:
+        parts = (self._accuracy(), self._audits(), self._again())
+        return "\n".join(line for part in parts for line in part).rstrip() + "\n"
+
+    def _accuracy(self) -> Iterator[str]:
+        yield "## What it costs, and what personal heads buy"
+        yield ""
+        if not self.datasets:
+            yield "Nothing has been run yet."
+            yield ""
+            return
+        for one in self.datasets:
+            yield from one.lines()
+            self.pictures |= one.pictures
+        runs = [run for one in self.datasets for cell in one.cells.values() for run in cell["runs"].values()]
+        files = dict.fromkeys(run["data"]["file"] for run in runs)
+        yield from (f"- {text}" for text in (*self.known.caveats, *machines_and_versions(runs), *caveats_of(files)))
+        yield ""
+
+    def _audits(self) -> Iterator[str]:
+        yield "## Audited"
+        yield ""
+        if not self.audits:
+            yield "Nothing has been run yet."
+            yield ""
+            return
+        first = self.audits[0]
+        yield "An accountant proves that ε is at most so large; a bug in the mechanism would not show. `torso audit`"
+        yield "puts canaries into many runs: clients that send a random direction as long as the clip, or nothing. How"
+        yield "well the two kinds can be told apart bounds ε from below, and the noise from above."
+        yield ""
+        yield "<!-- not run: takes minutes -->"
+        yield "```console"
+        yield "$ torso audit fedbabu --set privacy.epsilon=8 --runs 256"
+        yield "```"
+        yield ""
+        yield markdown([_row(found) for found in self.audits])
+        yield ""
+        self.pictures["audits"] = audited(self.audits)
+        yield f"![Audited against claimed ε]({FOLDER}/audits.svg)"
+        yield ""
+        yield "- ε ≥: a lower bound at the same δ that assumes nothing of the mechanism. Few canaries cannot prove a"
+        yield "  large ε at a small δ: so it lies well below the claim even where that is tight."
+        yield "- noise ≤: an upper bound of the noise multiplier. It assumes Gaussian noise on a Poisson sample and"
+        yield "  looks at all δ. Beside it: what the accountant says of that much noise. This one catches wrong claims."
+        yield f"- Both bounds hold together with a confidence of {first['confidence']:.0%}: Clopper and Pearson's"
+        yield "  intervals on one half of the canaries, thresholds from the other. The canaries of one run count as"
+        yield "  independent: they are drawn, sampled and directed independently."
+        yield f"- {_what(first)}"
+        if any(found["refuted"] for found in self.audits):
+            yield "- The refuted claim is wrong on purpose: it counts half as much noise again as the run adds."
+        yield ""
+
+    def _again(self) -> Iterator[str]:
+        yield "### Run it again"
+        yield ""
+        yield "<!-- not run: needs data, and an accelerator -->"
+        yield "```console"
+        yield "$ bench/privacy.sh OUT 480 --data-root DIR"
+        yield "$ python -m torso.papers.docs"
+        yield "```"
+
+
+def _row(found: Audit) -> dict[str, object]:
+    claim, most = found["claim"], found["noise_at_most"]
+    return {
+        "claimed": f"ε ≤ {found['claimed']:.2f}",
+        "δ": f"{claim['delta']:.1g}",
+        "noise claimed": f"{claim['noise']:.3g}",
+        "audited": f"ε ≥ {found['epsilon']:.2f}",
+        "noise": "no bound" if most is None else f"≤ {most:.3g}: ε = {found['epsilon_of_noise']:.2f}",
+        "sees": "every model" if found["sees"] == "all" else "the last model",
+        "runs × canaries": f"{found['runs']} × {found['canaries']}",
+        "verdict": "**refuted**" if found["refuted"] else "stands",
+    }
+
+
+def _what(found: Audit) -> str:
+    run, claim = found["setting"], found["claim"]
+    return (
+        f"{run['method']}, {run['model']} on {run['data']}, {run['clients']} clients, {claim['rounds']} rounds with "
+        f"chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel; {run['device']}, "
+        f"{run['seconds']:.0f} s for {found['runs']} runs."
+    )
+
+
+def audited(audits: Sequence[Audit]) -> str:
+    """Claimed ε across, audited ε up; what lies above the diagonal refutes the claim."""
+    most = 1.1 * max(max(found["claimed"], found["epsilon_of_noise"]) for found in audits)
+    names = ("claimed", "of the noise bound", "lower bound", "last model alone", "a wrong claim")
+    panel = Panel(
+        *(40, 30, WIDTH - room_for(names), 290, (0.0, most), (0.0, most)),
+        across=Axis("claimed ε"),
+        up=Axis("audited ε"),
+        ends=[],
+    )
+    panel.add(Line([(0, 0), (most, most)], "faint", 1, (3.0, 3.0)))
+    panel.ends.append(End(most, most, names[0], "muted"))
+    right = [found for found in audits if not found["refuted"]]
+    series = (
+        [(found["claimed"], found["epsilon_of_noise"]) for found in right if found["sees"] == "all"],
+        [(found["claimed"], found["epsilon"]) for found in right if found["sees"] == "all"],
+        [(found["claimed"], found["epsilon_of_noise"]) for found in right if found["sees"] == "last"],
+        [(found["claimed"], found["epsilon_of_noise"]) for found in audits if found["refuted"]],
+    )
+    for place, points in enumerate(series):
+        if points:
+            role, name = series_role(place), names[place + 1]
+            panel.add(Line(points, role, 2), Dots([(x, y, f"{name}: {y:.2f}") for x, y in points], role, 3.4, 1))
+            panel.ends.append(End(*points[-1], name, role))
+    return standing_alone(to_svg(Plot(350, [panel]).drawing(), "Audited against claimed ε"), WIDTH, 350)
+
+
+def read(folder: Path) -> Part:
+    audits = [json.loads(path.read_text("utf-8")) for path in sorted((folder / AUDITS).glob("*.json"))]
+    return Part(records.read(folder), audits)
+
+
+def write(docs: Path) -> None:
+    """Write the part between its marks, at the end of the page where it has none yet, and the pictures."""
+    page, folder = docs / PAGE, docs / FOLDER
+    if not page.is_file():
+        return
+    part = read(folder)
+    page.write_text(placed(page.read_text("utf-8"), part.text()), encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.svg"):
+        if path.stem not in part.pictures:
+            path.unlink()
+    for name, svg in part.pictures.items():
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+
+
+def placed(page: str, part: str) -> str:
+    before, begun, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2] if begun else "\n"
+    return f"{before.rstrip()}\n\n{BEGIN}\n\n{part}\n{END}{after}"

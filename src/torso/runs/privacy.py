@@ -1,0 +1,169 @@
+"""The privacy of a run, worked out: who is drawn, with how much noise, and what that has cost so far."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torso.config import PrivacyConfig
+from torso.errors import RequestError
+from torso.nets import Tensors
+from torso.server.accountant import Releases, epsilon_of, noise_for
+from torso.server.private import Mechanism, PrivateSum
+
+_CLIP = 1.0  # where nobody has set one
+_LOUD = 5.0  # times the longest update: noise in which little can be learned
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Of a run as a whole. `secret`: what noise and samples are drawn from where they must be one; in a simulation both
+    follow from the seed, so that it can be repeated."""
+
+    config: PrivacyConfig
+    fraction: float  # q
+    clients: int  # N, those that train
+    rounds: tuple[int, ...]  # in which something travels
+    exchanges: tuple[int, ...]  # rounds before which all clients are asked for class sums
+    seed: int
+    variances: frozenset[str] = frozenset()  # tensors that are not below zero, whatever the noise
+    numbers: int = 0  # that travel in a round, at most
+    secret: bytes = b""
+
+    @property
+    def poisson(self) -> bool:
+        return self.config.sampling == "poisson"
+
+    @property
+    def delta(self) -> float:
+        return self.config.delta or float(self.clients**-1.1)
+
+    @property
+    def clip(self) -> float:
+        return self.config.clip or _CLIP
+
+    @property
+    def size(self) -> int:
+        """⌊q·N⌋, one at least: what a fixed sample has."""
+        return max(math.floor(self.clients * self.fraction + 1e-9), 1)
+
+    @property
+    def rate(self) -> float:
+        """The chance of a client to take part in a round."""
+        return self.fraction if self.poisson else self.size / self.clients
+
+    @property
+    def expected(self) -> float:
+        """m, by which a sum is divided."""
+        return self.clients * self.rate
+
+    @property
+    def told(self) -> int:
+        """The number of participants that clients are told: the expected one, since the true one is a secret."""
+        return max(round(self.expected), 1)
+
+    @cached_property
+    def sampling_seed(self) -> int:
+        return int.from_bytes(self._key("participants")[:7], "little") if self.secret else self.seed
+
+    def _key(self, purpose: str) -> bytes:
+        origin = self.secret or repr(self.seed).encode()
+        return hashlib.blake2b(origin, digest_size=32, person=purpose.encode()).digest()
+
+    @cached_property
+    def noise(self) -> float:
+        """z: as it is set, or as the budget needs it."""
+        if not self.config.epsilon:
+            return self.config.noise
+        return noise_for(self.config.epsilon, lambda noise: self._spent(self.last, noise))
+
+    @property
+    def last(self) -> int:
+        """The last round that costs anything; 0: the exchange before the first is all."""
+        return max(self.rounds, default=0)
+
+    def epsilon(self, round: int) -> float:
+        """ε of all rounds up to this one."""
+        return self._spent(round, self.noise)
+
+    def _spent(self, round: int, noise: float) -> float:
+        asked = sum(each <= max(round, 1) for each in self.exchanges)
+        played = sum(each <= round for each in self.rounds)
+        fixed = not self.poisson and self.rate < 1
+        size, clients = (self.size, self.clients) if fixed else (0, 0)
+        releases = (Releases(asked, noise, 1.0), Releases(played, noise, self.rate, fixed, clients, size))
+        return epsilon_of(releases, self.delta)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        adapts, asked = self.config.quantile > 0, self.config.count_noise
+        found = Mechanism(
+            noise=self.noise,
+            clip=self.clip,
+            expected=self.expected,
+            key=self._key("noise"),
+            binds=bool(self.secret),
+            quantile=self.config.quantile,
+            rate=self.config.clip_rate,
+            count_noise=(asked or max(self.expected / 20, self.noise)) if adapts and self.noise else 0.0,
+        )
+        if adapts and self.noise and found.count_noise <= self.noise / 2:
+            raise RequestError(
+                f"privacy.count_noise = {found.count_noise:g} alone costs more than privacy.noise = {self.noise:g} "
+                f"allows. Expected: more than {self.noise / 2:g}, or 0 for the usual"
+            )
+        return found
+
+    def settle(self) -> None:
+        """Find the noise and check the numbers, before a run begins: the accountant may take seconds."""
+        self.so_far(self.last, {})
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before the first round."""
+        loud = self.mechanism.update_noise * math.sqrt(self.numbers) / self.expected
+        if not self.rounds or loud < _LOUD:
+            return (self.words(),)
+        return (
+            self.words(),
+            f"privacy: the noise of a round is about {loud:.3g} times as long as the mean update can be, since "
+            f"{self.numbers:,} numbers travel and {self.expected:.3g} clients take part. More clients, or a smaller "
+            "part that travels, would help",
+        )
+
+    def words(self) -> str:
+        """What a run will have cost in the end, in one line."""
+        spent = self.epsilon(self.last)
+        cost = f"ε = {spent:.4g} at δ = {self.delta:.3g}" if math.isfinite(spent) else "no bound on ε (no noise)"
+        found = f", found for privacy.epsilon = {self.config.epsilon:g}" if self.config.epsilon else ""
+        adapts = f", which adapts to quantile {self.config.quantile:g}" if self.config.quantile else ""
+        who = f"each client with chance {self.rate:.4g}" if self.poisson else f"{self.size} of {self.clients} clients"
+        clip = f"clip {self.clip:g}{adapts}, {who} in a round; all clients weigh the same"
+        if not self.rounds:
+            clip = "all clients are asked once, for directions of length one"
+        return f"privacy: {cost} after {len(self.rounds)} rounds; noise {self.noise:.4g}{found}, {clip}"
+
+    def sum_of(self, model: Tensors, travels: Collection[str], state: Tensors) -> PrivateSum:
+        """An empty sum for a round that begins at this model. Counters (integers) stay as they are."""
+        start = {name: model[name] for name in sorted(travels) if model[name].is_floating_point()}
+        return PrivateSum(self.mechanism, state, start, self.variances)
+
+    def so_far(self, round: int, state: Tensors) -> dict[str, float | None]:
+        """After a round: ε, None where there is no bound, and the clip of the next."""
+        spent = self.epsilon(round)
+        return {"epsilon": spent if math.isfinite(spent) else None, "clip": self.mechanism.bound(state)}
+
+    def as_json(self, round: int, state: Tensors) -> dict[str, Any]:
+        """What the result of a run tells."""
+        return {
+            **self.so_far(round, state),
+            "delta": self.delta,
+            "noise": self.noise,
+            "sampling": self.config.sampling,
+            "rate": self.rate,
+            "clients": self.clients,
+            "adaptive": self.mechanism.adapts,
+        }

@@ -1,0 +1,127 @@
+"""Which runs can be private: what they send must be covered by the clipped and noised sum, or is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from torso.config import Config
+from torso.data import Roster
+from torso.errors import RequestError
+from torso.learn.drift import Drift, drifts
+from torso.methods.starts import ClassMeans, Finished, Fresh
+from torso.nets import Network
+from torso.runs.privacy import Privacy
+from torso.runs.stages import Stage
+from torso.server import servers
+
+
+def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[Stage, ...]:
+    """The stages with the privacy that the config asks for; raises RequestError where it cannot be given."""
+    if not config.privacy.on:
+        return plan
+    for stage in plan:
+        _check(stage)
+    rounds = tuple(r for stage in plan if _sends(stage) for r in range(stage.first, stage.last + 1))
+    exchanges = tuple(stage.first for stage in plan if isinstance(stage.method.start, ClassMeans))
+    clients = len(roster.training)
+    _check_run(config, (*rounds, *exchanges), clients)
+    privacy = Privacy(
+        config.privacy,
+        config.train.fraction,
+        clients,
+        rounds,
+        exchanges,
+        config.run.seed,
+        variances_of(plan[0].net),
+        max((_numbers(stage) for stage in plan if _sends(stage)), default=0),
+    )
+    return tuple(replace(stage, privacy=privacy) if _sends(stage) else stage for stage in plan)
+
+
+def _numbers(stage: Stage) -> int:
+    """How many numbers of the model a client sends in a round."""
+    model = stage.net.state_dict()
+    return sum(model[name].numel() for name in stage.travels if model[name].is_floating_point())
+
+
+def _sends(stage: Stage) -> bool:
+    """Whether clients send something in its rounds: not where the server learns alone."""
+    return bool(stage.travels and stage.plan(stage.first))
+
+
+def variances_of(net: Network) -> frozenset[str]:
+    """The running variances of BatchNorm."""
+    return frozenset(
+        f"{where}.running_var"
+        for where, module in net.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_var is not None
+    )
+
+
+def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
+    if not releases:
+        raise RequestError(
+            f"privacy protects what travels, and nothing does with method {config.method.name!r}. "
+            "Leave privacy out, or choose another method"
+        )
+    if config.train.min_clients > 1:
+        raise RequestError(
+            f"train.min_clients = {config.train.min_clients} repeats rounds that too few answer, and under privacy "
+            "every round counts, however many answer. Accepted: 1"
+        )
+    if clients < 2 and not config.privacy.delta:
+        raise RequestError("privacy.delta = 0 is N^−1.1, and there is one client. Example: --set privacy.delta=0.001")
+
+
+def _check(stage: Stage) -> None:
+    """Refuse what would be sent, or kept by the server, beside the noised sum."""
+    method = stage.method
+    if not method.server.sees_only_mean:
+        fine = ", ".join(sorted(name for name, kind in servers.items() if kind.sees_only_mean))
+        raise RequestError(
+            f"method.server = {method.server} looks at single uploads, and under privacy nobody does. Accepted: {fine}"
+        )
+    if method.server.clip:
+        raise RequestError(
+            f"method.server.clip = {method.server.clip:g}: privacy clips updates itself. Accepted: "
+            "method.server.clip = 0, with privacy.clip"
+        )
+    if _tells(method.drift):
+        free = ", ".join(sorted(name for name, kind in drifts.items() if not _tells(kind)))
+        raise RequestError(
+            f"method.drift = {method.drift} has the server keep something of single clients, which privacy does not "
+            f"cover. Accepted: {free}"
+        )
+    if method.personal.tells:
+        raise RequestError(
+            f"method.personal = {method.personal} tells the server about others' models, which privacy does not cover. "
+            "Accepted: ones that tell nothing, such as fine-tune"
+        )
+    _check_start(stage)
+
+
+def _tells(drift: Drift | type[Drift]) -> bool:
+    """Whether the server learns more of clients by a correction than what travels anyway."""
+    return drift.remembers or drift.gathers or bool(getattr(drift, "follows", False))
+
+
+def _check_start(stage: Stage) -> None:
+    start = stage.method.start
+    if isinstance(start, ClassMeans) and start.metric == "euclidean":
+        raise RequestError(
+            "method.start.metric = 'euclidean' needs the lengths of class means, and under privacy clients send "
+            "directions alone. Accepted: direction"
+        )
+    if isinstance(start, ClassMeans) and not _sends(stage):
+        raise RequestError(
+            f"method.start = {start} asks clients for class sums, and with method.share = {stage.method.share.part!r} "
+            "they send nothing after that. Accepted with privacy: a part that clients train"
+        )
+    if type(start) not in (Fresh, Finished, ClassMeans):
+        raise RequestError(
+            f"method.start = {start} asks clients for something before the first round, which privacy does not cover. "
+            "Accepted: fresh, finished, class-means"
+        )

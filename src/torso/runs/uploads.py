@@ -1,0 +1,99 @@
+"""Whether an upload may be used: the same check in every engine, and for the messages of a real federation.
+
+| kind          | what is wrong                                                                                     |
+|---------------|---------------------------------------------------------------------------------------------------|
+| not finite    | a number is infinite or NaN: of the upload, of the loss, of what the client keeps, or its length  |
+| wrong form    | a tensor is missing, is one too many, or has another shape or dtype                               |
+| wrong numbers | it is of another round or client, or of another number of samples than the client has declared    |
+| unreadable    | its bytes are no message (real federation only)                                                   |
+
+A client whose upload is not used has not been heard: it holds what it held before the round (faults.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.learn.stacked import finite_rows
+from torso.nets import Tensors
+from torso.runs.cost import up
+from torso.runs.faults import NOT_FINITE, WRONG_FORM, WRONG_NUMBERS
+from torso.runs.messages import Message, Schema, Sent, Told, unlike
+from torso.runs.stages import Stage
+from torso.server.robust import lengths, less
+
+
+class Refused(RequestError):
+    """An upload that is not used; `kind` as in the table above."""
+
+    def __init__(self, kind: str, words: str) -> None:
+        self.kind = kind
+        super().__init__(words)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the uploads of a round must be."""
+
+    round: int
+    form: Schema  # without scores
+    offered: Mapping[int, int]  # of how many models a client sends scores, where it was offered some
+    samples: Mapping[int, int]  # as clients have declared them; empty: nobody has
+
+    @classmethod
+    def of(cls, stage: Stage, told: Told, samples: Mapping[int, int]) -> Terms:
+        form = {name: each for name, each in up(stage, told, -1).items() if name != "scores"}
+        return cls(told.round, form, {client: len(others) for client, others in told.offers.items()}, samples)
+
+    def misfits(self, sent: Sent) -> dict[int, Refused]:
+        """Which of the clients sent what does not fit, and why. Nothing is read from the device."""
+        form = sent.schema
+        found = {
+            client: self._misfit(client, form, (sent.round, client, count))
+            for client, count in zip(sent.clients, sent.samples, strict=True)
+        }
+        return {client: refused for client, refused in found.items() if refused is not None}
+
+    def checked(self, message: Message, client: int) -> Sent:
+        """What one client's message says; `Refused` where it may not be used."""
+        numbers = message.numbers
+        if refused := self._misfit(client, message.schema, (numbers.round, numbers.client, numbers.samples)):
+            raise refused
+        sent = Sent.received(message)
+        if not bool(fine(sent).all()):
+            raise Refused(NOT_FINITE, "its loss or its weights are not finite")
+        return sent
+
+    def _misfit(self, client: int, form: Schema, numbers: tuple[int, int, int]) -> Refused | None:
+        offered = self.offered.get(client, 0)
+        wanted = {**self.form, "scores": (torch.float32, (offered,))} if offered else self.form
+        if form != wanted:
+            return Refused(WRONG_FORM, f"the upload of client {client}: {unlike(form, wanted)}")
+        due = (self.round, client, self.samples.get(client, numbers[2]))
+        if numbers != due:
+            said, expected = ("round {}, client {}, {} samples".format(*each) for each in (numbers, due))
+            return Refused(WRONG_NUMBERS, f"it is of {said}. Expected: {expected}")
+        return None
+
+
+def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
+    """Whose numbers are finite: truths [G] on the device, which nobody has waited for yet.
+
+    `measured`: parameters whose distance from what was sent is going to be used; this must be finite too."""
+    scores = () if sent.scores is None else (sent.scores,)
+    found = sent.finite & finite_rows((sent.loss, *sent.model.values(), *sent.drift.values(), *scores), sent.loss)
+    if measured:
+        found = found & lengths(less({name: sent.model[name] for name in measured}, measured)).isfinite()
+    return found
+
+
+def spared(stacked: Tensor, rows: Tensor | None) -> Tensor:
+    """The same with zeros for the clients that are not among `rows` [G]; None: all are."""
+    if rows is None:
+        return stacked
+    return torch.where(rows.view(-1, *[1] * (stacked.ndim - 1)), stacked, torch.zeros_like(stacked[:1]))

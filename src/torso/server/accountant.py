@@ -1,0 +1,130 @@
+"""How much privacy rounds cost: ε at δ, by the library dp-accounting (torso[privacy]).
+
+Neighbours: the same run with one client whose updates are zero. N, the number of clients, is no secret. So one client
+moves the clipped sum by S at most, and the multiplier z is the noise over that.
+
+| sampling          | counted as                                                                          | by  |
+|-------------------|-------------------------------------------------------------------------------------|-----|
+| Poisson, q < 1    | Gaussian mechanism on a Poisson sample                                              | PLD |
+| everybody, q = 1  | Gaussian mechanism                                                                  | PLD |
+| fixed size, q < 1 | the smaller of: Gaussian on a sample without replacement, where one client's update | RDP |
+|                   | may be replaced by any other (2S, so z/2); Gaussian without a sample                | PLD |
+
+PLD (privacy loss distributions) is the tighter one. Where z is below 0.3 RDP (Rényi) is used instead: a PLD would take
+minutes there, for an ε that protects nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from torso.errors import RequestError
+
+_STEP = 1e-3  # width of the cells of a privacy loss distribution; rounding is to the safe side
+_SMALL = 0.3  # z below which RDP does
+_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
+_DIGITS = 4  # of a multiplier that was found …
+_CLOSE = 1e-3  # … which is at most so much larger than need be
+
+
+@dataclass(frozen=True)
+class Releases:
+    """`count` releases of a noised sum, each over a sample of `size` out of `clients`."""
+
+    count: int
+    noise: float
+    rate: float  # q
+    fixed: bool = False  # without replacement, always ⌊q·N⌋
+    clients: int = 0
+    size: int = 0
+
+    @property
+    def sampled(self) -> bool:
+        return self.rate < 1
+
+
+def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
+    """ε of all these together at δ; infinite where one of them has no noise."""
+    spent = tuple(each for each in releases if each.count)
+    if not spent:
+        return 0.0
+    if any(not each.noise for each in spent):
+        return math.inf
+    return _epsilon(spent, delta)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(spent: tuple[Releases, ...], delta: float) -> float:
+    if any(each.fixed and each.sampled for each in spent):
+        plain = tuple(Releases(each.count, each.noise, 1.0) if each.fixed else each for each in spent)
+        return min(_by_rdp(spent, delta), _epsilon(plain, delta))
+    small = min(each.noise for each in spent) < _SMALL
+    return _by_rdp(spent, delta) if small else _by_pld(spent, delta)
+
+
+def _by_pld(spent: tuple[Releases, ...], delta: float) -> float:
+    composed: Any = None
+    for each in spent:
+        own = _loss(each.noise, each.rate).self_compose(each.count)
+        composed = own if composed is None else composed.compose(own)
+    return float(composed.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=8)
+def _loss(noise: float, rate: float) -> Any:
+    """The privacy loss distribution of one release."""
+    return library().pld.privacy_loss_distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=_STEP
+    )
+
+
+def _by_rdp(spent: tuple[Releases, ...], delta: float) -> float:
+    """A release over a fixed sample makes all of them be counted for a client that is replaced: noise over 2S."""
+    dp = library()
+    replaced = any(each.fixed and each.sampled for each in spent)
+    relation = dp.NeighboringRelation.REPLACE_ONE if replaced else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = dp.rdp.RdpAccountant(_ORDERS, relation)
+    for each in spent:
+        event = dp.GaussianDpEvent(each.noise / 2 if replaced else each.noise)
+        if each.sampled and each.fixed:
+            event = dp.SampledWithoutReplacementDpEvent(each.clients, each.size, event)
+        elif each.sampled:
+            event = dp.PoissonSampledDpEvent(each.rate, event)
+        accountant.compose(event, each.count)
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(epsilon: float, spent: Callable[[float], float]) -> float:
+    """The smallest multiplier (to four digits, rounded up) whose ε, `spent` of it, is within the budget."""
+    low, high = 0.0, 1.0
+    while spent(high) > epsilon:
+        low, high = high, high * 2
+        if high > 1e6:
+            raise RequestError(
+                f"privacy.epsilon = {epsilon:g} cannot be kept: noise of a million times the clip is not enough. "
+                "Expected: a larger privacy.epsilon or privacy.delta, or fewer rounds"
+            )
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+    unit = 10.0 ** (math.floor(math.log10(high)) - _DIGITS + 1)
+    return float(f"{math.ceil(high / unit - 1e-9) * unit:.{_DIGITS}g}")
+
+
+def library() -> ModuleType:
+    """dp-accounting, or one line that says where it is from."""
+    try:
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ModuleNotFoundError:
+        raise RequestError(
+            "privacy.noise and privacy.epsilon need dp-accounting. Install it with: pip install 'torso[privacy]'"
+        ) from None
+    found: ModuleType = dp_accounting
+    return found

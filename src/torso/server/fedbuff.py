@@ -1,0 +1,41 @@
+"""Buffered asynchronous rounds (FedBuff, Nguyen et al. 2022).
+
+M clients train at the same time, each from the model that it was sent. When K uploads have come, the server takes a
+step. It has taken τ_i steps since client i was sent its model: the staleness of the upload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from torso.kinds import Beta, Count, NotNegative, Positive
+from torso.nets import Tensors
+from torso.server.rules import Momentum, Moved, ServerRule, servers
+
+
+@servers.register("fedbuff")
+@dataclass(frozen=True)
+class FedBuff(ServerRule):
+    """A step for every `buffer` uploads: m ← β m + Σ_i w_i (1 + τ_i)^−staleness Δ_i; θ ← θ + η m, with Δ_i = θ_i − the
+    model that client i began at, τ_i server steps ago. Nobody waits for slow clients (Nguyen et al. 2022)."""
+
+    lr: Positive = 1.0
+    beta: Beta = 0.0
+    buffer: Count = 10  # K: uploads that make a step
+    staleness: NotNegative = 0.5  # 0.5: 1/√(1+τ); 0: old uploads count in full
+
+    @property
+    def waits_for(self) -> int:
+        return self.buffer
+
+    def discount(self, staleness: int) -> float:
+        return float((1 + staleness) ** -self.staleness)
+
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+        if self.beta == 0 and self.lr == 1:
+            return Moved(state, mean)
+        if self.beta == 0:  # no memory of earlier steps
+            return Moved(state, {n: t + self.lr * (mean[n] - t) for n, t in old.items()})
+        return Momentum(self.lr, self.beta).step(state, old, mean, squares)
