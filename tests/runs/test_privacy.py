@@ -21,8 +21,10 @@ from torso.personal.state import State
 from torso.runs.cost import up
 from torso.runs.job import Simulation, simulate
 from torso.runs.privacy import Privacy
-from torso.runs.rounds import Round, participants, play_round, tell
+from torso.runs.rounds import Round, play_round
 from torso.runs.run import Stopped
+from torso.runs.sampling import participants
+from torso.runs.telling import tell
 from torso.server.private import normal_like
 
 SHORT = ("train.rounds=2", "measure.names=initial")

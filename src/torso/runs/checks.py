@@ -16,7 +16,7 @@ from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
 from torso.nets.lora import Lora
 from torso.registry import is_foreign
-from torso.runs.rounds import participants
+from torso.runs.sampling import participants
 from torso.runs.stages import Stage
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torso.config import Config, TrainConfig
-from torso.data import Roster
+from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import Attack, NoAttack
 from torso.learn.drift import NoDrift, drifts
@@ -20,7 +20,7 @@ from torso.learn.schedule import schedules
 from torso.learn.steps import Habits
 from torso.methods import Method, methods
 from torso.methods.starts import Earlier, Pace
-from torso.nets import Network, learnable, part_names
+from torso.nets import Network, learnable, part_names, smallest_map
 from torso.runs.privacy import Privacy
 from torso.server import Mean
 
@@ -63,6 +63,16 @@ class Stage:
 
     @cached_property
     def _lessons(self) -> dict[object, tuple[Lesson, ...]]:
+        return {}
+
+    def skips_single(self, input: Input) -> bool:
+        """Whether a client leaves a last batch of one sample out (spec 12.2)."""
+        if input not in self._skips:
+            self._skips[input] = smallest_map(self.net, input) == 1
+        return self._skips[input]
+
+    @cached_property
+    def _skips(self) -> dict[Input, bool]:
         return {}
 
     @cached_property
