@@ -168,11 +168,11 @@ def _check_sense(stage: Stage) -> None:
     """Refuse combinations that cannot mean anything, with the reason."""
     method, share = stage.method, f"method.share = {stage.method.share.part!r}"
     drift, server = chosen("method.drift", method.drift), chosen("method.server", method.server)
-    moves = [drift] * (type(method.drift) is not NoDrift) + [server] * (method.server != Mean())
-    if moves and not stage.corrected:
+    if not stage.corrected and (type(method.drift) is not NoDrift or method.server != Mean()):
+        clips = f", method.server.clip = {method.server.clip:g}" if method.server.clip else ""
         raise RequestError(
-            f"{' and '.join(moves)} {'acts' if len(moves) == 1 else 'act'} on what travels, and nothing does: {share}. "
-            "Expected: a method that shares something"
+            f"{drift} and {server}{clips} act on what travels, and nothing does: {share}. Expected: a method that "
+            "shares something, or none and mean"
         )
     if method.server.keeps_uploads and not method.drift.gathers and type(method.drift) is not NoDrift:
         raise RequestError(
