@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from torso.errors import RequestError, did_you_mean
-from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive, Seed
+from torso.kinds import AtMostMillion, Chance, Count, CountOrZero, Fraction, NotNegative, Positive, Seed
 from torso.learn.attacks import Attack, NoAttack, attacks
 from torso.methods import Method, method_from_config, method_to_config
 from torso.methods.parse import axis_from_config, axis_to_config
@@ -53,7 +53,6 @@ def _attack(value: Any) -> str | dict[str, Any]:
     return table if len(table) > 1 else str(table["name"])
 
 
-Chance = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(ge=0, le=10)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
@@ -272,11 +271,12 @@ class AttackConfig(_Section):
 class PrivacyConfig(_Section):
     """Client-level differential privacy of what travels (docs/privacy.md); on where noise, epsilon or clip is set."""
 
-    noise: NotNegative = Field(0.0, description="noise multiplier z: the noise of a round is N(0, z²·clip²)")
+    noise: AtMostMillion = Field(0.0, description="noise multiplier z: the noise of a round is N(0, z²·clip²)")
     epsilon: NotNegative = Field(0.0, description="budget ε of the whole run, from which noise is found; 0: none")
     delta: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="δ of the budget; 0: N^−1.1 for N clients")
-    clip: NotNegative = Field(
-        0.0, description="most length of a client's update, all tensors together; 0: 1.0 where noise or epsilon is set"
+    clip: AtMostMillion = Field(
+        0.0,
+        description="largest length of a client's update, all tensors together; 0: 1.0 where noise or epsilon is set",
     )
     sampling: Literal["poisson", "fixed"] = Field(
         "poisson",
@@ -286,10 +286,10 @@ class PrivacyConfig(_Section):
     quantile: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="> 0: clip adapts to this quantile of the updates' lengths, and begins at privacy.clip"
     )
-    clip_rate: Positive = Field(
+    clip_rate: Annotated[float, Field(gt=0, le=10)] = Field(
         0.2, description="how fast clip adapts: clip · exp(−clip_rate · (share of updates within it − quantile))"
     )
-    count_noise: NotNegative = Field(
+    count_noise: AtMostMillion = Field(
         0.0,
         description="std of the noise on the count that clip adapts by; 0: a twentieth of the participants, or "
         "privacy.noise if that is more",
@@ -358,7 +358,9 @@ class FaultsConfig(_Section):
 class SpeedsConfig(_Section):
     """How long a visit lasts in a simulation: hours · exp(sigma · z_client + jitter · z_visit), z standard normal."""
 
-    hours: Positive = Field(1.0, description="simulated hours of a visit of the median client")
+    hours: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        1.0, description="simulated hours of a visit of the median client"
+    )
     sigma: Spread = Field(0.0, description="how much clients differ: standard deviation of the log of their hours")
     jitter: Spread = Field(0.0, description="the same of one client's visits")
 
