@@ -20,6 +20,7 @@ from torso.errors import RequestError
 from torso.learn.lockstep import Lockstep
 from torso.parallel.packs import CLIENTS
 from torso.personal.state import State
+from torso.registry import chosen
 from torso.runs.job import Simulation
 from torso.runs.privacy import Privacy
 from torso.runs.rounds import play_round
@@ -56,7 +57,7 @@ class Trials:
         if stage.method.server != Mean() or not stage.privacy.poisson or stage.privacy.mechanism.adapts:
             raise RequestError(
                 "an audit looks for canaries in the noised mean itself, sampled as the accountant's tight count "
-                f"assumes; found method.server = {stage.method.server}, privacy.sampling = "
+                f"assumes; found {chosen('method.server', stage.method.server)}, privacy.sampling = "
                 f"{stage.privacy.config.sampling!r}, privacy.quantile = {stage.privacy.config.quantile:g}. "
                 "Accepted: mean, poisson, 0"
             )

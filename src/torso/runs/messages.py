@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from torso.data.batches import on_device
 from torso.errors import RequestError
 from torso.kinds import Many
 from torso.nets import Tensors
@@ -233,17 +234,17 @@ class Sent:
         return {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in found.items()}
 
     def only(self, places: Sequence[int]) -> Sent:
-        """The same of the clients at these places."""
-        who = tuple(self.clients[place] for place in places)
+        """The same of the clients at these places, in memory of their own; nobody waits for a device."""
+        who, rows = tuple(self.clients[place] for place in places), on_device(self.loss.device, places).long()
         return replace(
             self,
             clients=who,
             samples=tuple(self.samples[place] for place in places),
-            model={name: tensor[places] for name, tensor in self.model.items()},
-            loss=self.loss[places],
-            finite=self.finite[places],
-            drift={name: tensor[places] for name, tensor in self.drift.items()},
-            scores=None if self.scores is None else self.scores[places],
+            model={name: tensor[rows] for name, tensor in self.model.items()},
+            loss=self.loss[rows],
+            finite=self.finite[rows],
+            drift={name: tensor[rows] for name, tensor in self.drift.items()},
+            scores=None if self.scores is None else self.scores[rows],
             left={client: self.left[client] for client in who if client in self.left},
         )
 
