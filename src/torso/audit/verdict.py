@@ -93,7 +93,7 @@ class Audit:
             f"rounds, each client with chance {claim.rate:g}",
             f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism",
             f"          {noise}",
-            f"from      {many}; the auditor sees {shown} and chooses what canaries send",
+            f"from      {many}; who audits sees {shown} and chooses what canaries send",
             f"{verdict} (confidence {self.confidence:.0%})",
         ]
 

@@ -98,14 +98,6 @@ def add_to(app: typer.Typer) -> None:
             form=form,
         )
         _tell(out, exported, as_json)
-        if result.privacy and not as_json:
-            print(_NOT_PROTECTED)
-
-
-_NOT_PROTECTED = (
-    "private: ε covers what travels. Clients' own models, and heads that stay with clients (also their mean in the "
-    "generic model), are made without noise: do not publish them."
-)
 
 
 def _tell(out: Path, exported: Exported, as_json: bool) -> None:
