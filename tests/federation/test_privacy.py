@@ -66,6 +66,7 @@ def test_the_secret_stands_for_the_seed_everywhere(tmp_path: Path) -> None:
     drawn = [[participants(j.plan[0], j.roster, 0, r) for r in range(1, 6)] for j in (job, secret)]
     assert drawn[0] != drawn[1]
     assert secret.privacy.mechanism.key != job.privacy.mechanism.key
+    assert secret.privacy.sampling_seed > 2**128, "nobody can try all"
     assert (secret.privacy.mechanism.binds, job.privacy.mechanism.binds) == (True, False)
     assert with_secret(job, tmp_path, resume=True).privacy == secret.privacy
     plain = simulate(tiny("fedper"))

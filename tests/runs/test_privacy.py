@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import Torso
-from tests.runs.samples import Heard, StopAfter, assert_same_run, bits, digits, tiny
+from tests.runs.samples import Heard, StopAfter, assert_same_run, bits, digits, same_tensors, tiny
 
 from torso import Config, RequestError, Result, run
 from torso.engine import engines
@@ -119,6 +119,16 @@ def test_a_round_without_anybody_is_noise_alone() -> None:
     assert all(torch.equal(state.server.model[name], job.model[name]) for name in head)
 
 
+def test_a_round_whose_uploads_are_all_broken_is_noise_alone() -> None:
+    """It neither ends the run nor is repeated: both would show that those clients took part."""
+    job = job_of("fedbabu", "train.fraction=1.0", "privacy.noise=0.7", "privacy.clip=2.0", "train.lr=1e30")
+    state, round = played(job)
+    assert (round.participants, round.missing) == ((), tuple(range(10)))
+    silent, _ = played(job, missing=tuple(range(10)))
+    assert same_tensors(state.server.model, silent.server.model)
+    assert not same_tensors(state.server.model, job.model)
+
+
 def test_the_noise_is_that_of_seed_and_round() -> None:
     keys = {privacy_of("privacy.noise=1.0", f"run.seed={seed}").mechanism.key for seed in (0, 0, 1)}
     assert len(keys) == 2
@@ -209,6 +219,7 @@ def test_messages_that_are_not_covered_are_refused_by_name(method: str, said: st
         (("method.server.clip=1.0",), "privacy clips updates itself"),
         (("train.min_clients=2",), "train.min_clients = 2 repeats rounds"),
         (("method.start=class-means", "method.start.metric=euclidean"), "clients send directions alone"),
+        (("method.start=finished", "method.start.run=runs/before"), r"method\.start\.run = 'runs/before' begins at a"),
         (("privacy.quantile=0.5", "privacy.count_noise=0.4"), "privacy.count_noise = 0.4 alone costs more"),
         (("privacy.epsilon=2",), "both set"),
         (("privacy.delta=1.0",), "privacy.delta"),

@@ -125,3 +125,8 @@ def _check_start(stage: Stage) -> None:
             f"method.start = {start} asks clients for something before the first round, which privacy does not cover. "
             "Accepted: fresh, finished, class-means"
         )
+    if isinstance(start, Finished) and start.run:
+        raise RequestError(
+            f"method.start.run = {start.run!r} begins at a model that clients have trained in another run, whose cost "
+            "is not counted. Accepted with privacy: method.start.method, which is trained in the same run"
+        )

@@ -190,7 +190,7 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
 
     `again`: a client whose upload had a wrong form may send another one. One that is not finite comes back the same."""
     heard, rule = len(came.clients), stage.method.server
-    if stage.privacy and (heard or len(came.refused) < len(missing) or not missing):  # it counts as it is
+    if stage.privacy:  # it counts as it is: an end or a repetition would tell of those who were drawn
         return
     least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
     if rule.least > max(heard, least) and (heard or missing):
