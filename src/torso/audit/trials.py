@@ -53,6 +53,11 @@ class Trials:
                 f"{len(self.job.plan)}, privacy.noise = {self.job.config.privacy.noise:g}. "
                 "Example: fedavg --set privacy.epsilon=8"
             )
+        if stage.privacy.exchanges:
+            raise RequestError(
+                f"an audit looks for canaries in the sums of rounds, and method.start = {stage.method.start} has "
+                "clients send something before the first. Accepted: fresh"
+            )
         if stage.method.server != Mean() or not stage.privacy.poisson or stage.privacy.mechanism.adapts:
             raise RequestError(
                 "an audit looks for canaries in the noised mean itself, sampled as the accountant's tight count "
