@@ -18,6 +18,7 @@ from torso import Config, RequestError, Result, run
 from torso.engine import engines
 from torso.methods import methods
 from torso.personal.state import State
+from torso.results.export import Form, export
 from torso.runs.cost import up
 from torso.runs.job import Simulation, simulate
 from torso.runs.privacy import Privacy
@@ -334,3 +335,16 @@ def test_the_table_compare_and_the_page_say_it(adaptive: Path, torso: Torso, tmp
     page = (tmp_path / "page.html").read_text()
     assert f"private, ε = {epsilon:.3g} at δ = 0.0794" in page
     assert "Privacy spent" in page
+
+
+def test_an_export_says_what_is_not_covered(tmp_path: Path) -> None:
+    """Means of heads, statistics of training samples, models of clients: none of them has noise."""
+    sets = ("train.rounds=1", "privacy.noise=0.5")
+    plain = quick("fedavg", *sets)
+    assert export(plain, tmp_path / "plain").note == ""
+    kept = quick("fedper", *sets, "model.body=conv3")
+    said = export(kept, tmp_path / "kept", clients=(0,))
+    for words in ("models of single clients", "parts that stay with clients", "BatchNorm statistics"):
+        assert words in said.note
+    assert said.note in said.page.read_text()
+    assert "BatchNorm" not in export(kept, tmp_path / "batch", form=Form(norm="batch")).note
