@@ -95,6 +95,19 @@ def test_clients_that_left_count_as_zero_and_no_round_is_repeated(tmp_path: Path
     assert all(torch.isfinite(t).all() for t in last_tensors(tmp_path / "run").values())
 
 
+def test_a_round_whose_uploads_are_all_broken_is_noise_alone(tmp_path: Path) -> None:
+    """It neither ends the run nor is repeated: both would show everybody that those clients took part."""
+    diverges = config("train.rounds=1", "train.fraction=1.0", "train.lr=1e30", "run.flower.clients=10")
+    wire = Wire(homes_of(diverges, tmp_path / "homes"))
+    assert run_federation(diverges, wire, tmp_path / "run", say=lambda _: None).ok
+    (line,) = history_of(tmp_path / "run")
+    assert (line["participants"], line["missing"]) == ([], list(range(10)))
+    assert [question.kind for _, question in wire.asked].count("told") == 10
+    job, end = simulate(diverges), last_tensors(tmp_path / "run")
+    moved = {name for name in job.model if not torch.equal(end[f"model/{name}"], job.model[name])}
+    assert moved == job.plan[0].travels
+
+
 def test_every_round_is_on_disk_before_anybody_sees_its_model(tmp_path: Path) -> None:
     """So a run that is killed never shows two versions of one round; measures on the way would."""
     with pytest.raises(
