@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from torso.runs.job import Simulation, simulate
 from torso.runs.privacy import Privacy
 from torso.runs.rounds import Round, participants, play_round, tell
 from torso.runs.run import Stopped
+from torso.server import Mean, servers
 from torso.server.private import normal_like
 
 SHORT = ("train.rounds=2", "measure.names=initial")
@@ -221,6 +222,19 @@ def test_what_makes_no_sense_is_refused(sets: tuple[str, ...], said: str, tmp_pa
     with pytest.raises(RequestError, match=said):
         quick("fedavg", "privacy.noise=1.0", *sets, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rule_of_ones_own_that_needs_uploads_is_refused_whatever_it_inherits() -> None:
+    @servers.register("nosy")
+    @dataclass(frozen=True)
+    class Nosy(Mean):
+        needs_each: ClassVar[bool] = True
+
+    try:
+        with pytest.raises(RequestError, match=r"looks at single uploads.*Accepted: adaptive, mean, momentum, torch-"):
+            job_of("fedavg", "method.server=nosy", "privacy.noise=1.0")
+    finally:
+        del servers["nosy"]
 
 
 def test_all_other_methods_send_nothing_but_what_is_noised() -> None:

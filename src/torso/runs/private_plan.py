@@ -16,6 +16,7 @@ from torso.nets import Network
 from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
 from torso.server import servers
+from torso.server.rules import ServerRule
 
 
 def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[Stage, ...]:
@@ -79,8 +80,8 @@ def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
 def _check(stage: Stage) -> None:
     """Refuse what would be sent, or kept by the server, beside the noised sum."""
     method = stage.method
-    if not method.server.sees_only_mean:
-        fine = ", ".join(sorted(name for name, kind in servers.items() if kind.sees_only_mean))
+    if not _only_mean(method.server):
+        fine = ", ".join(sorted(name for name, kind in servers.items() if _only_mean(kind)))
         raise RequestError(
             f"method.server = {method.server} looks at single uploads, and under privacy nobody does. Accepted: {fine}"
         )
@@ -103,9 +104,14 @@ def _check(stage: Stage) -> None:
     _check_start(stage)
 
 
+def _only_mean(rule: ServerRule | type[ServerRule]) -> bool:
+    """Whether a rule sees nothing but the mean: what it says, and what it inherits, may say something else."""
+    return rule.sees_only_mean and not (rule.needs_each or rule.keeps_uploads or rule.uses_squares)
+
+
 def _tells(drift: Drift | type[Drift]) -> bool:
     """Whether the server learns more of clients by a correction than what travels anyway."""
-    return drift.remembers or drift.gathers or drift.follows
+    return drift.remembers or drift.sends or drift.gathers or drift.follows
 
 
 def _check_start(stage: Stage) -> None:
