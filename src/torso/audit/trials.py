@@ -58,6 +58,11 @@ class Trials:
                 f"method {self.job.config.method.name!r} has {len(self.job.plan)} stages, and an audit tests methods "
                 "of one. Example: fedavg"
             )
+        if stage.privacy.exchanges:
+            raise RequestError(
+                f"an audit looks for canaries in the sums of rounds, and method.start = {stage.method.start} has "
+                "clients send something before the first. Accepted: fresh"
+            )
         if stage.method.server != Mean() or not stage.privacy.poisson or stage.privacy.mechanism.adapts:
             raise RequestError(
                 "an audit looks for canaries in the noised mean itself, sampled as the accountant's tight count "
