@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -202,7 +203,7 @@ def test_colluding_attackers_see_finite_uploads_alone() -> None:
 
 
 class Spoiled:
-    """An engine on which the uploads of some clients are NaN."""
+    """An engine on which the uploads of some clients are NaN, as on a real federation: nobody knows who lies."""
 
     def __init__(self, inner: Engine, clients: set[int]) -> None:
         self.inner, self.clients = inner, clients
@@ -211,6 +212,29 @@ class Spoiled:
         for sent in self.inner.map(work, clients, store):  # type: ignore[arg-type]
             spoil = self.clients.intersection(sent.clients)  # type: ignore[attr-defined]
             yield with_first("model", one_number(math.nan))(sent) if spoil else sent  # type: ignore[arg-type]
+
+    def present(self) -> None:
+        """All are there."""
+
+    def counted(self, round: int, heard: object) -> None:
+        """Nobody is told."""
+
+
+class SpoiledSimulation(Spoiled):
+    """The same where it is known who lies."""
+
+    present = counted = None  # type: ignore[assignment]
+
+
+def test_an_honest_client_that_diverges_ends_a_simulation() -> None:
+    """Leaving it out would hide that the method has diverged (spec 3.7)."""
+    task = task_of()
+    with engines["one-by-one"](task.net, task.federation, task.config.run) as place:
+        state, engine = State.begin(task.model), SpoiledSimulation(place, {3})
+        with pytest.raises(RunFailed, match=r"^non-finite weights after round 1$"):
+            play_round(task.plan[0], state, task.roster, engine, 0)  # type: ignore[arg-type]
+    burst = torso.run(Config.load(sets=[*SMALL, "train.lr=1e30"]))
+    assert re.fullmatch(r"failed: non-finite loss in round 1, client \d", burst.status)
 
 
 # too few are left

@@ -190,6 +190,9 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
 
     `again`: a client whose upload had a wrong form may send another one. One that is not finite comes back the same."""
     heard, rule = len(came.clients), stage.method.server
+    honest = [k for k, kind in came.refused.items() if kind == NOT_FINITE and k not in came.malicious]
+    if honest and not again:  # a simulation knows who lies: this one has diverged, and so has the method (spec 3.7)
+        raise _diverged(came, honest)
     if stage.privacy and (heard or len(came.refused) < len(missing) or not missing):  # it counts as it is
         return
     least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
@@ -205,9 +208,14 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
         raise RunFailed(
             f"round {came.round}: what {named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
         )
-    if came.burst:
-        raise RunFailed(f"non-finite loss in round {came.round}, client {min(came.burst)}")
-    raise RunFailed(f"non-finite weights after round {came.round}")
+    raise _diverged(came, lost)
+
+
+def _diverged(came: Aggregate, clients: Sequence[int]) -> RunFailed:
+    """What is said where the numbers of clients are not finite."""
+    if burst := came.burst.intersection(clients):
+        return RunFailed(f"non-finite loss in round {came.round}, client {min(burst)}")
+    return RunFailed(f"non-finite weights after round {came.round}")
 
 
 def named(clients: Sequence[int]) -> str:
