@@ -167,7 +167,7 @@ def test_parameters_are_moved_to_the_present_model_and_statistics_come_as_they_a
 
     uploads = {n: torch.full((2, *model[n].shape), 1 if n in parameters else 5) for n in stage.travels}
     uploads = {n: t.to(model[n].dtype) for n, t in uploads.items()}
-    part = Sent(1, (0, 1), (9, 9), uploads, torch.tensor([0.5, 0.25]), torch.tensor(True))
+    part = Sent(1, (0, 1), (9, 9), uploads, torch.tensor([0.5, 0.25]), torch.tensor([True, True]))
     first = Plan(1, (Flight(1.0, 0, 0), Flight(9.0, 1, 0)), (Flight(1.0, 0, 0),), 1.0)
     (now,), waiting = collect(stage, told(1, 0), first, [part], ())
     assert now.clients == (0,)
