@@ -51,7 +51,7 @@ class Trials:
         if stage.privacy is None:
             raise RequestError(
                 "an audit tests a private run, and privacy.noise, privacy.epsilon and privacy.clip are 0. "
-                "Example: torso audit fedavg --set privacy.epsilon=8"
+                "Example: fedavg --set privacy.epsilon=8"
             )
         if len(self.job.plan) > 1:
             raise RequestError(
