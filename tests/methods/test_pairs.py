@@ -42,6 +42,7 @@ def choices(axis: str) -> dict[str, Any]:
         axis == "server"
     ):  # of rules on single uploads, which differ in one function, one without a state and one with it
         known = {name: rule for name, rule in known.items() if not rule.needs_each or name in SINGLE_UPLOADS}
+        known["fedbuff"] = AXES["server"]["fedbuff"](buffer=2)
     known.pop(ON_THE_PATH_OF_OTHERS.get(axis, ""), None)
     if axis == "head":
         known["dual-hyper"] = AXES["head"]["dual"](personal="hyper")
@@ -95,6 +96,10 @@ def refused(pair: dict[str, str]) -> str:
     server, drift = pair.get("server"), pair.get("drift")
     if server == "apart" and drift in HELD_BY_THE_RECEIVED_MODEL:
         return "averages nothing"
+    if server == "fedbuff" and drift in ("scaffold", "dynamic", "multi-task"):
+        return "began at different models"
+    if server == "fedbuff" and pair.get("personal") == "fomo":
+        return "compares the models of a round's participants"
     return "nothing bounds" if server in SINGLE_UPLOADS and drift in ("scaffold", "dynamic") else ""
 
 

@@ -127,9 +127,11 @@ def _reason(error: Exception) -> str:
 def _header(data: bytes) -> str:
     """The numbers, as text. Of the rest of the header it is seen that tensors could be made of it: safetensors takes
     sizes that no tensor can have, as long as one of them is 0."""
+    if len(data) < 8:
+        raise ValueError("it is too short for a header")
     size = int.from_bytes(data[:8], "little")
     if size > len(data) - 8:
-        raise ValueError(f"its header has {size} bytes. Expected: at most {max(len(data) - 8, 0)}")
+        raise ValueError(f"its header has {size} bytes. Expected: at most {len(data) - 8}")
     tree = parse_record(data[8 : 8 + size])
     about = tree.pop("__metadata__", None) if isinstance(tree, dict) else None
     found = about.get("torso") if isinstance(about, dict) else None
