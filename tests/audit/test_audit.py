@@ -85,6 +85,8 @@ def test_a_right_claim_stands_and_a_broken_accountant_is_caught(traces: list[Tra
     assert not fair.refuted
     assert fair.epsilon <= fair.epsilon_of_noise <= fair.claimed
     assert fair.epsilon > 2
+    assert "if canaries of one run do not depend on each other" in fair.lines()[1]
+    assert "if canaries" not in replace(fair, canaries=1).lines()[1]
     broken = judge(found, replace(right, noise=0.6), sees, 0.95, RUNS, CANARIES)
     assert broken.refuted
     assert "REFUTED" in broken.lines()[-1]
@@ -113,6 +115,7 @@ def test_a_claim_with_sampling_has_its_own_profile() -> None:
         (["privacy.clip=0.0"], 4, "Example: fedavg --set privacy.epsilon=8"),
         (["privacy.noise=1.0", "privacy.sampling=fixed"], 4, "Accepted: mean, poisson, 0"),
         (["privacy.noise=1.0"], 104, "Accepted: 1 to 103"),
+        (["privacy.noise=1.0", "method.name=fedncm-ft"], 4, "has clients send something before the first"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(sets: list[str], canaries: int, said: str) -> None:

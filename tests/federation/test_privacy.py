@@ -66,6 +66,7 @@ def test_the_secret_stands_for_the_seed_everywhere(tmp_path: Path) -> None:
     drawn = [[participants(j.plan[0], j.roster, 0, r) for r in range(1, 6)] for j in (job, secret)]
     assert drawn[0] != drawn[1]
     assert secret.privacy.mechanism.key != job.privacy.mechanism.key
+    assert secret.privacy.sampling_seed > 2**128, "nobody can try all"
     assert (secret.privacy.mechanism.binds, job.privacy.mechanism.binds) == (True, False)
     assert with_secret(job, tmp_path, resume=True).privacy == secret.privacy
     plain = simulate(tiny("fedper"))
@@ -92,6 +93,19 @@ def test_clients_that_left_count_as_zero_and_no_round_is_repeated(tmp_path: Path
     assert all(set(line["participants"]) <= {0} for line in lines[1:])
     assert found.privacy["epsilon"] == lines[-1]["privacy"]["epsilon"]
     assert all(torch.isfinite(t).all() for t in last_tensors(tmp_path / "run").values())
+
+
+def test_a_round_whose_uploads_are_all_broken_is_noise_alone(tmp_path: Path) -> None:
+    """It neither ends the run nor is repeated: both would show everybody that those clients took part."""
+    diverges = config("train.rounds=1", "train.fraction=1.0", "train.lr=1e30", "run.flower.clients=10")
+    wire = Wire(homes_of(diverges, tmp_path / "homes"))
+    assert run_federation(diverges, wire, tmp_path / "run", say=lambda _: None).ok
+    (line,) = history_of(tmp_path / "run")
+    assert (line["participants"], line["missing"]) == ([], list(range(10)))
+    assert [question.kind for _, question in wire.asked].count("told") == 10
+    job, end = simulate(diverges), last_tensors(tmp_path / "run")
+    moved = {name for name in job.model if not torch.equal(end[f"model/{name}"], job.model[name])}
+    assert moved == job.plan[0].travels
 
 
 def test_every_round_is_on_disk_before_anybody_sees_its_model(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_what_is_out_of_range_is_cut_and_counted() -> None:
     total = NUMBERS.decode(NUMBERS.encode(values(5.0, -0.5), drawn()), clients=1)
     assert total["x"].tolist() == [1.0, -0.5]
     assert int(total[CLIPPED]) == 1
-    with pytest.raises(RequestError, match=r"n goes from 300 to 300\. Expected: 0 to 256"):
+    with pytest.raises(RequestError, match=r"n has numbers out of range\. Expected: 0 to 256"):
         NUMBERS.encode(values(0, 0, n=300), drawn())
 
 
@@ -166,6 +166,37 @@ def test_how_many_have_to_answer() -> None:
         Terms.of(SecureConfig(), 2)
 
 
+def parts_of(terms: Terms, clients: int, gone: Collection[int]) -> list[set[int]] | None:
+    """Clients that are left, in groups whose masks cancel in each alone; None: too few are left to open a sum."""
+    gathering = Gathering(terms, range(clients))
+    left = set(range(clients)) - set(gone)
+    if not gathering.enough(left):
+        return None
+    groups: list[set[int]] = []
+    while left:
+        group, new = set[int](), {left.pop()}
+        while new:
+            group |= new
+            new = {k for client in new for k in gathering.near[client]} & left
+            left -= new
+        groups.append(group)
+    return groups
+
+
+@pytest.mark.parametrize("shares", [3, 5, 7, 15])
+def test_those_who_leave_cannot_cut_the_ring(shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole sides of neighbours leave at two places of the ring. With half of the shares, two sums could be opened."""
+    monkeypatch.setattr("secrets.SystemRandom.shuffle", lambda *_: None)
+    clients, side = 4 * shares, shares // 2
+    gone = {*range(side), *range(clients // 2, clients // 2 + side)}
+    half = Terms(shares, shares // 2 + 1)
+    assert len(parts_of(half, clients, gone) or ()) == 2
+    terms = Terms.of(SecureConfig(shares=shares, threshold=0.5), clients)
+    assert parts_of(terms, clients, gone) is None
+    assert len(parts_of(terms, clients, gone=()) or ()) == 1
+    assert Terms.of(SecureConfig(shares=shares), clients).threshold >= terms.threshold
+
+
 def begun(clients: int = 3) -> dict[int, Party]:
     terms = Terms.of(SecureConfig(), clients)
     return {k: Party(k, SESSION, terms) for k in range(clients)}
@@ -204,6 +235,22 @@ def test_a_client_gives_its_shares_once() -> None:
         party.unmask((0, 1), (2,))
     with pytest.raises(RequestError, match="out of order"):
         party.mask({}, lambda: np.zeros(4, dtype=np.uint32))
+
+
+def test_a_stage_that_failed_is_not_tried_again() -> None:
+    """A server that asks for shares of other groups until it hears what it wants."""
+    party = at_unmask()
+    with pytest.raises(RequestError, match="2 of its neighbours"):
+        party.unmask((0, 1), (2,))
+    with pytest.raises(RequestError, match="out of order"):
+        party.unmask((0, 1, 2), ())
+    parties = begun()
+    keys = {k: each.public for k, each in parties.items()}
+    written = {k: each.share(keys) for k, each in parties.items()}
+    with pytest.raises(ZeroDivisionError):
+        parties[0].mask({k: written[k][0] for k in (1, 2)}, lambda: np.zeros(1 // 0, dtype=np.uint32))
+    with pytest.raises(RequestError, match="out of order"):
+        parties[0].mask({k: written[k][0] for k in (1, 2)}, lambda: np.zeros(4, dtype=np.uint32))
 
 
 def test_a_client_looks_at_the_keys_it_is_sent() -> None:

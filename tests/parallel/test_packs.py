@@ -133,10 +133,7 @@ def test_attacks_on_data_share_a_stack_where_the_attackers_are_the_same(
 @pytest.mark.parametrize(
     ("method", "sets"),
     [
-        (
-            "fedper",
-            ("privacy.noise=0.3", "privacy.clip=0.5", "privacy.quantile=0.5"),
-        ),  # own noise, sample, clip
+        ("fedper", ("privacy.noise=0.3", "privacy.clip=0.5", "privacy.quantile=0.5")),  # each its noise and clip
         ("fedper", ("method.server=fedbuff", "method.server.buffer=2", "run.speeds.sigma=1")),  # as many as begin
         ("moon", ("method.server=fedbuff", "method.server.buffer=2", "run.speeds.sigma=1")),  # each its teachers
     ],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from torso import Config, RequestError, Result, run
 from torso.engine import engines
 from torso.methods import methods
 from torso.personal.state import State
+from torso.results.export import Form, export
 from torso.runs.cost import up
 from torso.runs.job import Simulation, simulate
 from torso.runs.privacy import Privacy
@@ -25,6 +26,7 @@ from torso.runs.rounds import Round, play_round
 from torso.runs.run import Stopped
 from torso.runs.sampling import participants
 from torso.runs.telling import tell
+from torso.server import Mean, servers
 from torso.server.private import normal_like
 
 SHORT = ("train.rounds=2", "measure.names=initial")
@@ -193,6 +195,7 @@ REFUSED = {
     "mtl": "method.server = 'apart'",
     "fedfomo": "method.server = 'apart'",
     "fedexp": "method.server = 'fedexp'",
+    "mofedsam": "method.drift = 'client-momentum'",
     "local-only": "nothing does with method 'local-only'",
 }
 
@@ -211,6 +214,7 @@ def test_messages_that_are_not_covered_are_refused_by_name(method: str, said: st
         (("method.server.clip=1.0",), "privacy clips updates itself"),
         (("train.min_clients=2",), "train.min_clients = 2 repeats rounds"),
         (("method.start=class-means", "method.start.metric=euclidean"), "clients send directions alone"),
+        (("method.start=finished", "method.start.run=runs/before"), r"method\.start\.run = 'runs/before' begins at a"),
         (("privacy.quantile=0.5", "privacy.count_noise=0.4"), "privacy.count_noise = 0.4 alone costs more"),
         (("privacy.epsilon=2",), "both set"),
         (("privacy.delta=1.0",), "privacy.delta"),
@@ -220,6 +224,19 @@ def test_what_makes_no_sense_is_refused(sets: tuple[str, ...], said: str, tmp_pa
     with pytest.raises(RequestError, match=said):
         quick("fedavg", "privacy.noise=1.0", *sets, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rule_of_ones_own_that_needs_uploads_is_refused_whatever_it_inherits() -> None:
+    @servers.register("nosy")
+    @dataclass(frozen=True)
+    class Nosy(Mean):
+        needs_each: ClassVar[bool] = True
+
+    try:
+        with pytest.raises(RequestError, match=r"looks at single uploads.*Accepted: adaptive, mean, momentum, torch-"):
+            job_of("fedavg", "method.server=nosy", "privacy.noise=1.0")
+    finally:
+        del servers["nosy"]
 
 
 def test_all_other_methods_send_nothing_but_what_is_noised() -> None:
@@ -325,3 +342,16 @@ def test_the_table_compare_and_the_page_say_it(adaptive: Path, torso: Torso, tmp
     page = (tmp_path / "page.html").read_text()
     assert f"private, ε = {epsilon:.3g} at δ = 0.0794" in page
     assert "Privacy spent" in page
+
+
+def test_an_export_says_what_is_not_covered(tmp_path: Path) -> None:
+    """Means of heads, statistics of training samples, models of clients: none of them has noise."""
+    sets = ("train.rounds=1", "privacy.noise=0.5")
+    plain = quick("fedavg", *sets)
+    assert export(plain, tmp_path / "plain").note == ""
+    kept = quick("fedper", *sets, "model.body=conv3")
+    said = export(kept, tmp_path / "kept", clients=(0,))
+    for words in ("models of single clients", "parts that stay with clients", "BatchNorm statistics"):
+        assert words in said.note
+    assert said.note in said.page.read_text()
+    assert "BatchNorm" not in export(kept, tmp_path / "batch", form=Form(norm="batch")).note

@@ -112,6 +112,15 @@ def test_the_noise_for_a_budget_keeps_it_and_wastes_little(epsilon: float) -> No
     assert float(f"{found:.4g}") == found
 
 
+def test_the_noise_keeps_the_budget_where_rounding_up_costs_more() -> None:
+    """ε by cells is no smooth curve: here it lies above the budget at 1.235 and 1.236, to which 1.2343 is rounded."""
+
+    def spent(noise: float) -> float:
+        return 1.0 if noise >= 1.237 or 1.2341 < noise < 1.235 else 1.001
+
+    assert noise_for(1.0, spent) == 1.237
+
+
 def test_a_budget_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(RequestError, match=r"privacy\.epsilon = 1 cannot be kept"):
         noise_for(1.0, lambda _: 2.0)

@@ -161,3 +161,12 @@ def test_directions_have_length_one_before_they_are_added() -> None:
     assert noised is not None
     torch.testing.assert_close(noised, plain + 0.5 * normal_like(KEY, "exchange 1", {"": plain})[""])
     assert noised_directions(mechanism(), [], "1") is None
+
+
+@pytest.mark.parametrize("sent", [math.nan, math.inf, 3e38, 1e-22])
+def test_a_client_whose_length_cannot_be_told_adds_no_direction(sent: float) -> None:
+    """NaN would be the sum of all. The square of 1e-22 has lost its digits: its direction could be longer than one."""
+    parts = [torch.tensor([[[3.0, 4.0]], [[sent, sent]]])]
+    found = noised_directions(mechanism(), parts, "1")
+    assert found is not None
+    torch.testing.assert_close(found, torch.tensor([[0.6, 0.8]]))

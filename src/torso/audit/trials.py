@@ -48,11 +48,20 @@ class Trials:
 
     def __post_init__(self) -> None:
         clients, stage = len(self.job.roster.training), self.job.plan[-1]
-        if len(self.job.plan) > 1 or stage.privacy is None:
+        if stage.privacy is None:
             raise RequestError(
-                f"an audit is of a private method of one stage, and method {self.job.config.method.name!r} has "
-                f"{len(self.job.plan)}, privacy.noise = {self.job.config.privacy.noise:g}. "
-                "Example: fedavg --set privacy.epsilon=8"
+                "an audit tests a private run, and privacy.noise, privacy.epsilon and privacy.clip are 0. "
+                "Example: torso audit fedavg --set privacy.epsilon=8"
+            )
+        if len(self.job.plan) > 1:
+            raise RequestError(
+                f"method {self.job.config.method.name!r} has {len(self.job.plan)} stages, and an audit tests methods "
+                "of one. Example: fedavg"
+            )
+        if stage.privacy.exchanges:
+            raise RequestError(
+                f"an audit looks for canaries in the sums of rounds, and method.start = {stage.method.start} has "
+                "clients send something before the first. Accepted: fresh"
             )
         if stage.method.server != Mean() or not stage.privacy.poisson or stage.privacy.mechanism.adapts:
             raise RequestError(

@@ -51,9 +51,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Audit:
-    """`epsilon`: a lower bound of ε at δ that assumes nothing of the mechanism. `noise_at_most`: an upper bound of the
-    noise multiplier, which assumes Gaussian noise on a Poisson sample, and `epsilon_of_noise` what the accountant says
-    of that much noise. Both bounds hold together with `confidence`."""
+    """`epsilon`: a lower bound of ε at δ that assumes nothing of the mechanism, but that the canaries of one run, where
+    there are several, have independent scores. `noise_at_most`: an upper bound of the noise multiplier, which assumes
+    Gaussian noise on a Poisson sample, and `epsilon_of_noise` what the accountant says of that much noise. Both bounds
+    hold together with `confidence`."""
 
     claim: Claim
     claimed: float  # ε
@@ -79,6 +80,7 @@ class Audit:
     def lines(self) -> list[str]:
         """What a person reads."""
         many = f"{self.runs} runs × {self.canaries} canaries" if self.canaries > 1 else f"{self.runs} runs"
+        alone = ", if canaries of one run do not depend on each other" if self.canaries > 1 else ""
         shown = "every round's model" if self.sees == "all" else "the first and the last model"
         claim = self.claim
         noise = "no bound on the noise: too few canaries for this claim"
@@ -91,7 +93,7 @@ class Audit:
         return [
             f"claimed   ε ≤ {self.claimed:.3g} at δ = {claim.delta:.2g}: noise {claim.noise:.3g}, {claim.rounds} "
             f"rounds, each client with chance {claim.rate:g}",
-            f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism",
+            f"audited   ε ≥ {self.epsilon:.3g} at the same δ, whatever the mechanism{alone}",
             f"          {noise}",
             f"from      {many}; who audits sees {shown} and chooses what canaries send",
             f"{verdict} (confidence {self.confidence:.0%})",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torso.data.sources.arrays import read_npz
 from torso.errors import RequestError
 from torso.nets import Network
+from torso.nets.calibrate import goes_by_batch
 from torso.results.calibration import Calibration, calibrate_newcomer, calibrate_own
 from torso.results.export_page import page
 from torso.results.files import write_text
@@ -102,8 +103,21 @@ def export(
             yield name, made
 
     batch = result.job.config.measure.batch_size if result.job else 0
-    files = write_models(out, models(), form, batch=batch)
-    return Exported(files, out / PAGE, calibrations)
+    note = _not_covered(result, generic, bool(clients) or newcomer is not None, form) if result.privacy else ""
+    files = write_models(out, models(), form, batch=batch, more=note)
+    return Exported(files, out / PAGE, calibrations, note)
+
+
+def _not_covered(result: Result, generic: bool, own: bool, form: Form) -> str:
+    """What of a private run's files was made from clients' samples without noise, in one line; "": nothing."""
+    job, parts = result.job, list[str]()
+    if own:
+        parts.append("models of single clients")
+    if generic and job and job.keeps_parts:
+        parts.append("what the generic model has of parts that stay with clients (their mean)")
+    if generic and form.norm == "calibrated" and goes_by_batch(result.network()):
+        parts.append("the generic model's BatchNorm statistics, which are of training samples (not with --norm batch)")
+    return f"Privacy (ε) does not cover {'; '.join(parts)}. Do not publish that." if parts else ""
 
 
 def write_models(

@@ -141,7 +141,7 @@ def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
         if reason := _needs_single(stage):
             raise RequestError(f"{key} shows the server sums only, and {reason}. Accepted: plain and weighted means")
     asked = [len(participants(stage, roster, 0, stage.first)) for stage in plan if stage.rounds]
-    asked += [len(roster.training) for stage in plan if _asks_first(stage, roster)]
+    asked += [len(roster.training) for stage in plan if asks_first(stage, roster)]
     count = max(asked, default=0)
     if count << options.bits >= 1 << 32:
         raise RequestError(
@@ -164,7 +164,7 @@ def _needs_single(stage: Stage) -> str:
     return ""
 
 
-def _asks_first(stage: Stage, roster: Roster) -> bool:
+def asks_first(stage: Stage, roster: Roster) -> bool:
     """Whether all clients are asked something before the first round."""
     return stage.method.start.uploads(stage.net, roster.classes)[0] != "nothing"
 

@@ -68,7 +68,7 @@ class Privacy:
 
     @cached_property
     def sampling_seed(self) -> int:
-        return int.from_bytes(self._key("participants")[:7], "little") if self.secret else self.seed
+        return int.from_bytes(self._key("participants"), "little") if self.secret else self.seed
 
     def _key(self, purpose: str) -> bytes:
         origin = self.secret or repr(self.seed).encode()

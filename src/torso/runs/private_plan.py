@@ -17,6 +17,7 @@ from torso.registry import chosen
 from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
 from torso.server import servers
+from torso.server.rules import ServerRule
 
 
 def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[Stage, ...]:
@@ -80,8 +81,8 @@ def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
 def _check(stage: Stage) -> None:
     """Refuse what would be sent, or kept by the server, beside the noised sum."""
     method = stage.method
-    if not method.server.sees_only_mean:
-        fine = ", ".join(sorted(name for name, kind in servers.items() if kind.sees_only_mean))
+    if not _only_mean(method.server):
+        fine = ", ".join(sorted(name for name, kind in servers.items() if _only_mean(kind)))
         raise RequestError(
             f"{chosen('method.server', method.server)} looks at single uploads, and under privacy nobody does. "
             f"Accepted: {fine}"
@@ -105,9 +106,14 @@ def _check(stage: Stage) -> None:
     _check_start(stage)
 
 
+def _only_mean(rule: ServerRule | type[ServerRule]) -> bool:
+    """Whether a rule sees nothing but the mean: what it says, and what it inherits, may say something else."""
+    return rule.sees_only_mean and not (rule.needs_each or rule.keeps_uploads or rule.uses_squares)
+
+
 def _tells(drift: Drift | type[Drift]) -> bool:
     """Whether the server learns more of clients by a correction than what travels anyway."""
-    return drift.remembers or drift.gathers or drift.follows
+    return drift.remembers or drift.sends or drift.gathers or drift.follows
 
 
 def _check_start(stage: Stage) -> None:
@@ -127,4 +133,9 @@ def _check_start(stage: Stage) -> None:
         raise RequestError(
             f"{chosen('method.start', start)} asks clients for something before the first round, which privacy "
             "does not cover. Accepted: fresh, finished, class-means"
+        )
+    if isinstance(start, Finished) and start.run:
+        raise RequestError(
+            f"method.start.run = {start.run!r} begins at a model that clients have trained in another run, whose cost "
+            "is not counted. Accepted with privacy: method.start.method, which is trained in the same run"
         )

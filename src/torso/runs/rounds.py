@@ -112,7 +112,7 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
     honest = [k for k, kind in came.refused.items() if kind == NOT_FINITE and k not in came.malicious]
     if honest and not again:  # a simulation knows who lies: this one has diverged, and so has the method (spec 3.7)
         raise _diverged(came, honest)
-    if stage.privacy and (heard or len(came.refused) < len(missing) or not missing):  # it counts as it is
+    if stage.privacy:  # it counts as it is: an end or a repetition would tell of those who were drawn
         return
     least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
     if rule.least > max(heard, least) and (heard or missing):

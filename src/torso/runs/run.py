@@ -25,7 +25,7 @@ from torso.results.data_file import ACCEPT, check_data, note_data, where_data_we
 from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
 from torso.runs.analyses import scene_of, watch_round
-from torso.runs.checks import remarks
+from torso.runs.checks import asks_first, remarks
 from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
@@ -234,9 +234,14 @@ class _Run:
         for stage in self.job.plan:
             if stage.first == 1:  # several, where those before have no rounds (FedNCM)
                 self._begin_stage(engine, stage)
-        asked = self.job.privacy is not None and bool(self.job.privacy.exchanges)  # nobody is asked again
-        if self.folder and (self.job.rounds == 0 or asked):
+        if self.folder and (self.job.rounds == 0 or self._asked_once()):
             self.folder.save(self.state)
+
+    def _asked_once(self) -> bool:
+        """Whether clients have been asked something that they must not be asked again: a second answer of others would
+        cost privacy once more, and a second sum of others would show, by the difference, what single ones sent."""
+        once = self.job.privacy is not None or self.config.run.flower.secure.kind != "none"
+        return once and any(asks_first(stage, self.job.roster) for stage in self.job.plan)
 
     def _begin_stage(self, engine: Engine, stage: Stage) -> None:
         config, state = self.config, self.state

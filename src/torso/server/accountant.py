@@ -113,7 +113,10 @@ def noise_for(epsilon: float, spent: Callable[[float], float]) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
     unit = 10.0 ** (math.floor(math.log10(high)) - _DIGITS + 1)
-    return float(f"{math.ceil(high / unit - 1e-9) * unit:.{_DIGITS}g}")
+    steps = math.ceil(high / unit - 1e-9)
+    while spent(found := float(f"{steps * unit:.{_DIGITS}g}")) > epsilon:  # ε of the accountant is no smooth curve
+        steps += 1
+    return found
 
 
 def library() -> ModuleType:

@@ -24,6 +24,7 @@ from torso.server.robust import less
 from torso.server.sums import add_stacked
 
 CLIP = "clip"
+_TINY = 1e-12  # lengths below are not exact: squares get lost in float32
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,13 @@ class PrivateSum:
 def noised_directions(mechanism: Mechanism, parts: Iterable[Tensor], mark: str) -> Tensor | None:
     """Σ_k v_k/‖v_k‖ + N(0, z²) of all clients' tensors v_k, which come as groups [G, *]; None where nobody came.
 
-    Each has length one or zero, so that one client moves the sum by one at most."""
+    Each has length one or zero, so that one client moves the sum by one at most: zero where the length is not finite,
+    or so small that it cannot be told."""
     total: Tensors = {}
     for part in parts:
         long = lengths({"": part})
-        add_stacked(total, {"": part * per_client(torch.where(long > 0, 1 / long, long), part)})
+        usable = per_client((long > _TINY) & long.isfinite(), part)
+        add_stacked(total, {"": torch.where(usable, part * per_client(1 / long, part), torch.zeros_like(part))})
     if not total:
         return None
     purpose = f"exchange {mark} {digest(total)}" if mechanism.binds else f"exchange {mark}"

@@ -48,14 +48,23 @@ class KeyPair:
 def agreed_key(secret: bytes, public: bytes) -> bytes:
     """The key that two clients share and nobody else has: from the secret key of one and the public key of the other.
     As Flower gives it: in the letters of base64."""
+    theirs = public_key(public)
     try:
-        theirs = asymmetric.bytes_to_public_key(public)
         own = ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP384R1())
+    except ValueError:
+        raise RequestError("a secret key of the secure sum is not in the range of the curve P-384") from None
+    return symmetric_encryption.generate_shared_key(own, theirs)
+
+
+def public_key(public: bytes) -> ec.EllipticCurvePublicKey:
+    """Of somebody else: whatever it sends is either a point of the curve, or refused."""
+    try:
+        found = asymmetric.bytes_to_public_key(public)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise RequestError("a key of the secure sum cannot be read. Expected: one of the curve P-384") from None
-    if not isinstance(getattr(theirs, "curve", None), ec.SECP384R1):
+    if not isinstance(getattr(found, "curve", None), ec.SECP384R1):
         raise RequestError("a key of the secure sum is of another kind. Expected: one of the curve P-384")
-    return symmetric_encryption.generate_shared_key(own, theirs)
+    return found
 
 
 def encrypt(key: bytes, text: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from torso.kinds import CountOrZero
+from torso.kinds import Count, CountOrZero
 
 _SESSION = r"^[0-9a-f]{32}$"
 Some = Annotated[bytes, Field(max_length=4096)]
@@ -28,7 +28,7 @@ class Sealing(_Note):
     participants: CountOrZero = 0  # keys: how many there are
     keys: Mapping[CountOrZero, Keys] = {}  # shares: of the neighbours, itself among them
     shares: Mapping[CountOrZero, Some] = {}  # told, sums: by neighbour, what it has written to this client
-    scale: CountOrZero = 1  # told, sums: what samples are divided by, so that no weight is above 1
+    scale: Count = 1  # told, sums: what samples are divided by, so that no weight is above 1
     active: tuple[CountOrZero, ...] = ()  # unmask: neighbours whose vector is in the sum
     dead: tuple[CountOrZero, ...] = ()  # unmask: those that have shared secrets, and sent no vector
 

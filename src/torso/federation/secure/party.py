@@ -113,6 +113,7 @@ class Party:
             raise RequestError(
                 f"a secure sum goes on out of order ({stage!r}). Expected: one that begins with new keys"
             )
+        self.stage = "over"  # until the stage has come to its end: what failed is not tried again
 
     def _forget(self) -> None:
         self.stage, self._seed, self._seeds, self._secrets = "over", b"", {}, {}

@@ -17,7 +17,7 @@ from torso.federation.errands import Errand, errand_of
 from torso.federation.letters import Letter, Reply
 from torso.federation.remote import Remote
 from torso.federation.secure.contents import NOT_FINITE, ClassSumContents, RoundContents, scale_of
-from torso.federation.secure.crypto import Vector
+from torso.federation.secure.crypto import Vector, public_key
 from torso.federation.secure.gathering import Gathering
 from torso.federation.secure.notes import Keys, Sealed, Sealing
 from torso.federation.secure.terms import Terms
@@ -151,6 +151,8 @@ class _KeysErrand(_Stage):
         keys = _sealed(reply).keys
         if keys is None or any(key in pair for pair in self.gathering.keys.values() for key in keys):
             raise RequestError("it has no keys of its own. Expected: two that nobody else has")
+        for key in keys:  # before others are sent it: they could not go on, and nobody would know because of whom
+            public_key(key)
         self.gathering.keys[client] = keys
         return keys
 

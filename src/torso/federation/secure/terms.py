@@ -19,7 +19,11 @@ LEAST = 3
 
 @dataclass(frozen=True)
 class Terms:
-    """The same on both sides: a client works them out from the config, and need not believe the server."""
+    """The same on both sides: a client works them out from the config, and need not believe the server.
+
+    Where not everybody holds shares of everybody, more than one side of a client's neighbours has to be left. Otherwise
+    clients that leave could cut the ring in two parts whose masks cancel each by itself, and the server would have a
+    sum of each."""
 
     shares: int  # clients that hold a share of a client's secrets, itself included
     threshold: int  # shares that open a secret; more than half, so that no two groups can open different ones
@@ -32,7 +36,8 @@ class Terms:
                 f"Expected: {LEAST} or more"
             )
         shares = min(options.shares or participants, participants)
-        return cls(shares, max(math.floor(options.threshold * shares + 1e-9) + 1, LEAST))
+        whole = shares // 2 + 2 if shares < participants else LEAST
+        return cls(shares, max(math.floor(options.threshold * shares + 1e-9) + 1, whole, LEAST))
 
     def neighbours(self, clients: Collection[int]) -> dict[int, frozenset[int]]:
         """Who holds shares of whom: a ring in random order, each with the nearest on both sides and itself."""

@@ -65,9 +65,8 @@ class Form:
                 scaled = (np.clip(value, -slot.range, slot.range) + slot.range) * (self.levels / (2 * slot.range))
                 value = np.minimum(np.floor(scaled + draw.random(len(scaled))), self.levels)
             elif len(value) and not (value.min() >= 0 and value.max() <= self.levels):
-                raise RequestError(
-                    f"{slot.name} goes from {value.min():g} to {value.max():g}. Expected: 0 to {self.levels} "
-                    "(run.flower.secure.bits)"
+                raise RequestError(  # the server reads it, so the numbers are not in it
+                    f"{slot.name} has numbers out of range. Expected: 0 to {self.levels} (run.flower.secure.bits)"
                 )
             found.append(value.astype(np.uint32))
         found.append(np.array([min(clipped, self.levels)], dtype=np.uint32))

@@ -195,13 +195,14 @@ class Part:
         self.pictures["audits"] = audited(self.audits)
         yield f"![Audited against claimed ε]({FOLDER}/audits.svg)"
         yield ""
-        yield "- ε ≥: a lower bound at the same δ that assumes nothing of the mechanism. Few canaries cannot prove a"
+        yield "- ε ≥: a lower bound at the same δ, whatever the noise is. Few canaries cannot prove a"
         yield "  large ε at a small δ: so it lies well below the claim even where that is tight."
         yield "- noise ≤: an upper bound of the noise multiplier. It assumes Gaussian noise on a Poisson sample and"
         yield "  looks at all δ. Beside it: what the accountant says of that much noise. This one catches wrong claims."
         yield f"- Both bounds hold together with a confidence of {first['confidence']:.0%}: Clopper and Pearson's"
         yield "  intervals on one half of the canaries, thresholds from the other. The canaries of one run count as"
-        yield "  independent: they are drawn, sampled and directed independently."
+        yield "  independent: they are drawn, sampled and directed independently. With several in a run this is an"
+        yield "  assumption, since they share its noise; `--canaries 1` does without it, and takes as many more runs."
         yield f"- {_what(first)}"
         if any(found["refuted"] for found in self.audits):
             yield "- The refuted claim is wrong on purpose: it counts half as much noise again as the run adds."
