@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from torso.learn.stacked import lengths
 from torso.nets import Tensors
 from torso.server import Mean, ServerRule, servers
-from torso.server.robust import CentredClipping, GeometricMedian, Krum, Median, TrimmedMean, clipped, lengths
+from torso.server.robust import CentredClipping, GeometricMedian, Krum, Median, TrimmedMean, clipped
 
 ROBUST = {
     "median": Median(),

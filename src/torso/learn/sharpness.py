@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.kinds import NotNegative
-from torso.learn.stacked import padded, scaled
+from torso.learn.stacked import lengths, padded, scaled
 from torso.learn.steps import Pupil, Step, steps
 from torso.nets import Tensors
 
@@ -43,8 +42,3 @@ class SharpnessAware(Step):
         reach = self.rho / lengths(grads).clamp(min=torch.finfo(torch.float32).tiny)
         steps = {name: padded(scaled(grad, reach), len(pupil.loss)) for name, grad in grads.items()}
         return {name: pupil.tensors[name] + step for name, step in steps.items()}
-
-
-def lengths(tensors: Tensors) -> Tensor:
-    """The norm of all tensors together, per client [G]."""
-    return torch.stack([t.flatten(1).square().sum(dim=1) for t in tensors.values()]).sum(dim=0).sqrt()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ def is_one_for_all(tensor: Tensor) -> bool:
 def copy_of(tensor: Tensor) -> Tensor:
     """A copy in memory of its own; of one tensor that stands for all clients, one."""
     return tensor[:1].clone().expand_as(tensor) if is_one_for_all(tensor) else tensor.clone()
+
+
+def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
+    """‖·‖ of each of G clients [G], all tensors together.
+
+    Torch splits a sum that has one result over its threads, and rounds by their number: a single row is taken twice."""
+    total: Tensor | float = 0.0
+    for tensor in stacked.values():
+        rows = tensor.reshape(len(tensor), -1)
+        total = total + (rows if len(rows) > 1 else rows.expand(2, -1)).square().sum(dim=1)[: len(rows)]
+    return torch.as_tensor(total).sqrt()
 
 
 Rate = float | Tensor

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from torso.errors import RequestError
-from torso.learn.stacked import finite_rows
+from torso.learn.stacked import finite_rows, lengths
 from torso.nets import Tensors
 from torso.runs.cost import up
 from torso.runs.faults import NOT_FINITE, WRONG_FORM, WRONG_NUMBERS
 from torso.runs.messages import Message, Schema, Sent, Told, unlike
 from torso.runs.stages import Stage
-from torso.server.robust import lengths, less
+from torso.server.robust import less
 
 
 class Refused(RequestError):

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.learn.stacked import per_client
+from torso.learn.stacked import lengths, per_client
 from torso.nets import Tensors
-from torso.server.robust import lengths, less
+from torso.server.robust import less
 from torso.server.sums import add_stacked
 
 CLIP = "clip"

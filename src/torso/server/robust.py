@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from torso.kinds import Count, CountOrZero, Positive
-from torso.learn.stacked import per_client
+from torso.learn.stacked import lengths, per_client
 from torso.nets import Tensors
 from torso.server.rules import Moved, ServerRule, servers
 from torso.server.sums import add_stacked, add_weighted
@@ -167,14 +167,3 @@ def less(stacked: Tensors, tensors: Tensors) -> Tensors:
 
 def one(stacked: Tensors, place: int) -> Tensors:
     return {name: tensor[place] for name, tensor in stacked.items()}
-
-
-def lengths(stacked: Tensors) -> Tensor:
-    """‖·‖ of each of K clients [K], all tensors together.
-
-    Torch splits a sum that has one result over its threads, and rounds by their number: a single row is taken twice."""
-    total: Tensor | float = 0.0
-    for tensor in stacked.values():
-        rows = tensor.reshape(len(tensor), -1)
-        total = total + (rows if len(rows) > 1 else rows.expand(2, -1)).square().sum(dim=1)[: len(rows)]
-    return torch.as_tensor(total).sqrt()

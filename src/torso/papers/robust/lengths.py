@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from torso.learn.stacked import lengths
 from torso.nets import Tensors
 from torso.papers.experiments.result_files import Record, write_record
 from torso.papers.robust.cells import Plan
 from torso.runs.run import run
-from torso.server.robust import lengths, less
+from torso.server.robust import less
 from torso.server.rules import Mean
 
 FILE = "lengths.json"
