@@ -14,7 +14,15 @@ ROOT = Path(__file__).parents[2]
 RUN = ("console", "python")
 SHOWN = ("text", "toml", "json", "bibtex", "")  # what a reader sees or writes into a file
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
-REASONS = ("needs an accelerator", "needs data", "needs several machines", "needs the network", "takes hours", "writes")
+REASONS = (
+    "needs an accelerator",
+    "needs data",
+    "needs several machines",
+    "needs the network",
+    "takes hours",
+    "takes minutes",
+    "writes",
+)
 
 
 @dataclass(frozen=True)
