@@ -1,7 +1,9 @@
 # Everything a fresh clone needs: `make demo`, `make test`, `make quick`. They share one .venv, made once and again when pyproject.toml changes.
 PYTHON ?= python3
 BIN := .venv/bin
-# not compiled: of 22,000 files the tests import a quarter, and Python compiles those at their first import
+# not compiled: of 22,000 files the tests import a quarter, and Python compiles those at their first import. It has to
+# keep what it compiles, whatever the shell says: else every process of the tests compiles torch again
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 READY := .venv/.ready
 ZOO := .venv/.zoo

@@ -26,7 +26,7 @@ from torso.personal.state import State
 from torso.personal.store import ClientState
 from torso.results.checkpoint import Checkpoints
 from torso.runs.job import simulate
-from torso.runs.rounds import sample
+from torso.runs.sampling import sample
 
 
 def main() -> None:

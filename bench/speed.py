@@ -28,8 +28,9 @@ from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import sample, tell, visit_of
 from torso.runs.run import run
+from torso.runs.sampling import sample
+from torso.runs.telling import tell, visit_of
 from torso.server.state import ServerState
 
 Figures = dict[str, Any]

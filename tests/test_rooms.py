@@ -17,7 +17,7 @@ ROOMS = (
     *("data", "nets", "learn", "server", "personal", "methods", "engine", "measure", "results", "runs", "parallel"),
     *("federation", "audit", "report", "papers"),
 )
-OUTSIDE = {"config", "cli", ""}  # config.py names what is in all rooms: rooms look at it for types only
+OUTSIDE = {"config", "cli", ""}  # config names what is in all rooms: rooms look at it for types only
 
 
 def files() -> list[Path]:

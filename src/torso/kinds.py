@@ -16,4 +16,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1)]  # the weight of the past in a moving average
+Chance = Annotated[float, Field(ge=0, le=1)]
+AtMostMillion = Annotated[float, Field(ge=0, le=1e6)]  # lengths and multiples: more is a slip, and may overflow
 Fraction = Annotated[float, Field(gt=0, le=1)]

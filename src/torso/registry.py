@@ -72,6 +72,12 @@ def welcome(things: Guests) -> None:
         Registry.every[key].update(named)
 
 
+def chosen(key: str, value: object) -> str:
+    """A choice as a user spells it, for messages: `method.server = 'krum'`."""
+    names = (name for name, kind in Registry.every[key].items() if type(value) is kind)
+    return f"{key} = {next(names, value)!r}"
+
+
 def is_foreign(thing: object) -> bool:
     """Whether it, or what it is made of, comes from a module outside."""
     parts = (thing, *(vars(thing).values() if is_dataclass(thing) and not isinstance(thing, type) else ()))

@@ -11,7 +11,7 @@ from torso import Config, Result
 from torso.engine.dealing import stretches
 from torso.methods import Method
 from torso.runs.job import simulate
-from torso.runs.rounds import participants
+from torso.runs.sampling import participants
 
 RAGGED = {"clients": 12, "partition": "dirichlet-class", "alpha": 0.3, "server_fraction": 0.02}
 TRAIN = {"rounds": 3, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05}

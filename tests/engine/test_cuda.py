@@ -17,7 +17,9 @@ from torso.personal.state import State
 from torso.precision import computing
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import participants, play_round, tell, visit_of, weights_of
+from torso.runs.rounds import play_round
+from torso.runs.sampling import participants, weights_of
+from torso.runs.telling import tell, visit_of
 from torso.server.private import Mechanism, PrivateSum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

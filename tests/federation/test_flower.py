@@ -34,13 +34,14 @@ from torso.runs.rounds import Round
 pytestmark = pytest.mark.xdist_group("federation")
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-CLIENTS = 3
+CLIENTS = 4  # one may leave a secure sum, which is opened for three
 # Flower carries bytes, whatever the method; `test_bits.py` compares all methods over the same bytes without it. These
-# differ in what is asked: kept parts, control variates, class counts, sums before the first round, others' models
-METHODS = ("fedper", "scaffold", "fedrod-hyper", "fedncm-ft", "fedfomo")
+# differ in what is asked: class counts, sums before the first round, others' models. Kept parts, control variates and
+# own models are compared below, where somebody is killed
+METHODS = ("fedrod-hyper", "fedncm-ft", "fedfomo")
 SETS = (
     *(f"data.clients={CLIENTS}", "data.partition=dirichlet-class", "data.alpha=0.5"),
-    *("train.rounds=2", "train.fraction=0.67", "train.local_epochs=1", "personalize.epochs=1"),
+    *("train.rounds=2", "train.fraction=0.5", "train.local_epochs=1", "personalize.epochs=1"),
     *('measure.names=["personalized"]', "run.checkpoint_every=1", "run.workers=1"),
 )
 PATIENT = ("run.flower.wait=120", "run.flower.deadline=120", f"run.flower.clients={CLIENTS}")
@@ -130,7 +131,7 @@ def test_a_server_that_sees_sums_only(federation: Running, tmp_path: Path) -> No
     """Secure sums over the wire. One client shares its secrets and cannot finish the round: its masks are taken off,
     and the model is that of a simulation without it, up to rounding."""
     sets = ("train.rounds=1", "train.fraction=1.0", "train.min_clients=3", "measure.names=[]")
-    runs = federation.home("client-004") / "runs"
+    runs = federation.home("client-003") / "runs"
 
     class InTheWay(After):
         def begin(self, begin: Begin) -> None:
@@ -140,8 +141,8 @@ def test_a_server_that_sees_sums_only(federation: Running, tmp_path: Path) -> No
     listener = InTheWay(0, lambda: None)
     secure = federation.config.but("method.name=fedbabu", *sets, *PATIENT, "run.flower.secure.kind=secagg+")
     assert federation.run(secure, tmp_path / "real", listener=listener).ok
-    assert any("client-004 has not answered" in note for note in listener.notes)
-    assert absences(tmp_path / "real")[0] == {1: {4}}
+    assert any("client-003 has not answered" in note for note in listener.notes)
+    assert absences(tmp_path / "real")[0] == {1: {3}}
     alone = simulated("fedbabu", *sets)
     again(alone, tmp_path)
     plain, found = (server_model(tmp_path / name, alone) for name in ("simulated", "real"))
@@ -288,10 +289,12 @@ def test_bytes_on_the_wire_are_those_that_are_counted(federation: Running, tmp_p
             seen.append((carried(), round.cost.bytes_up + round.cost.bytes_down))
 
     seen: list[tuple[int, int]] = []
-    config = federation.config.but("method.name=scaffold", *ROUNDS, *PATIENT)
-    assert federation.run(config, tmp_path / "real", listener=Count()).ok
-    (first, cost), *_, (last, cost_then) = seen
-    assert 0 < cost_then - cost <= last - first <= 1.05 * (cost_then - cost) + 12_000 * 2 * 2 * CLIENTS
+    two = ("train.rounds=2", "train.fraction=1.0", "measure.names=[]")
+    assert federation.run(
+        federation.config.but("method.name=scaffold", *two, *PATIENT), tmp_path / "real", listener=Count()
+    ).ok
+    (first, cost), (last, cost_then) = seen
+    assert 0 < cost_then - cost <= last - first <= 1.05 * (cost_then - cost) + 12_000 * 2 * CLIENTS
 
 
 CARRIES = ("pull-object", "push-object", "push-messages", "confirm-message-received")

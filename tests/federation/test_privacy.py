@@ -16,8 +16,8 @@ from torso.federation.privacy import KEY, with_secret
 from torso.federation.run import run_federation
 from torso.federation.words import what_leaves
 from torso.runs.job import simulate
-from torso.runs.rounds import participants
 from torso.runs.run import Stopped
+from torso.runs.sampling import participants
 
 SETS = ("train.rounds=3", "train.fraction=0.5", "privacy.noise=0.4", "privacy.clip=0.5", "measure.names=initial")
 

@@ -29,7 +29,7 @@ from torso.federation.secure.notes import Sealed
 from torso.nets import Tensors
 from torso.runs.job import Job, prepare, simulate
 from torso.runs.messages import Message, MessageNumbers
-from torso.runs.rounds import tell
+from torso.runs.telling import tell
 from torso.server.state import ServerState
 
 SECURE = "run.flower.secure.kind=secagg+"

@@ -11,10 +11,11 @@ import pytest
 import torch
 from tests.foreign import Clipped
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import MaxPool2d, Parameter
 
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
+from torso.data.inputs import as_input
 from torso.learn import local
 from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
@@ -26,7 +27,8 @@ from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
 from torso.learn.recorded import Recorder, _Recording
 from torso.learn.steps import Envelope, Habits, LookAhead, Plain, Step
-from torso.nets import LinearHead, Network, Tensors, build, learnable, skeleton
+from torso.nets import Body, LinearHead, Network, Tensors, learnable, skeleton
+from torso.nets.blocks import Unit
 
 pytestmark = pytest.mark.usefixtures("double")
 SIZES = (3, 0, 18, 1, 9, 18, 6, 11)  # in batches of 5 one, none, four, one (or none), two, four, two and three steps
@@ -73,9 +75,18 @@ class Replayed(Recorder):
         return _Recording(graph, kept, rest[0], rest[2], grads, total, buffers)  # type: ignore[arg-type]
 
 
-def course(plan: Sequence[Phase], step: Step, **habits: Any) -> tuple[Course, Tensors]:
+def drawn_net(seed: int, channels: int) -> Network:
+    """`conv3`, which has 64 channels, with running statistics."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        ways = ((1, channels), (channels, channels), (channels, channels))
+        body = Body([Unit(*way, 3, norm="running", pool=MaxPool2d(2)) for way in ways], channels)
+        return Network(body, LinearHead().build(channels, CLASSES, True), as_input(IMAGE))
+
+
+def course(plan: Sequence[Phase], step: Step, channels: int = 8, **habits: Any) -> tuple[Course, Tensors]:
     """Eight clients, each with a network of its own."""
-    nets = [build("conv3", CLASSES, IMAGE, LinearHead(), norm="running", seed=seed) for seed in range(len(SIZES))]
+    nets = [drawn_net(seed, channels) for seed in range(len(SIZES))]
     tensors = {n: torch.stack([net.state_dict()[n] for net in nets]) for n in nets[0].state_dict()}
     total = sum(SIZES) + COMMON
     draw = torch.Generator().manual_seed(1)
@@ -197,7 +208,7 @@ def bytes_held() -> int:
 
 def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One stack is given, one placed and one learns; what comes back is the fourth."""
-    asked, tensors = course((Phase("all", 6),), Plain())
+    asked, tensors = course((Phase("all", 6),), Plain(), channels=64)  # beside the weights, samples are little
     stack, before, held = sum(t.nbytes for t in tensors.values()), bytes_held(), list[int]()
     inner = local._learned
 

@@ -28,8 +28,8 @@ from torso.parallel.together import run_together
 from torso.personal.state import State
 from torso.runs.inert import unread_keys
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import tell, visit_of
 from torso.runs.stages import stages
+from torso.runs.telling import tell, visit_of
 
 from .tiny import eye, federation, play
 

@@ -33,8 +33,9 @@ from torso.runs.cost import down, schema_bytes, up
 from torso.runs.exchange import ClassSums, opened
 from torso.runs.job import simulate
 from torso.runs.messages import Message, MessageNumbers, Schema, Sent, Told, schema_of
-from torso.runs.rounds import play_round, visit_of
+from torso.runs.rounds import play_round
 from torso.runs.stages import Stage, stages
+from torso.runs.telling import visit_of
 from torso.runs.visit import Visit
 from torso.server.state import Cost
 
@@ -288,17 +289,17 @@ def scores(dtype: str, shape: Sequence[int], begin: int = 0) -> bytes:
 
 
 WRONG: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "header too small"),
-    "noise": (bytes(range(256)), "header too large"),
+    "nothing": (b"", "it is too short for a header"),
+    "noise": (bytes(range(256)), "Expected: at most 248"),
     "cut": (SENT.encode()[:-1], "file not fully covered"),
     "longer": (SENT.encode() + b"!", "file not fully covered"),
-    "a pickle": (pickle.dumps({"model/w": 1}), "header too large"),
+    "a pickle": (pickle.dumps({"model/w": 1}), "Expected: at most"),
     "no numbers": (header_of(SENT, without="__metadata__"), "its header has no numbers"),
     "no metadata": (header_of(SENT, __metadata__=None), "its header has no numbers"),
     "others' metadata": (header_of(SENT, __metadata__={"format": "pt"}), "Expected: an entry 'torso'"),
     "a list of numbers": (header_of(SENT, __metadata__={"torso": "[1, 2]"}), "numbers: Input should be an object"),
-    "no JSON": (header_of(SENT, __metadata__={"torso": "{"}), "numbers: Invalid JSON"),
-    "deep": (header_of(SENT, __metadata__={"torso": "[" * 100_000}), "numbers: Invalid JSON"),
+    "no JSON": (header_of(SENT, __metadata__={"torso": "{"}), "Expecting property name"),
+    "deep": (header_of(SENT, __metadata__={"torso": "[" * 100_000}), "it is nested too deeply"),
     "another kind": (
         header_of(SENT, __metadata__=numbers(kind="asked")),
         "numbers.kind: Input should be 'told' or 'sent'",

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from torso.personal.models import generic_model
-from torso.runs.rounds import weights_of
+from torso.runs.sampling import weights_of
 
 from .tiny import SIGMA, body, federation, head, job, play
 

@@ -20,7 +20,9 @@ from torso.personal.store import Store
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation
 from torso.runs.messages import Sent
-from torso.runs.rounds import Round, TooFewAnswered, play_round, sample, tell, weights_of
+from torso.runs.rounds import Round, TooFewAnswered, play_round
+from torso.runs.sampling import sample, weights_of
+from torso.runs.telling import tell
 
 from .by_hand import BODY, EYE, FIRST, HEAD, SECOND, Data, federated, losses, mean, on, same, sgd
 from .tiny import job

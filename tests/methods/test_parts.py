@@ -26,8 +26,9 @@ from torso.personal import FineTune
 from torso.personal.state import State
 from torso.runs.job import Simulation
 from torso.runs.models import TrainedModels
-from torso.runs.rounds import play_round, tell, visit_of
+from torso.runs.rounds import play_round
 from torso.runs.stages import stages
+from torso.runs.telling import tell, visit_of
 
 from .tiny import SIGMA, eye, federation, play
 

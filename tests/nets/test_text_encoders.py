@@ -19,7 +19,7 @@ from torso.data.wants import Tokenizer
 from torso.errors import RequestError
 from torso.nets import LinearHead, Network, apply, build, learnable, part_names, wants_of
 from torso.nets.draws import Watching
-from torso.results.checkpoint import load_body
+from torso.results.body_weights import load_body
 
 from .text_models import TEXTS, save_encoder, save_sentence
 

@@ -130,6 +130,25 @@ def test_attacks_on_data_share_a_stack_where_the_attackers_are_the_same(
     assert [6, 6] in stacks
 
 
+@pytest.mark.parametrize(
+    ("method", "sets"),
+    [
+        ("fedper", ("privacy.noise=0.3", "privacy.clip=0.5", "privacy.quantile=0.5")),  # each its noise and clip
+        ("fedper", ("method.server=fedbuff", "method.server.buffer=2", "run.speeds.sigma=1")),  # as many as begin
+        ("moon", ("method.server=fedbuff", "method.server.buffer=2", "run.speeds.sigma=1")),  # each its teachers
+    ],
+    ids=["private", "buffered", "taught and buffered"],
+)
+def test_private_and_asynchronous_runs_share_a_stack(
+    method: str, sets: tuple[str, ...], tmp_path: Path, stacks: list[list[int]]
+) -> None:
+    common = ("run.engine=batched", "train.rounds=3", "train.fraction=0.6", "measure.names=[]")
+    asked = [tiny(method, *common, *sets, f"run.seed={seed}") for seed in range(2)]
+    assert packs(asked, 1000) == [[0, 1]]
+    _as_alone(asked, tmp_path)
+    assert any(len(stack) == 2 for stack in stacks)
+
+
 def test_who_ends_early_or_breaks_leaves_the_others_alone(tmp_path: Path) -> None:
     asked = [*configs("fedavg")[:2], tiny("fedavg", "run.engine=batched", "train.lr=1e30"), configs("fedavg")[3]]
     asked[2] = asked[2].but("train.local_epochs=2")

@@ -124,6 +124,11 @@ def test_changed_data_can_be_accepted(place: Path) -> None:
     assert library.load("done", accept_changed_data=True).network(2) is not None
 
 
+def test_changed_data_can_be_accepted_while_progress_is_shown(place: Path) -> None:
+    change(one_pixel)
+    assert library.run(Config.load("half/config.toml"), "half", resume=True, progress=True, accept_changed_data=True).ok
+
+
 def test_the_command_line_refuses_and_accepts(torso: Torso, place: Path) -> None:
     change(labels_rotated)
     said = torso("export", "done", "--client", "3", "--out", "models")

@@ -25,8 +25,8 @@ from torso.results.result import Result
 from torso.runs.buffered import Flight, Plan, Time, collect, draw, plan_step
 from torso.runs.job import simulate
 from torso.runs.messages import Sent, Told
-from torso.runs.rounds import sample
 from torso.runs.run import Stopped
+from torso.runs.sampling import sample
 from torso.runs.speeds import hours_of
 
 from .samples import StopAfter, bits, digits, tiny
@@ -251,9 +251,9 @@ def test_a_damaged_visit_is_no_checkpoint(whole: Result, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (["method.name=scaffold"], r"method\.drift = Scaffold.*same one\. Accepted: .*none"),
+        (["method.name=scaffold"], r"method\.drift = 'scaffold'.*same one\. Accepted: .*none"),
         (["method.name=feddyn"], r"method\.drift = .*same one"),
-        (["method.name=mtl"], r"method\.drift = MultiTask.*same one"),
+        (["method.name=mtl"], r"method\.drift = 'multi-task'.*same one"),
         (["method.name=fedfomo"], r"method\.personal = .*no such rounds"),
         (["method.server.buffer=11"], r"11 uploads make a step.*10 clients train.*buffer of 10 or less"),
         (["run.faults.drop=0.1"], r"run\.faults has no meaning"),

@@ -10,7 +10,7 @@ import torch
 
 from torso import run
 from torso.engine.memory import peak_memory_bytes
-from torso.nets import LinearHead, build, learnable
+from torso.nets import LinearHead, build, flops, learnable
 from torso.nets.flops import step_flops
 from torso.runs.job import simulate
 
@@ -39,6 +39,31 @@ def test_a_convolution_costs_the_same_forward_to_its_input_and_to_its_weight(bod
         step_flops(net, (3, 32, 32), 2, learnable(net, net.state_dict()))
         == 3 * step_flops(net, (3, 32, 32), 2) - 2 * to_image
     )
+
+
+def test_of_networks_that_are_built_alike_one_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of those that differ, nor of those that compute something of their own."""
+    looks = []
+    look = flops._there_and_back
+    monkeypatch.setattr(flops, "_alike", {})
+    monkeypatch.setattr(flops, "_there_and_back", lambda *asked: looks.append(1) or look(*asked))
+
+    def counted(image: tuple[int, int, int] = (1, 8, 8), classes: int = 3, norm: str = "default") -> int:
+        net = build("conv3", classes, image, LinearHead(), norm=norm, seed=len(looks))  # type: ignore[arg-type]
+        return step_flops(net, image, 2)
+
+    first = counted()
+    assert (counted(), len(looks)) == (first, 1)
+    assert counted(classes=4) - first == 2 * 2 * net_features()
+    assert counted(image=(1, 16, 16)) > first
+    assert (counted(norm="running"), len(looks)) == (first, 4)
+    own = build("conv3", 3, (1, 8, 8), LinearHead(), seed=0)
+    own.body.forward = lambda x, real=None: x.new_zeros(*x.shape[:2], net_features())  # type: ignore[method-assign]
+    assert step_flops(own, (1, 8, 8), 2) == 2 * 2 * 3 * net_features()  # of its head alone
+
+
+def net_features() -> int:
+    return build("conv3", 3, (1, 8, 8), LinearHead()).body.features
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,10 @@ from torso.personal.state import State
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Simulation, simulate
 from torso.runs.messages import Schema, Sent
-from torso.runs.rounds import TooFewAnswered, play_round, tell, weights_of
+from torso.runs.rounds import TooFewAnswered, play_round
 from torso.runs.run import Stopped
+from torso.runs.sampling import weights_of
+from torso.runs.telling import tell
 
 FIVE = [
     FIRST,

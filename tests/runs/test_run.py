@@ -16,7 +16,7 @@ from torso.methods.method import method
 from torso.nets import Tensors
 from torso.parallel.compare import compare
 from torso.runs.job import simulate
-from torso.runs.rounds import sample
+from torso.runs.sampling import sample
 
 from .samples import TINY, bits, digits, history_of, last_tensors, result_of, same_tensors, tiny
 

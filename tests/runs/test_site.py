@@ -89,7 +89,7 @@ def test_what_is_counted_is_what_is_sent(method: str) -> None:
 
 def test_an_answer_that_lacks_a_tensor_is_refused_by_name() -> None:
     task = simulate(tiny("fedper", *SETS))
-    from torso.runs.rounds import tell
+    from torso.runs.telling import tell
 
     stage, state = task.plan[0], State.begin(task.model)
     told = tell(stage, state.server, task.roster, [3], 1, 0)

@@ -27,7 +27,9 @@ from torso.runs.events import Listener
 from torso.runs.faults import Faults
 from torso.runs.job import Simulation, simulate
 from torso.runs.messages import Sent
-from torso.runs.rounds import Round, TooFewAnswered, named, play_round, tell, weights_of
+from torso.runs.rounds import Round, TooFewAnswered, named, play_round
+from torso.runs.sampling import weights_of
+from torso.runs.telling import tell
 
 SMALL = (
     "data.source=synthetic",

@@ -20,6 +20,7 @@ from torso.errors import RequestError
 from torso.learn.lockstep import Lockstep
 from torso.parallel.packs import CLIENTS
 from torso.personal.state import State
+from torso.registry import chosen
 from torso.runs.job import Simulation
 from torso.runs.privacy import Privacy
 from torso.runs.rounds import play_round
@@ -47,11 +48,15 @@ class Trials:
 
     def __post_init__(self) -> None:
         clients, stage = len(self.job.roster.training), self.job.plan[-1]
-        if len(self.job.plan) > 1 or stage.privacy is None:
+        if stage.privacy is None:
             raise RequestError(
-                f"an audit is of a private method of one stage, and method {self.job.config.method.name!r} has "
-                f"{len(self.job.plan)}, privacy.noise = {self.job.config.privacy.noise:g}. "
-                "Example: fedavg --set privacy.epsilon=8"
+                "an audit tests a private run, and privacy.noise, privacy.epsilon and privacy.clip are 0. "
+                "Example: torso audit fedavg --set privacy.epsilon=8"
+            )
+        if len(self.job.plan) > 1:
+            raise RequestError(
+                f"method {self.job.config.method.name!r} has {len(self.job.plan)} stages, and an audit tests methods "
+                "of one. Example: fedavg"
             )
         if stage.privacy.exchanges:
             raise RequestError(
@@ -61,7 +66,7 @@ class Trials:
         if stage.method.server != Mean() or not stage.privacy.poisson or stage.privacy.mechanism.adapts:
             raise RequestError(
                 "an audit looks for canaries in the noised mean itself, sampled as the accountant's tight count "
-                f"assumes; found method.server = {stage.method.server}, privacy.sampling = "
+                f"assumes; found {chosen('method.server', stage.method.server)}, privacy.sampling = "
                 f"{stage.privacy.config.sampling!r}, privacy.quantile = {stage.privacy.config.quantile:g}. "
                 "Accepted: mean, poisson, 0"
             )

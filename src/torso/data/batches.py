@@ -28,6 +28,18 @@ def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
 
 
+def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
+    """Samples that clients of these sizes meet in an epoch.
+
+    `skip_single`: a last batch of one is left out, since BatchNorm would see one value per channel (spec 12.2)."""
+    return tuple(size - (skip_single and size % batch_size == 1) for size in sizes)
+
+
+def epoch_steps(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
+    """Optimiser steps of an epoch of clients of these sizes."""
+    return tuple(-(-size // batch_size) for size in samples_met(sizes, batch_size, skip_single))
+
+
 @dataclass(frozen=True)
 class Batch:
     """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
@@ -187,7 +199,7 @@ class Deck:
 
     def steps(self, batch_size: int, skip_single: bool = False) -> tuple[int, ...]:
         """Optimiser steps of an epoch, per client."""
-        return tuple(-(-size // batch_size) for size in self.used(batch_size, skip_single))
+        return epoch_steps(self.sizes, batch_size, skip_single)
 
     def longest_first(self, batch_size: int, skip_single: bool) -> list[int] | None:
         """Places of the clients, those with the most steps first; None where they stand so already."""
@@ -201,10 +213,8 @@ class Deck:
         return replace(self, index=self.index[places], sizes=tuple(sizes), clients=tuple(clients))
 
     def used(self, batch_size: int, skip_single: bool) -> tuple[int, ...]:
-        """Samples met in an epoch, per client.
-
-        `skip_single`: a last batch of one is left out, since BatchNorm would see one value per channel (spec 12.2)."""
-        return tuple(size - (skip_single and size % batch_size == 1) for size in self.sizes)
+        """Samples met in an epoch, per client."""
+        return samples_met(self.sizes, batch_size, skip_single)
 
     def in_order(self, batch_size: int, lens: Lens) -> Iterator[Batch]:
         """Evaluation: fixed order, no augmentation (spec 9.9)."""

@@ -13,7 +13,7 @@ from secrets import token_bytes
 
 from torso.errors import RequestError
 from torso.federation.folder import write_private
-from torso.results.checkpoint import writing
+from torso.results.files import writing
 from torso.runs.job import Job
 
 KEY = "privacy.key"

@@ -29,7 +29,8 @@ from torso.learn.attacks import NoAttack
 from torso.measure import measures
 from torso.nets.bodies import GIVEN, wants_of
 from torso.reading import parse_json
-from torso.results.checkpoint import rounds_of, write_text
+from torso.results.checkpoint import rounds_of
+from torso.results.files import write_text
 from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.checks import POOLED

@@ -12,7 +12,7 @@ from torso.federation.description import Description
 from torso.federation.folder import ServerPlace
 from torso.federation.links import ServerLink
 from torso.reading import parse_json
-from torso.results.checkpoint import write_text
+from torso.results.files import write_text
 
 DESCRIBED = "clients.json"
 

@@ -18,7 +18,8 @@ from torso.errors import RequestError
 from torso.nets import Tensors
 from torso.personal.store import KINDS, NOTHING, ClientState
 from torso.reading import parse_json
-from torso.results.checkpoint import replace_file, rounds_of, sha256_of, write_text
+from torso.results.checkpoint import rounds_of
+from torso.results.files import replace_file, sha256_of, write_text
 
 
 class Versions:

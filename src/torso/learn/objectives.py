@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.kinds import NotNegative, Positive
+from torso.kinds import Chance, NotNegative, Positive
 from torso.registry import Registry
 
 
@@ -210,7 +210,7 @@ class Restricted(_Balanced):
 
     `form = "shares"`: every logit by α + (1 − α)·N_c / N_max, as the authors' code begins."""
 
-    alpha: NotNegative = 0.5
+    alpha: Chance = 0.5
     form: Literal["missing", "shares"] = "missing"
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

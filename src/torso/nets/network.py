@@ -267,11 +267,15 @@ def _piece_names(net: Network, part: str) -> tuple[str, ...]:
         first = list(net.body.blocks)[: int(number)]
         return tuple(f"{where[block]}.{name}" for block in first for name in block.state_dict())
     known = ", ".join(name for name, held in net.parts.items() if held or name == "none")
+    if part == "norm":
+        raise RequestError(
+            "part = 'norm' holds nothing: this body has no normalisation layers. Accepted: a body that has some, such "
+            f"as model.body = conv4, or another part: {known}"
+        )
     raise RequestError(
         f"part = {part!r} is unknown. Accepted: {known}, or blocks:J with J from 1 to {depth}, "
         "as many blocks as this body has; a+b for both, a-b for the one without the other"
         f"{'; lora, lora.a, lora.b with adapters (model.lora.rank = 8)' if names_adapters(part) else ''}"
-        f"{'; norm where the body has normalisation layers, such as conv4' if part == 'norm' else ''}"
     )
 
 

@@ -46,6 +46,12 @@ class LocalAggregation(Personal):
     def parts(self) -> Mapping[str, str]:
         return {"lower": self.lower}
 
+    def check(self, net: Network) -> None:
+        if not self.mixed(net):
+            raise RequestError(
+                f"method.personal.lower = {self.lower!r} leaves nothing to mix. Accepted: body, none, blocks:J"
+            )
+
     def opening_passes(self, offered: int) -> float:
         """Of the head alone a gradient costs no pass backwards through the body (spec 14.2)."""
         return self.sample * self.epochs * (1.0 if self.lower == "body" else 3.0)
@@ -66,10 +72,7 @@ class LocalAggregation(Personal):
     def mixed(self, net: Network) -> tuple[str, ...]:
         """The parameters above the lower part."""
         lower = part_names(net, self.lower)
-        names = learnable(net, (n for n in part_names(net, "all") if n not in lower))
-        if not names:
-            raise RequestError(f"method.personal.lower = {self.lower!r} leaves nothing to mix. Example: none")
-        return names
+        return learnable(net, (n for n in part_names(net, "all") if n not in lower))
 
     def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
         """The weights [G, *] after their own steps. By the chain rule ∂ℓ/∂W = ∂ℓ/∂θ̂ ⊙ (θ − θ_k), θ̂ the mix."""

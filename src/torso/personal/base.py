@@ -72,6 +72,9 @@ class Personal:
         """Option → part of the network, of the options that name one: looked at before a run begins."""
         return {}
 
+    def check(self, net: Network) -> None:
+        """Refuse options that have no meaning with this network."""
+
     def opening_passes(self, offered: int) -> float:
         """Forward passes of `before` for each sample held out (of each trained on, where none is), for the cost."""
         return 0.0

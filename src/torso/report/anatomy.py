@@ -20,8 +20,8 @@ from torso.nets import Network, build, part_names
 from torso.nets.simplex import CLASSIFIER, PROJECTION
 from torso.registry import cited, plain
 from torso.runs.cost import down, schema_bytes, up
-from torso.runs.rounds import tell
 from torso.runs.stages import Stage, stages
+from torso.runs.telling import tell
 from torso.server.state import ServerState, bytes_of
 
 _PARTS = ("all", "body", "head", "personal", "norm", PROJECTION, CLASSIFIER, "lora", "lora.a", "lora.b")

@@ -76,7 +76,7 @@ def _write(out: Path, stock: Stock, found: Survey, text: str) -> list[Path]:
     """Into a folder that is new or empty; the data are never written to."""
     from torso.errors import RequestError
     from torso.report.look_pictures import contact_sheet, partition_chart
-    from torso.results.checkpoint import write_text
+    from torso.results.files import write_text
 
     files = {
         "config.toml": text,

@@ -11,7 +11,7 @@ from torso.report.comparison import Comparison, compare_folders
 from torso.report.page import build_page
 from torso.report.statistics import Difference
 from torso.report.summary import sentences
-from torso.results.checkpoint import replace_file, writing
+from torso.results.files import replace_file, writing
 
 
 def report(paths: Sequence[Path], out: Path, baseline: str | None = None, command: str = "") -> Comparison:

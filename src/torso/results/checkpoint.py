@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 import shutil
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,14 +22,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from torso.errors import CannotWrite, RequestError
+from torso.errors import RequestError
 from torso.nets import Tensors
-from torso.nets.bodies import named_weights
-from torso.nets.weight_files import read_weights
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.reading import parse_json
-from torso.results.fit_weights import fitting
+from torso.results.files import replace_file, sha256_of, writing
 from torso.results.pending import PENDING, numbers_of, read_pending, tensors_of
 from torso.server.state import Cost, ServerState, bytes_of
 
@@ -269,26 +264,14 @@ def _checked(path: Path, sha256: str) -> Tensors:
     return load_file(path)
 
 
-def load_body(weights: str, model: Tensors, body: str, notes: list[str] | None = None) -> Tensors:
-    """The tensors of a body trained elsewhere: a word that the body knows, a run folder, or a file of weights. Every
-    one must fit `body`; adapters may be missing and stay as drawn. `notes` gets what a person should know of it."""
-    where = f"model.weights = {weights!r}"
-    named = named_weights(body, weights)
-    held = _body_at(Path(weights), where) if named is None else {f"body.{name}": t for name, t in named.items()}
-    return fitting(held, model, body, where, [] if notes is None else notes)
+def newest_model(folder: Path) -> Tensors | None:
+    """The model of the newest checkpoint as its file has it, whatever the network; None where there is none.
 
-
-def _body_at(path: Path, where: str) -> Tensors:
-    """The tensors of a run folder's newest model, or of a file."""
-    if not path.is_dir():
-        return read_weights(path, where)
-    try:
-        newest = _newest_first(path / "checkpoints")
-        if not newest:
-            raise RequestError(f"{where} holds no checkpoint. Give the folder of a finished run.")
-        return {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise RequestError(f"{where} cannot be read: {error}") from None
+    Raises what reading a damaged file raises: OSError, ValueError, KeyError, SafetensorError."""
+    newest = _newest_first(folder)
+    if not newest:
+        return None
+    return {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
 
 
 def _of_server(server: ServerState) -> Tensors:
@@ -381,52 +364,6 @@ def _newest_first(folder: Path) -> list[Path]:
 def rounds_of(folder: Path) -> list[int]:
     """The rounds of which a folder has a note (`round-R.json`), ascending."""
     return sorted(int(path.stem.removeprefix("round-")) for path in _newest_first(folder))
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """A whole file or the old one; CannotWrite where there is no room for it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path):
-        try:
-            write(temporary)
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except (OSError, SafetensorError):
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)  # on a full disk, others need the room
-            raise
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what a full disk or a read-only folder makes a writer raise into one sentence."""
-    try:
-        yield
-    except CannotWrite:
-        raise
-    except (OSError, SafetensorError) as error:
-        known = error.strerror if isinstance(error, OSError) else None
-        reason = known or re.sub(r"^.*I/O error: | \(os error \d+\)$", "", str(error))
-        raise CannotWrite(f"{str(path)!r} cannot be written: {reason}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """A whole text file or the old one, never half of it."""
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    for chunk in _chunks(path):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            yield chunk
 
 
 def _seal(note: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from torso.data import Federation
 from torso.data.fingerprint import Fingerprint
 from torso.errors import ChangedData, RequestError
 from torso.reading import parse_json
-from torso.results.checkpoint import write_text
+from torso.results.files import write_text
 
 DATA = "data.json"
 ACCEPT = "--accept-changed-data"

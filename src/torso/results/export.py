@@ -14,8 +14,8 @@ from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.calibrate import goes_by_batch
 from torso.results.calibration import Calibration, calibrate_newcomer, calibrate_own
-from torso.results.checkpoint import write_text
 from torso.results.export_page import page
+from torso.results.files import write_text
 from torso.results.model_file import FORMATS, save_model
 from torso.results.onnx_file import check_can_write
 from torso.results.portable import PREPROCESSINGS, Preprocessing

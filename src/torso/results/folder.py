@@ -29,7 +29,8 @@ from torso.errors import InUse, RequestError
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.results import checkpoint
-from torso.results.checkpoint import Checkpoint, Checkpoints, write_text, writing
+from torso.results.checkpoint import Checkpoint, Checkpoints
+from torso.results.files import write_text, writing
 from torso.results.history import HISTORY, Line, can_go_on, line_of, problems, read_lines, rounds_in
 from torso.results.result import ANALYSES, Result
 from torso.results.seal import RESULT, SEAL, seal_text

@@ -25,7 +25,8 @@ from torso.nets.given import forget_model, register_model
 from torso.nets.network import card_of
 from torso.reading import parse_json
 from torso.results import onnx_file, program_file
-from torso.results.checkpoint import check_fits, replace_file, writing
+from torso.results.checkpoint import check_fits
+from torso.results.files import replace_file, writing
 from torso.results.portable import Preprocessing
 
 _SIDE = 4096  # pixels: a small network may look at large images

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.network import card_of
-from torso.results.checkpoint import replace_file
+from torso.results.files import replace_file
 from torso.results.portable import OUTPUT, Preprocessing, about, check_answers, first_line, quiet, traced
 
 SUFFIX = ".onnx"

@@ -9,7 +9,7 @@ import torch
 
 from torso.nets import Network
 from torso.nets.network import card_of
-from torso.results.checkpoint import replace_file
+from torso.results.files import replace_file
 from torso.results.portable import Preprocessing, about, check_answers, quiet, traced
 
 SUFFIX = ".pt2"

@@ -152,7 +152,8 @@ class Aggregate:
         return tuple(k for k in self._clients if k not in self.refused)
 
     def close(self) -> float:
-        """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others.
+        """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others; NaN where
+        there are none.
 
         Losses and truths are read once, when everything has been asked of the device."""
         if self._mean is not None:
@@ -160,8 +161,10 @@ class Aggregate:
         for sent in self._colluded():
             self._admit(sent)
         losses = self._leave_out()
+        if not losses:
+            return math.nan
         loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
-        if len(losses) == len(self.weights) or not losses:
+        if len(losses) == len(self.weights):
             return loss
         came = sum(self.weights[k] for k in losses)  # the mean is over those who answered
         self.total = {n: t / came if t.is_floating_point() else t for n, t in self.total.items()}

@@ -11,7 +11,8 @@ from torso.nets import learnable
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Job
-from torso.runs.rounds import Round, tell, visit_of
+from torso.runs.rounds import Round
+from torso.runs.telling import tell, visit_of
 
 
 def scene_of(job: Job, state: State, engine: Engine) -> Scene:

@@ -15,8 +15,8 @@ from torso.measure.analyses import analyses
 from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
 from torso.nets.lora import Lora
-from torso.registry import is_foreign
-from torso.runs.rounds import participants
+from torso.registry import chosen, is_foreign
+from torso.runs.sampling import participants
 from torso.runs.stages import Stage
 
 
@@ -96,7 +96,7 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
     rule = next((stage.method.server for stage in plan if stage.rounds and stage.method.server.waits_for), None)
     if rule is None:
         return
-    where, there = f"method.server = {rule} makes asynchronous rounds", len(roster.training)
+    where, there = f"{chosen('method.server', rule)} makes asynchronous rounds", len(roster.training)
     if real:
         raise RequestError(f"{where}, which run.engine = 'flower' does not have. Expected: another engine or rule")
     if rule.waits_for > there:
@@ -109,7 +109,8 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
     if config.attack.chosen.colludes():
         free = ", ".join(sorted(name for name, kind in attacks.items() if not kind.colludes()))
         raise RequestError(
-            f"attack.kind = {config.attack.chosen} looks at all uploads of a round, and {where}. Accepted: {free}"
+            f"{chosen('attack.kind', config.attack.chosen)} looks at all uploads of a round, and {where}. "
+            f"Accepted: {free}"
         )
     for name in (name for name in config.measure.analyses if analyses[name].when == "round"):
         raise RequestError(
@@ -153,11 +154,11 @@ def _needs_single(stage: Stage) -> str:
     """What of a method needs single uploads, in words; "": nothing."""
     method, rule = stage.method, stage.method.server
     if rule.needs_each or rule.keeps_uploads:
-        return f"method.server = {rule} needs single uploads"
+        return f"{chosen('method.server', rule)} needs single uploads"
     if rule.clip:
         return f"method.server.clip = {rule.clip} bounds single uploads"
     if rule.uses_squares:
-        return f"method.server = {rule} needs the norm of single uploads"
+        return f"{chosen('method.server', rule)} needs the norm of single uploads"
     if method.drift.gathers or method.personal.tells:
         return f"method {method.name!r} shows clients the models of others"
     return ""
@@ -173,14 +174,15 @@ def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
         raise RequestError(
-            f"attack.kind = {config.attack.kind!r} replaces what clients send in a round, and method "
+            f"{chosen('attack.kind', config.attack.chosen)} replaces what clients send in a round, and method "
             f"{config.method.name!r} has no rounds. Accepted: {', '.join(others)}"
         )
 
     if config.attack.chosen.colludes() and any(stage.method.server.keeps_uploads for stage in plan):
         raise RequestError(
-            f"attack.kind = {config.attack.kind!r} works on the mean of the uploads, and method.server = 'apart' takes "
-            f"none. Accepted: {', '.join(sorted(name for name, kind in attacks.items() if not kind.colludes()))}"
+            f"{chosen('attack.kind', config.attack.chosen)} works on the mean of the uploads, and "
+            f"method.server = 'apart' takes none. Accepted: "
+            f"{', '.join(sorted(name for name, kind in attacks.items() if not kind.colludes()))}"
         )
 
 
@@ -208,8 +210,8 @@ def check_measures(config: Config, roster: Roster) -> None:
             )
         if measures[name].marked and not config.attack.chosen.changes_samples():
             raise RequestError(
-                f"measure.{key} = {name!r} is of images that attackers mark, and attack.kind = {config.attack.kind!r} "
-                "marks none. Example: --set attack.kind=backdoor"
+                f"measure.{key} = {name!r} is of images that attackers mark, and "
+                f"{chosen('attack.kind', config.attack.chosen)} marks none. Example: --set attack.kind=backdoor"
             )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases

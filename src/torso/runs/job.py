@@ -18,7 +18,8 @@ from torso.learn.attacks import attacked
 from torso.methods import Start
 from torso.nets import Network, Tensors, check_stacking
 from torso.randomness import numpy_generator
-from torso.results.checkpoint import load_body, load_newest
+from torso.results.body_weights import load_body
+from torso.results.checkpoint import load_newest
 from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import (

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from torso.data.batches import on_device
 from torso.errors import RequestError
 from torso.kinds import Many
 from torso.nets import Tensors
@@ -126,9 +127,11 @@ def _reason(error: Exception) -> str:
 def _header(data: bytes) -> str:
     """The numbers, as text. Of the rest of the header it is seen that tensors could be made of it: safetensors takes
     sizes that no tensor can have, as long as one of them is 0."""
+    if len(data) < 8:
+        raise ValueError("it is too short for a header")
     size = int.from_bytes(data[:8], "little")
     if size > len(data) - 8:
-        raise ValueError(f"its header has {size} bytes. Expected: at most {max(len(data) - 8, 0)}")
+        raise ValueError(f"its header has {size} bytes. Expected: at most {len(data) - 8}")
     tree = parse_record(data[8 : 8 + size])
     about = tree.pop("__metadata__", None) if isinstance(tree, dict) else None
     found = about.get("torso") if isinstance(about, dict) else None
@@ -231,17 +234,17 @@ class Sent:
         return {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in found.items()}
 
     def only(self, places: Sequence[int]) -> Sent:
-        """The same of the clients at these places."""
-        who = tuple(self.clients[place] for place in places)
+        """The same of the clients at these places, in memory of their own; nobody waits for a device."""
+        who, rows = tuple(self.clients[place] for place in places), on_device(self.loss.device, places).long()
         return replace(
             self,
             clients=who,
             samples=tuple(self.samples[place] for place in places),
-            model={name: tensor[places] for name, tensor in self.model.items()},
-            loss=self.loss[places],
-            finite=self.finite[places],
-            drift={name: tensor[places] for name, tensor in self.drift.items()},
-            scores=None if self.scores is None else self.scores[places],
+            model={name: tensor[rows] for name, tensor in self.model.items()},
+            loss=self.loss[rows],
+            finite=self.finite[rows],
+            drift={name: tensor[rows] for name, tensor in self.drift.items()},
+            scores=None if self.scores is None else self.scores[rows],
             left={client: self.left[client] for client in who if client in self.left},
         )
 

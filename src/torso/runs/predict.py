@@ -19,7 +19,7 @@ from torso.nets import Network
 from torso.nets.card import Card
 from torso.nets.network import card_of
 from torso.results.calibration import calibrate_client
-from torso.results.checkpoint import replace_file
+from torso.results.files import replace_file
 from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
 from torso.runs.load import load

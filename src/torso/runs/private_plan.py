@@ -13,6 +13,7 @@ from torso.errors import RequestError
 from torso.learn.drift import Drift, drifts
 from torso.methods.starts import ClassMeans, Finished, Fresh
 from torso.nets import Network
+from torso.registry import chosen
 from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
 from torso.server import servers
@@ -83,7 +84,8 @@ def _check(stage: Stage) -> None:
     if not _only_mean(method.server):
         fine = ", ".join(sorted(name for name, kind in servers.items() if _only_mean(kind)))
         raise RequestError(
-            f"method.server = {method.server} looks at single uploads, and under privacy nobody does. Accepted: {fine}"
+            f"{chosen('method.server', method.server)} looks at single uploads, and under privacy nobody does. "
+            f"Accepted: {fine}"
         )
     if method.server.clip:
         raise RequestError(
@@ -93,13 +95,13 @@ def _check(stage: Stage) -> None:
     if _tells(method.drift):
         free = ", ".join(sorted(name for name, kind in drifts.items() if not _tells(kind)))
         raise RequestError(
-            f"method.drift = {method.drift} has the server keep something of single clients, which privacy does not "
-            f"cover. Accepted: {free}"
+            f"{chosen('method.drift', method.drift)} has the server keep something of single clients, which privacy "
+            f"does not cover. Accepted: {free}"
         )
     if method.personal.tells:
         raise RequestError(
-            f"method.personal = {method.personal} tells the server about others' models, which privacy does not cover. "
-            "Accepted: ones that tell nothing, such as fine-tune"
+            f"{chosen('method.personal', method.personal)} tells the server about others' models, which privacy does "
+            "not cover. Accepted: ones that tell nothing, such as fine-tune"
         )
     _check_start(stage)
 
@@ -123,13 +125,14 @@ def _check_start(stage: Stage) -> None:
         )
     if isinstance(start, ClassMeans) and not _sends(stage):
         raise RequestError(
-            f"method.start = {start} asks clients for class sums, and with method.share = {stage.method.share.part!r} "
-            "they send nothing after that. Accepted with privacy: a part that clients train"
+            f"{chosen('method.start', start)} asks clients for class sums, and with "
+            f"method.share = {stage.method.share.part!r} they send nothing after that. Accepted with "
+            "privacy: a part that clients train"
         )
     if type(start) not in (Fresh, Finished, ClassMeans):
         raise RequestError(
-            f"method.start = {start} asks clients for something before the first round, which privacy does not cover. "
-            "Accepted: fresh, finished, class-means"
+            f"{chosen('method.start', start)} asks clients for something before the first round, which privacy "
+            "does not cover. Accepted: fresh, finished, class-means"
         )
     if isinstance(start, Finished) and start.run:
         raise RequestError(

@@ -98,6 +98,7 @@ def run(
                 on_round=on_round,
                 federation=federation,
                 engine=engine,
+                accept_changed_data=accept_changed_data,
             )
     handed = hand_over(Config.of(config), clients, model)
     config = handed.config

@@ -18,7 +18,7 @@ from torso.runs.exchange import class_sums_of
 from torso.runs.job import Job
 from torso.runs.messages import Message, Told
 from torso.runs.models import Made, MakeModels, network_of
-from torso.runs.rounds import visit_of
+from torso.runs.telling import visit_of
 from torso.server.state import ServerState
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torso.config import Config, TrainConfig
-from torso.data import Roster
+from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import Attack, NoAttack
 from torso.learn.drift import NoDrift, drifts
@@ -20,7 +20,8 @@ from torso.learn.schedule import schedules
 from torso.learn.steps import Habits
 from torso.methods import Method, methods
 from torso.methods.starts import Earlier, Pace
-from torso.nets import Network, learnable, part_names
+from torso.nets import Network, learnable, part_names, smallest_map
+from torso.registry import chosen
 from torso.runs.privacy import Privacy
 from torso.server import Mean
 
@@ -63,6 +64,16 @@ class Stage:
 
     @cached_property
     def _lessons(self) -> dict[object, tuple[Lesson, ...]]:
+        return {}
+
+    def skips_single(self, input: Input) -> bool:
+        """Whether a client leaves a last batch of one sample out (spec 12.2)."""
+        if input not in self._skips:
+            self._skips[input] = smallest_map(self.net, input) == 1
+        return self._skips[input]
+
+    @cached_property
+    def _skips(self) -> dict[Input, bool]:
         return {}
 
     @cached_property
@@ -128,7 +139,7 @@ def _stages(method: Method, train: TrainConfig, net: Network, chain: tuple[str, 
     pace = method.start.pace(Pace(train.rounds, train.lr, train.schedule))
     if before and pace.rounds < 1:  # its start would never be carried out
         raise RequestError(
-            f"method.start = {method.start} trains {before[-1].method.name!r} first and leaves no round to "
+            f"{chosen('method.start', method.start)} trains {before[-1].method.name!r} first and leaves no round to "
             f"{method.name!r}. Expected: a pace of one round or more"
         )
     return (*before, _stage(method, train, net, first, pace))
@@ -166,15 +177,17 @@ def _stage(method: Method, train: TrainConfig, net: Network, first: int, pace: P
 def _check_sense(stage: Stage) -> None:
     """Refuse combinations that cannot mean anything, with the reason."""
     method, share = stage.method, f"method.share = {stage.method.share.part!r}"
+    drift, server = chosen("method.drift", method.drift), chosen("method.server", method.server)
     if not stage.corrected and (type(method.drift) is not NoDrift or method.server != Mean()):
+        clips = f", method.server.clip = {method.server.clip:g}" if method.server.clip else ""
         raise RequestError(
-            f"method.drift = {method.drift} and method.server = {method.server} act on what travels, and nothing does: "
-            f"{share}"
+            f"{drift} and {server}{clips} act on what travels, and nothing does: {share}. Expected: a method that "
+            "shares something, or none and mean"
         )
     if method.server.keeps_uploads and not method.drift.gathers and type(method.drift) is not NoDrift:
         raise RequestError(
-            f"method.server = 'apart' averages nothing, so there is no model for method.drift = {method.drift} "
-            "to hold a client near. Accepted: none, multi-task"
+            f"{server} averages nothing, so there is no model for {drift} to hold a client near. Accepted: "
+            "none, multi-task"
         )
     if method.server.keeps_uploads and method.server.clip:
         raise RequestError(
@@ -184,31 +197,31 @@ def _check_sense(stage: Stage) -> None:
     if method.server.waits_for and (method.drift.remembers or method.drift.gathers):
         free = ", ".join(sorted(name for name, kind in drifts.items() if not (kind.remembers or kind.gathers)))
         raise RequestError(
-            f"method.server = {method.server} takes uploads that began at different models, and method.drift = "
-            f"{method.drift} needs all participants of a round to begin at the same one. Accepted: {free}"
+            f"{server} takes uploads that began at different models, and {drift} needs all participants of "
+            f"a round to begin at the same one. Accepted: {free}"
         )
     if method.server.waits_for and method.personal.tells:
         raise RequestError(
-            f"method.personal = {method.personal} compares the models of a round's participants, and method.server = "
-            f"{method.server} has no such rounds. Expected: method.server = 'apart', or another method"
+            f"{chosen('method.personal', method.personal)} compares the models of a round's participants, and "
+            f"{server} has no such rounds. Expected: method.server = 'apart', or another method"
         )
     if method.drift.remembers and not method.server.trusts:
         free = ", ".join(sorted(name for name, kind in drifts.items() if not kind.remembers))
         raise RequestError(
-            f"method.server = {method.server} bounds what one upload can do, and method.drift = {method.drift} has the "
-            f"server keep a mean of the clients' memories, which nothing bounds. Accepted: {free}"
+            f"{server} bounds what one upload can do, and {drift} has the server keep a mean of the "
+            f"clients' memories, which nothing bounds. Accepted: {free}"
         )
     unshared = moved_by(stage.server_plan(stage.first)) - frozenset(part_names(stage.net, method.share.part))
     if method.server_data != "none" and (unshared or method.server.keeps_uploads):
         raise RequestError(
-            f"method.server_data = {method.server_data!r} trains parts that do not travel ({share}, method.server = "
-            f"{method.server}), so no client would get them: {', '.join(sorted(unshared)[:3]) or 'any'}"
+            f"method.server_data = {method.server_data!r} trains parts that do not travel ({share}, "
+            f"{server}), so no client would get them: {', '.join(sorted(unshared)[:3]) or 'any'}"
         )
     balanced = isinstance(method.objective, BalancedSoftmax) and method.objective.gamma > 0
     if isinstance(method.step, MetaWeighted) and not balanced:
         raise RequestError(
-            "method.step = 'meta-weighted' learns to weigh the balanced soft-max, found method.objective = "
-            f"{method.objective}. Accepted: balanced-softmax with gamma above 0"
+            "method.step = 'meta-weighted' learns to weigh the balanced soft-max, found "
+            f"{chosen('method.objective', method.objective)}. Accepted: balanced-softmax with gamma above 0"
         )
 
 
@@ -222,6 +235,7 @@ def check_parts(method: Method, net: Network) -> None:
     for learns, asked in ((True, trained), (False, named)):
         for key, part in asked:
             check_part(key, part, net, learns)
+    method.personal.check(net)
 
 
 def check_part(key: str, part: str, net: Network, learns: bool) -> None:

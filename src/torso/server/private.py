@@ -67,7 +67,8 @@ class Mechanism:
             return {}
         drawn = float(normals(self.key, f"count {mark}", 1)[0])
         share = (within + self.count_noise * drawn) / self.expected + 0.5
-        return {CLIP: torch.tensor(bound * math.exp(-self.rate * (share - self.quantile)), dtype=torch.float64)}
+        grows = min(self.rate * (self.quantile - share), 50.0)  # a huge count_noise must not overflow
+        return {CLIP: torch.tensor(bound * math.exp(grows), dtype=torch.float64)}
 
     def released(self, total: Tensors, bound: float, mark: str) -> Tensors:
         """The mean change: (sum + noise) / m."""

@@ -13,7 +13,7 @@ import torch
 from torso.config import Config
 from torso.precision import precision_of
 from torso.report.comparison import flat
-from torso.results.checkpoint import write_text
+from torso.results.files import write_text
 from torso.results.folder import is_free
 from torso.runs.job import device_of
 

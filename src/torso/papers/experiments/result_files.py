@@ -13,8 +13,8 @@ from typing import Any
 
 from torso.config import Config
 from torso.papers.experiments.datasets import file_of
-from torso.results.checkpoint import write_text
 from torso.results.data_file import DataFile
+from torso.results.files import write_text
 
 Record = dict[str, Any]
 

@@ -14,8 +14,9 @@ from torso.config import Config
 from torso.errors import TorsoError
 from torso.measure.analyses import analyses
 from torso.personal import FineTune, Kept, Personal
-from torso.results.checkpoint import adopt, write_text
+from torso.results.checkpoint import adopt
 from torso.results.data_file import DATA
+from torso.results.files import write_text
 from torso.results.folder import RunFolder, fingerprint
 from torso.results.result import Result
 

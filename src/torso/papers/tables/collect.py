@@ -15,7 +15,7 @@ from torso.papers.tables.answers import Answer, answers_of, failures, is_diverge
 from torso.papers.tables.plan import TablePlan, plan
 from torso.papers.tables.published import names, recipe
 from torso.report.summary import counted
-from torso.results.checkpoint import write_text
+from torso.results.files import write_text
 
 _OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")
 _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")

@@ -14,7 +14,7 @@ from torso.papers.experiments.runner import announce, finished, run_all
 from torso.papers.tables.answers import Answer, RunAnswers, answers_of, failed, read
 from torso.papers.tables.plan import TablePlan, TableRun
 from torso.parallel.hire import crew
-from torso.results.checkpoint import write_text
+from torso.results.files import write_text
 from torso.results.folder import fingerprint, make
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop

@@ -1,0 +1,129 @@
+"""The section `data`: where samples come from, and how they are dealt to clients."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from torso.config.section import Names, Section
+from torso.kinds import Count, CountOrZero, NotNegative, Positive
+
+
+class SyntheticConfig(Section):
+    """Sizes of the `synthetic` source: Gaussian clusters around one random image per class."""
+
+    classes: Count = 10
+    samples: Count = 5000
+    test_samples: Count = 1000
+    size: Annotated[int, Field(ge=1, le=10_000)] = 8
+    channels: Count = 1
+    noise: NotNegative = 0.25
+
+
+class CsvConfig(Section):
+    """How the sources `csv`, `jsonl` and `parquet` read a table."""
+
+    label: str = Field("label", description="column of the classes")
+    client: str = Field("", description="column that says whose a row is, for data.partition = by-client; no feature")
+    categorical: Names = Field(
+        (), strict=False, description="columns of categories though they hold numbers, such as a postcode"
+    )
+    drop: Names = Field((), strict=False, description="columns that are no features, such as an id")
+    text: Names = Field(
+        (), strict=False, description="columns that hold the text of a row, joined by blanks; other columns are unused"
+    )
+    names: Names = Field(
+        (), strict=False, description="names of the columns, in their order, of a .csv without a line of names"
+    )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of the rows held out for testing where there is no test.csv; of every client, or class"
+    )
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="between the fields")
+
+
+class TextConfig(Section):
+    """How texts become sequences of tokens."""
+
+    length: CountOrZero = Field(
+        0, description="most tokens of a text, what is longer is cut; 0: the longest text, or what the body takes"
+    )
+    vocabulary: Annotated[int, Field(ge=3, lt=2**31)] = Field(
+        10_000, description="ids of the built-in word tokenizer, for bodies that bring no tokenizer"
+    )
+    empty: Literal["refuse", "skip"] = Field(
+        "refuse", description="rows without a text: end with the line, or leave them out and say so"
+    )
+
+
+class NpzConfig(Section):
+    """What the arrays of the `npz` source are, where their dtypes do not say it."""
+
+    kind: Literal["auto", "pixels", "floats", "tokens"] = Field(
+        "auto",
+        description="auto: uint8 are pixels, floats are numbers, integers with train_mask and test_mask are tokens",
+    )
+    pad: Annotated[int, Field(ge=-1, lt=2**31)] = Field(
+        -1, description="token id of padding; -1: 0, or with masks an id that no token has"
+    )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of every client's samples held out for testing, class by class, without test_* arrays"
+    )
+
+
+class FolderConfig(Section):
+    """How the `folder` source reads image files."""
+
+    layout: Literal["auto", "class", "client/class"] = Field(
+        "auto",
+        description="what the folders are, below train/ and test/ where there are any; auto: one level of folders is "
+        "class, two levels are client/class",
+    )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share of every client's images held out for testing, class by class, where there is no test/"
+    )
+    unreadable: Literal["skip", "refuse"] = Field(
+        "skip", description="images that cannot be read: leave them out and say so, or end with their names"
+    )
+
+
+class DataConfig(Section):
+    """Where the samples come from and how they are dealt to clients (spec 10)."""
+
+    source: str = Field("digits", description="see Data sources")
+    root: str = Field("", description="file or folder of the data; empty: the source's usual place")
+    clients: CountOrZero = Field(50, description="0: one client per writer (partition = writers, by-client)")
+    partition: str = Field("shards", description="see Partitions")
+    shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
+    alpha: Positive = Field(0.3, description="concentration of the Dirichlet partitions; small: unequal")
+    test_shards: CountOrZero = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
+    balance: bool = Field(False, description="deal what does not divide (shards) or even out sizes (dirichlet-class)")
+    min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
+    imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
+    imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
+    per_class: CountOrZero = Field(
+        0, description="train on so many samples of each class alone, drawn by the seed; 0: all"
+    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="hold out this share of every client's training samples and measure on it, not on test data"
+    )
+    new_clients: CountOrZero = Field(0, description="this many clients, drawn at random, never train")
+    server_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="share of the training set on the server"
+    )
+    meta_per_class: Count = Field(
+        10, description="training samples of each class that the server gives to everybody, for methods that use them"
+    )
+    augment: str = Field("auto", description="see Augmentations")
+    normalize: Literal["source", "statistics"] = Field(
+        "source",
+        description="source: the constants that papers use with it; statistics: computed from the training samples",
+    )
+    size: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0, description="side in pixels to which images are resized, once; 0: as model.body wants them, or as they are"
+    )
+    synthetic: SyntheticConfig = SyntheticConfig()
+    csv: CsvConfig = CsvConfig()
+    text: TextConfig = TextConfig()
+    npz: NpzConfig = NpzConfig()
+    folder: FolderConfig = FolderConfig()

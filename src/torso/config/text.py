@@ -1,0 +1,68 @@
+"""A config as text: TOML files, and `KEY=VALUE` of `--set`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torso.errors import RequestError
+from torso.reading import is_text, parse_toml
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RequestError(
+            f"config {str(path)!r} does not exist. Give a TOML file, or leave it out for the defaults."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"config {str(path)!r} cannot be read as TOML: {error}") from None
+
+
+def assign_all(tree: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
+    """Apply overrides in order, `method.name` before the rest: a preset is where the other method keys start from."""
+    for assignment in sorted(sets, key=lambda text: text.partition("=")[0].strip() != "method.name"):
+        assign(tree, assignment)
+    return tree
+
+
+def assign(tree: dict[str, Any], assignment: str) -> None:
+    """Apply one `KEY=VALUE` to a nested tree; `method.drift.mu=1` after `method.drift=proximal` extends the choice."""
+    if not is_text(assignment):
+        raise RequestError(f"--set {assignment!r} holds bytes that are no UTF-8 text.")
+    path, equals, text = assignment.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys) or len(keys) < 2:
+        raise RequestError(
+            f"--set {assignment!r} is not KEY=VALUE with a key like train.lr. Example: --set train.lr=0.1"
+        )
+    if keys[0] == "method" and keys[1] == "name":
+        tree["method"] = {}  # a new preset starts from its own axes
+    node = tree
+    for level, name in enumerate(keys[:-1]):
+        child = node.get(name, {})
+        if isinstance(child, str):
+            child = {"name": child}
+        if not isinstance(child, dict):
+            raise RequestError(
+                f"--set {assignment!r}: {'.'.join(keys[: level + 1])} is a value, not a table with keys."
+            )
+        node[name] = child
+        node = child
+    node[keys[-1]] = parse_value(text)
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value where it parses as one (numbers, booleans, lists), otherwise the text itself."""
+    spellings = [text, text.lower()]  # True and .5 are no TOML, and clear enough
+    if re.fullmatch(r"\s*\.\d.*", text):
+        spellings.append(f"0{text.strip()}")
+    for spelling in spellings:
+        try:
+            return parse_toml(f"value = {spelling}")["value"]
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,87 @@
+"""What clients are told in a round, and what they do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torso.data import Roster
+from torso.data.batches import Shuffle
+from torso.learn.attacks import Tamper
+from torso.nets import Tensors
+from torso.randomness import numpy_generator
+from torso.runs.messages import Told
+from torso.runs.stages import Stage
+from torso.runs.visit import Visit
+from torso.server.state import ServerState
+from torso.server.sums import add
+
+
+def tell(
+    stage: Stage,
+    server: ServerState,
+    roster: Roster,
+    chosen: Sequence[int],
+    number: int,
+    seed: int,
+    participants: int | None = None,
+) -> Told:
+    """What clients are told that begin in a round. `participants`: how many uploads make it; None: theirs."""
+    among = len(chosen) if participants is None else participants
+    method, keeps_uploads = stage.method, stage.method.server.keeps_uploads
+    told = method.drift.sends or method.drift.follows
+    drift = server.drift if told else {}
+    if told and not drift:
+        drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
+    offers = {k: _offer(stage, server, roster, number, k, seed) for k in chosen} if keeps_uploads else {}
+    return Told(
+        round=number,
+        model=server.model,
+        travels=() if keeps_uploads else tuple(sorted(stage.travels)),
+        participants=stage.privacy.told if stage.privacy else among,
+        drift=drift,
+        mean=_mean_model(stage, server, chosen) if method.drift.gathers else {},
+        origin=server.origin,
+        offers={k: others for k, others in offers.items() if others},
+        uploads=server.uploads if any(offers.values()) else {},
+    )
+
+
+def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
+    """What a participant does in a round with what it is told: the same on the server's side and on the client's."""
+    number = told.round
+    return Visit(
+        told=told,
+        plan=stage.plan(number),
+        habits=stage.habits(),
+        personal=stage.method.personal,
+        shuffle=Shuffle(seed, "train", number),
+        travels=stage.travels,
+        corrected=stage.corrected,
+        keeps=stage.keeps,
+        batch_size=stage.train.batch_size,
+        meta_data=stage.method.meta_data,
+        tamper=_tamper(stage, told.participants, number, seed),
+    )
+
+
+def _tamper(stage: Stage, participants: int, number: int, seed: int) -> Tamper | None:
+    """How uploads are replaced, where the attack does that (spec 9.6)."""
+    if not stage.attack.replaces_uploads():
+        return None
+    return Tamper(stage.attack, stage.uploaded, participants, seed, number)
+
+
+def _mean_model(stage: Stage, server: ServerState, chosen: Sequence[int]) -> Tensors:
+    """The plain mean of what the participants hold before the round (spec 5.5)."""
+    mean: Tensors = {}
+    for client in chosen:
+        own = server.uploads.get(client, {})
+        add(mean, {name: own.get(name, server.model[name]) / len(chosen) for name in stage.corrected})
+    return mean
+
+
+def _offer(stage: Stage, server: ServerState, roster: Roster, number: int, client: int, seed: int) -> tuple[int, ...]:
+    """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
+    personal = stage.method.personal
+    known = server.scores.get(client) or personal.known(client, roster.clients)
+    return personal.offer(known, sorted(server.uploads), number, numpy_generator(seed, "offer", number, client))
