@@ -355,3 +355,15 @@ def test_an_export_says_what_is_not_covered(tmp_path: Path) -> None:
         assert words in said.note
     assert said.note in said.page.read_text()
     assert "BatchNorm" not in export(kept, tmp_path / "batch", form=Form(norm="batch")).note
+
+
+def test_a_large_delta_is_told() -> None:
+    """N^−1.1 is large where clients are few."""
+
+    def told(*sets: str) -> bool:
+        privacy = simulate(tiny("fedavg", *SHORT, "privacy.noise=1.0", *sets)).privacy
+        assert privacy is not None
+        return any("δ = 0." in note and "is large" in note for note in privacy.notes())
+
+    assert told()
+    assert not told("privacy.delta=0.001")

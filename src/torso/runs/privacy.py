@@ -16,6 +16,7 @@ from torso.server.accountant import Releases, epsilon_of, noise_for
 from torso.server.private import Mechanism, PrivateSum
 
 _CLIP = 1.0  # where nobody has set one
+_WEAK = 0.01  # δ above which a person should be told
 _LOUD = 5.0  # times the longest update: noise in which little can be learned
 
 
@@ -125,14 +126,19 @@ class Privacy:
     def notes(self) -> tuple[str, ...]:
         """What a person should know before the first round."""
         loud = self.mechanism.update_noise * math.sqrt(self.numbers) / self.expected
-        if not self.rounds or loud < _LOUD:
-            return (self.words(),)
-        return (
-            self.words(),
-            f"privacy: the noise of a round is about {loud:.3g} times as long as the mean update can be, since "
-            f"{self.numbers:,} numbers travel and {self.expected:.3g} clients take part. More clients, or a smaller "
-            "part that travels, would help",
-        )
+        found = [self.words()]
+        if self.rounds and loud >= _LOUD:
+            found.append(
+                f"privacy: the noise of a round is about {loud:.3g} times as long as the mean update can be, since "
+                f"{self.numbers:,} numbers travel and {self.expected:.3g} clients take part. More clients, or a smaller "
+                "part that travels, would help"
+            )
+        if self.delta > _WEAK:
+            found.append(
+                f"privacy: δ = {self.delta:.2g} is large, since there are {self.clients} clients. With this chance ε says "
+                "nothing. Example: --set privacy.delta=0.001"
+            )
+        return tuple(found)
 
     def words(self) -> str:
         """What a run will have cost in the end, in one line."""
