@@ -97,7 +97,7 @@ def refused(pair: dict[str, str]) -> str:
     server, drift = pair.get("server"), pair.get("drift")
     if server == "apart" and drift in HELD_BY_THE_RECEIVED_MODEL:
         return "averages nothing"
-    if server == "fedbuff" and drift in ("scaffold", "dynamic", "multi-task"):
+    if server == "fedbuff" and drift in ("scaffold", "dynamic", "multi-task", "client-momentum"):
         return "began at different models"
     if server == "fedbuff" and pair.get("personal") == "fomo":
         return "compares the models of a round's participants"

@@ -285,7 +285,7 @@ def test_a_budget_finds_the_noise_before_the_first_round() -> None:
 
 def test_noise_that_drowns_everything_is_said() -> None:
     """Of 1,000 numbers, noise 1 and 4 clients: z·√d/m = 7.9 times an update; with 40 clients nobody needs to know."""
-    few = replace(privacy_of("privacy.noise=1.0", "train.fraction=0.4"), numbers=1000)
+    few = replace(privacy_of("privacy.noise=1.0", "privacy.delta=0.01", "train.fraction=0.4"), numbers=1000)
     said = few.notes()
     assert len(said) == 2
     assert "about 7.91 times as long as the mean update can be, since 1,000 numbers travel and 4 clients" in said[1]

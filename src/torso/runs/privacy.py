@@ -130,13 +130,13 @@ class Privacy:
         if self.rounds and loud >= _LOUD:
             found.append(
                 f"privacy: the noise of a round is about {loud:.3g} times as long as the mean update can be, since "
-                f"{self.numbers:,} numbers travel and {self.expected:.3g} clients take part. More clients, or a smaller "
-                "part that travels, would help"
+                f"{self.numbers:,} numbers travel and {self.expected:.3g} clients take part. More clients, or a "
+                "smaller part that travels, would help"
             )
         if self.delta > _WEAK:
             found.append(
-                f"privacy: δ = {self.delta:.2g} is large, since there are {self.clients} clients. With this chance ε says "
-                "nothing. Example: --set privacy.delta=0.001"
+                f"privacy: δ = {self.delta:.2g} is large, since there are {self.clients} clients. With this chance ε "
+                "says nothing. Example: --set privacy.delta=0.001"
             )
         return tuple(found)
 

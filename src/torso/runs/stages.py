@@ -194,8 +194,8 @@ def _check_sense(stage: Stage) -> None:
             f"method.server.clip = {method.server.clip} bounds what one client adds to the mean, and method.server = "
             "'apart' has none. Accepted: 0"
         )
-    if method.server.waits_for and (method.drift.remembers or method.drift.gathers):
-        free = ", ".join(sorted(name for name, kind in drifts.items() if not (kind.remembers or kind.gathers)))
+    if method.server.waits_for and _needs_one_beginning(method.drift):
+        free = ", ".join(sorted(name for name, kind in drifts.items() if not _needs_one_beginning(kind)))
         raise RequestError(
             f"{server} takes uploads that began at different models, and {drift} needs all participants of "
             f"a round to begin at the same one. Accepted: {free}"
@@ -223,6 +223,11 @@ def _check_sense(stage: Stage) -> None:
             "method.step = 'meta-weighted' learns to weigh the balanced soft-max, found "
             f"{chosen('method.objective', method.objective)}. Accepted: balanced-softmax with gamma above 0"
         )
+
+
+def _needs_one_beginning(drift: Drift | type[Drift]) -> bool:
+    """Whether a correction compares participants that begin a round at the same model."""
+    return drift.remembers or drift.gathers or drift.follows
 
 
 def check_parts(method: Method, net: Network) -> None:
