@@ -12,7 +12,7 @@ from torso.config import Config, TrainConfig
 from torso.data import Input, Roster
 from torso.errors import RequestError
 from torso.learn.attacks import Attack, NoAttack
-from torso.learn.drift import NoDrift, drifts
+from torso.learn.drift import Drift, NoDrift, drifts
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
