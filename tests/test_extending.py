@@ -349,12 +349,14 @@ def test_weights_of_one_are_fedavg_bit_for_bit(mixed: Small, plain: Small) -> No
 
 
 def test_the_catalogue_has_the_same_methods(mixed: Small) -> None:
-    """`fedala` and `fedsam` bit for bit, where there are no running statistics; `fedala` also counts its passes."""
+    """`fedala` bit for bit, where there are no running statistics, and `fedsam` to rounding; `fedala` also counts its
+    passes."""
     theirs = small("fedala")
     assert all(torch.equal(theirs.model[name], tensor) for name, tensor in mixed.model.items())
     assert theirs.result.cost.forward_passes > mixed.result.cost.forward_passes
     one, other = (small({"name": "fedavg", "step": {"name": name, "rho": 0.2}}) for name in ("sam", "own-sam"))
-    assert all(torch.equal(one.model[name], tensor) for name, tensor in other.model.items())
+    for name, tensor in other.model.items():  # lengths are summed in another order
+        torch.testing.assert_close(one.model[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_clients_side_by_side_are_clients_one_by_one(mixed: Small) -> None:

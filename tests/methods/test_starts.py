@@ -134,7 +134,7 @@ def test_what_a_start_does_before_its_first_round_comes_after_the_earlier_method
 
 
 def test_an_earlier_method_leaves_a_round_to_the_start() -> None:
-    words = r"^method\.start = AfterFedAvg\(rounds=0\) trains 'fedavg' first and leaves no round to 'fedavg'"
+    words = r"^method\.start = 'after-fedavg' trains 'fedavg' first and leaves no round to 'fedavg'"
     with pytest.raises(RequestError, match=words):
         simulate(tiny("fedavg", "method.start=after-fedavg", "method.start.rounds=0"), digits())
 

@@ -277,7 +277,7 @@ def test_a_finished_run_is_read_not_run_again(finished: Result) -> None:
         ("method.personal.phases=bdy", "method.personal.phases: part = 'bdy' is unknown"),
         ("method.server_data=bdy", "method.server_data: part = 'bdy' is unknown"),
         ("personalize.part=bdy", "personalize.part: part = 'bdy' is unknown. Accepted: all, full, body"),
-        ("method.share=body-norm", "method.share: part = 'norm' is unknown"),  # an MLP has none
+        ("method.share=body-norm", "method.share: part = 'norm' holds nothing: this body has no normalisation layers"),
         (
             "method.train=body-blocks:2",
             "method.train: part = 'body-blocks:2' trains nothing: it holds nothing in this",
