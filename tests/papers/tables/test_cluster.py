@@ -105,7 +105,8 @@ def test_a_table_on_two_workers_is_the_table_of_one_process_also_when_one_is_kil
     assert {path.name for path in (tmp_path / "there" / "fedbabu-13").iterdir()} == names
 
 
-LONG, TWO = "train.rounds=200", PART.replace("|lg-fedavg|fedper", "")
+LONG = ("train.rounds=200", "train.lr=0.001")  # at the table's rate FedAvg diverges in round 17 of these few images
+TWO = PART.replace("|lg-fedavg|fedper", "")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     """The table of two long runs that nobody stopped."""
     data = tiny_cifar10(tmp_path_factory.mktemp("data"))
     out = tmp_path_factory.mktemp("whole")
-    reproduce(_plan(data, LONG, only=TWO), out)
+    reproduce(_plan(data, *LONG, only=TWO), out)
     return _table(out)
 
 
@@ -123,10 +124,9 @@ def test_what_began_on_the_cluster_goes_on_without_and_the_other_way_round(
 ) -> None:
     stop, heard = Stop(), _Heard()
     with pytest.raises(Stopped, match="of 2 runs finished"):
-        reproduce(_plan(data, LONG, *first, only=TWO), tmp_path / "out", listener=_Heard(stop.ask), stop=stop)
-    reproduce(_plan(data, LONG, *second, only=TWO), tmp_path / "out", listener=heard)
-    assert heard.begun  # something was left to do
-    assert heard.begun.get("fedavg", 1) > 0  # from a checkpoint, unless it had ended when the word came
+        reproduce(_plan(data, *LONG, *first, only=TWO), tmp_path / "out", listener=_Heard(stop.ask), stop=stop)
+    reproduce(_plan(data, *LONG, *second, only=TWO), tmp_path / "out", listener=heard)
+    assert max(heard.begun.values()) > 0  # from a checkpoint
     assert _table(tmp_path / "out") == whole
 
 
