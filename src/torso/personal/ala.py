@@ -79,8 +79,7 @@ class LocalAggregation(Personal):
         course, room = at.course, at.course.room
         how = replace(course.shuffle, purpose=f"{course.shuffle.purpose} ala")
         some, _ = course.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
-        counts, objective = course.deck.class_counts(room.classes), course.habits.objective
-        objective = objective.for_itself() if objective.teachers else objective
+        counts, objective = course.deck.class_counts(room.classes), course.habits.objective.untaught()
         set_modes(room.net, frozenset())  # nothing of the network learns, running statistics neither
         for epoch in range(self.epochs):
             for batch in replace(course, deck=some, shuffle=how).epoch(epoch):

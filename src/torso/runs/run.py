@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,9 @@ from torso.runs.evaluation import evaluation_of
 from torso.runs.events import Begin, Listener, Stop
 from torso.runs.exchange import opened
 from torso.runs.extending import extend
-from torso.runs.faults import FAULTS, REFUSED, faults_of
+from torso.runs.faults import REFUSED, faults_of
 from torso.runs.features import FeaturePlan, remark
+from torso.runs.history_line import line_of
 from torso.runs.inert import unread_keys
 from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
@@ -314,26 +314,7 @@ class _Run:
     ) -> None:
         if self.folder is None:
             return
-        line: dict[str, Any] = {**asdict(played), **played.cost.as_json(), "seconds": round(seconds, 4)}
-        del line["cost"]
-        del line["why"]
-        if not played.missing:
-            del line["missing"]
-        if not played.staleness:
-            del line["staleness"]
-        if not played.privacy:
-            del line["privacy"]
-        if math.isnan(played.loss):
-            line["loss"] = None
-        if played.why:
-            kinds = [kind for kind in (*FAULTS, *REFUSED) if kind in played.why.values()]
-            line["faults"] = {name: [k for k, why in played.why.items() if why == name] for name in kinds}
-        if replaced:
-            line["replaced"] = replaced
-        if accuracy:
-            line["accuracy"] = {name: found.in_brief() for name, found in accuracy.items()}
-        if played.round in self.analysed:
-            line["analyses"] = self.analysed[played.round]
+        line = line_of(played, seconds, accuracy, replaced, self.analysed.get(played.round))
         self.folder.append(line)
         every = self.config.run.checkpoint_every
         if last or (every and played.round % every == 0):

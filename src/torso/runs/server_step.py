@@ -14,7 +14,6 @@ from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
 from torso.learn.drift import NoDrift
 from torso.learn.local import paces
-from torso.learn.objectives import Objective
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
 from torso.nets import Tensors
@@ -72,12 +71,6 @@ def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -
     return {k: personal.heard(known[k], senders, told) for k, (senders, told) in came.told.items()}
 
 
-def _server_objective(stage: Stage) -> Objective:
-    """The method's loss; the server has no model of others to compare with."""
-    objective = stage.method.objective
-    return objective.for_itself() if objective.teachers else objective
-
-
 def server_pass(
     stage: Stage, server: ServerState, roster: Roster, engine: Engine, seed: int, number: int
 ) -> tuple[ServerState, float]:
@@ -87,7 +80,7 @@ def server_pass(
     visit = replace(
         visit_of(stage, told, seed),
         plan=plan,
-        habits=replace(stage.habits(), drift=NoDrift(), step=Plain(), objective=_server_objective(stage)),
+        habits=replace(stage.habits(), drift=NoDrift(), step=Plain(), objective=stage.method.objective.untaught()),
         personal=Personal(),
         shuffle=Shuffle(seed, "server", number),
         travels=moved_by(plan),

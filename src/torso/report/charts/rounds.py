@@ -153,24 +153,18 @@ def _losses(run: Record) -> dict[int, float]:
     return {r: float(v) for r, v in known.items() if isinstance(v, float | int) and math.isfinite(v)}
 
 
+def _of_rounds(name: str, title: str, note: str, series: list[Series], look: Look, column: str) -> list[Chart]:
+    """One line a method, of a number for each round; nothing where no run has it."""
+    rows = [row[:3] for row in _rows(series)]
+    return [Chart(name, title, note, draw_lines(series, look), ("method", "round", column), rows)] if series else []
+
+
 @kind("loss", "rounds")
 def loss(comparison: Comparison) -> list[Chart]:
     """Mean training loss of a round's participants."""
-    series = _means(comparison, _losses)
-    if not series:
-        return []
-    plot = draw_lines(series, Look("round", "training loss", percent=False, whole=True))
-    rows = [row[:3] for row in _rows(series)]
-    return [
-        Chart(
-            "loss",
-            "Training loss",
-            "Mean over the participants of each round.",
-            plot,
-            ("method", "round", "loss"),
-            rows,
-        )
-    ]
+    look = Look("round", "training loss", percent=False, whole=True)
+    note = "Mean over the participants of each round."
+    return _of_rounds("loss", "Training loss", note, _means(comparison, _losses), look, "loss")
 
 
 def _spent(run: Record) -> dict[int, float]:
@@ -187,13 +181,9 @@ def _spent(run: Record) -> dict[int, float]:
 @kind("epsilon", "rounds")
 def epsilon(comparison: Comparison) -> list[Chart]:
     """ε that private runs have spent up to each round."""
-    series = _means(comparison, _spent)
-    if not series:
-        return []
-    plot = draw_lines(series, Look("round", "ε so far", percent=False, whole=True))
+    look = Look("round", "ε so far", percent=False, whole=True)
     note = "What an observer of all models up to the round can learn of a client's part in them, at the δ of the run."
-    rows = [row[:3] for row in _rows(series)]
-    return [Chart("epsilon", "Privacy spent", note, plot, ("method", "round", "epsilon"), rows)]
+    return _of_rounds("epsilon", "Privacy spent", note, _means(comparison, _spent), look, "epsilon")
 
 
 def _heard(run: Record) -> dict[int, float]:
@@ -212,10 +202,9 @@ def heard(comparison: Comparison) -> list[Chart]:
     series = _means(comparison, _heard)
     if all(share == 100 for each in series for share in each.ys):
         return []
-    plot = draw_lines(series, Look("round", "clients heard, %", whole=True))
+    look = Look("round", "clients heard, %", whole=True)
     note = "Of those who were asked in a round. history.jsonl names the others, and says why where that is known."
-    rows = [row[:3] for row in _rows(series)]
-    return [Chart("heard", "Clients heard", note, plot, ("method", "round", "percent"), rows)]
+    return _of_rounds("heard", "Clients heard", note, series, look, "percent")
 
 
 def _ages(run: Record) -> dict[int, float]:
@@ -228,13 +217,9 @@ def _ages(run: Record) -> dict[int, float]:
 @kind("staleness", "rounds")
 def staleness(comparison: Comparison) -> list[Chart]:
     """How old the uploads of a step are, where rounds are asynchronous."""
-    series = _means(comparison, _ages)
-    if not series:
-        return []
-    plot = draw_lines(series, Look("step of the server", "mean staleness", percent=False, whole=True))
+    look = Look("step of the server", "mean staleness", percent=False, whole=True)
     note = "How many steps the server has taken since the clients of a step were sent their models, on average."
-    rows = [row[:3] for row in _rows(series)]
-    return [Chart("staleness", "Age of the uploads", note, plot, ("method", "round", "staleness"), rows)]
+    return _of_rounds("staleness", "Age of the uploads", note, _means(comparison, _ages), look, "staleness")
 
 
 def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: str, note: str) -> list[Chart]:
