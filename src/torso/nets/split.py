@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torso.errors import RequestError
 from torso.nets.draws import Watching
@@ -171,10 +172,12 @@ def _named_head(module: nn.Module, leaves: Mapping[str, nn.Module]) -> str:
 
 
 def is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether it computes what an nn.Linear does; a kind of its own (timm has one) is tried out."""
+    """Whether it computes what an nn.Linear does; a kind of its own (timm has one) is tried out.
+
+    The last layer of nn.MultiheadAttention is none: attention reads its weight and never calls it."""
     if type(layer) in (nn.Linear, Linear):
         return True
-    if not isinstance(layer, nn.Linear):
+    if not isinstance(layer, nn.Linear) or isinstance(layer, NonDynamicallyQuantizableLinear):
         return False
     with torch.no_grad():
         probe = torch.linspace(-1, 1, 2 * layer.in_features).view(2, -1).to(layer.weight)
