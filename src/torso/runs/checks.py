@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
+from torso.data.pixels import Pixels
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
 from torso.learn.gradients import not_reached
@@ -212,6 +213,11 @@ def check_measures(config: Config, roster: Roster) -> None:
             raise RequestError(
                 f"measure.{key} = {name!r} is of images that attackers mark, and "
                 f"{chosen('attack.kind', config.attack.chosen)} marks none. Example: --set attack.kind=backdoor"
+            )
+        if measures[name].images and not isinstance(roster.input, Pixels):
+            raise RequestError(
+                f"measure.{key} = {name!r} damages images, and {roster.name} has {roster.input.words}. Accepted: other "
+                "measures, such as shifted_initial; or data whose samples are images"
             )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases
