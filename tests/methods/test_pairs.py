@@ -139,7 +139,7 @@ def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
 def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> None:
     """`held`: the model as each client has it."""
     kept = [state.clients.of_kind(kind) for kind in ("kept", "memory", "own", "notes")]
-    kept += [state.server.uploads, state.server.scores]
+    kept += [state.server.uploads, state.server.of_clients]
     every = [state.model, state.server.rule, state.server.drift, *(own for kind in kept for own in kind.values())]
     assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
     frozen = set(job.model) - stage.moving
@@ -155,14 +155,14 @@ def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> 
 
 
 def assert_same(one: State, other: State) -> None:
-    for kind in ("model", "shown", "rule", "drift", "origin"):
+    for kind in ("model", "shown", "rule", "drift", "origin", "statistics"):
         mine, theirs = getattr(one.server, kind), getattr(other.server, kind)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     of_clients = [
         (one.clients.of_kind(kind), other.clients.of_kind(kind)) for kind in ("kept", "memory", "own", "notes")
     ]
-    of_clients += [(getattr(one.server, kind), getattr(other.server, kind)) for kind in ("uploads", "scores")]
+    of_clients += [(getattr(one.server, kind), getattr(other.server, kind)) for kind in ("uploads", "of_clients")]
     for mine, theirs in of_clients:
         assert mine.keys() == theirs.keys()
         for client in mine:

@@ -36,6 +36,10 @@ class OneMoreVisit(Protocol):
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned: ...
 
+    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        """What the server would say to them of statistics [G, *]."""
+        ...
+
     def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
         """The same, which knows of these clients only."""
         ...

@@ -164,6 +164,13 @@ class Network(nn.Module):
         return self.head(features)  # type: ignore[no-any-return]
 
     @cached_property
+    def classes(self) -> int:
+        """How many classes the head tells apart."""
+        like = next(self.head.parameters())
+        with torch.no_grad():
+            return self.classify(like.new_zeros(1, 1, self.body.features)).shape[-1]
+
+    @cached_property
     def stacks(self) -> bool:
         """Whether clients of different sizes can be stacked: not where a foreign BatchNorm would count padding."""
         return self.body.native or not self.counting

@@ -19,6 +19,7 @@ from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
 from torso.runs.sampling import participants
 from torso.runs.stages import Stage
+from torso.server import NoStatistics
 
 
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
@@ -160,14 +161,16 @@ def _needs_single(stage: Stage) -> str:
         return f"method.server.clip = {rule.clip} bounds single uploads"
     if rule.uses_squares:
         return f"{chosen('method.server', rule)} needs the norm of single uploads"
-    if method.drift.gathers or method.personal.tells:
+    if method.drift.gathers or method.personal.declares(1):
         return f"method {method.name!r} shows clients the models of others"
+    if type(method.statistics) is not NoStatistics:
+        return f"{chosen('method.statistics', method.statistics)} needs statistics that they do not cover"
     return ""
 
 
 def asks_first(stage: Stage, roster: Roster) -> bool:
     """Whether all clients are asked something before the first round."""
-    return stage.method.start.uploads(stage.net, roster.classes)[0] != "nothing"
+    return bool(stage.method.start.declares(stage.net, roster.classes))
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:

@@ -78,6 +78,9 @@ class Again:
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
         return self.visit.alone(desk, clients)
 
+    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        return self.visit.told.statistics(clients, desk.federation.device)
+
     def for_clients(self, clients: Sequence[int]) -> Again:
         return Again(self.visit.for_clients(clients))
 
@@ -93,6 +96,9 @@ class LastVisit:
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
         return self.again(desk, clients)
+
+    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        return self.again.told_to(desk, clients)
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return self.again.for_clients(clients)
@@ -130,6 +136,7 @@ class Own:
             self.travels,
             visit or (lambda: self.usual(desk, clients)),
             lambda: desk.train_deck(clients).class_counts(desk.room.classes),
+            lambda: self.usual.told_to(desk, clients),
         )
         return self.personal.begin(at)
 

@@ -28,7 +28,7 @@ _ON_TRAIN = ("without_head", "neighbours")  # look at training samples too, and 
 def fixes_body(stage: Stage) -> bool:
     """Whether nobody moves a tensor of the body in this stage."""
     return not _of_body(stage.moving) and not any(
-        map(is_foreign, (stage.method.step, stage.method.personal, stage.attack))
+        map(is_foreign, (stage.method.step, stage.method.personal, stage.method.statistics, stage.attack))
     )
 
 
@@ -133,6 +133,6 @@ def _trained_epochs(how: Evaluation) -> int:
 
 def _looks(stage: Stage) -> float:
     """How often a stage's rounds look at a training sample, on average."""
-    fraction = stage.train.fraction if stage.travels else 1.0
+    fraction = stage.train.fraction if stage.meets else 1.0
     lessons = stage.plan(stage.first) if stage.rounds else ()
     return stage.rounds * fraction * math.fsum(lesson.epochs for lesson in lessons)

@@ -3,5 +3,6 @@
 from torso.server import fedbuff as fedbuff  # registers its rule
 from torso.server import robust as robust  # registers its rules
 from torso.server.rules import Mean, Moved, ServerRule, servers
+from torso.server.statistics import NoStatistics, Statistic, Statistics, statistics
 
-__all__ = ["Mean", "Moved", "ServerRule", "servers"]
+__all__ = ["Mean", "Moved", "NoStatistics", "ServerRule", "Statistic", "Statistics", "servers", "statistics"]
