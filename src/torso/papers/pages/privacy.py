@@ -244,8 +244,8 @@ def _what_ran(audits: Sequence[Audit]) -> list[str]:
     for found in audits:
         run, claim = found["setting"], found["claim"]
         what = (
-            f"{run['method']}, {run['model']} on {run['data']}, {run['clients']} clients, {claim['rounds']} rounds with "
-            f"chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel"
+            f"{run['method']}, {run['model']} on {run['data']}, {run['clients']} clients, {claim['rounds']} rounds "
+            f"with chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel"
         )
         kinds.setdefault((what, f"{run['device']}, {{:.0f}} s for {found['runs']} runs"), []).append(found)
     rows = [", ".join(f"{found['claim']['noise']:g}" for found in some) for some in kinds.values()]
