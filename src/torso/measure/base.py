@@ -92,6 +92,8 @@ class Measurement:
     after each number of epochs of personalize.sweep as well. `whole_test`: taken on the server's own test set, which a
     real federation may not have. `marked`: taken on images that attackers mark. `trains_body`: it trains whole networks
     on the way, whatever the method trains. `images`: taken on images that it changes; other samples are refused.
+    `two_heads`: it mixes the answers of a generic and a personal head, and looks at training samples and at the mean
+    feature that the server tells.
     """
 
     take: Measure
@@ -102,6 +104,7 @@ class Measurement:
     marked: bool = False
     trains_body: bool = False
     images: bool = False
+    two_heads: bool = False
 
 
 measures: Registry[Measurement] = Registry("measure.names")
@@ -115,6 +118,7 @@ def measure(
     marked: bool = False,
     trains_body: bool = False,
     images: bool = False,
+    two_heads: bool = False,
 ) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use.
 
@@ -123,7 +127,7 @@ def measure(
     def keep(take: Measure) -> Measure:
         for name in names:
             about, whole = " ".join((take.__doc__ or "").split()), whole_test or of in ("server", "mixes")
-            measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body, images))
+            measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body, images, two_heads))
         return take
 
     return keep

@@ -16,6 +16,7 @@ from torso.learn.course import Course
 from torso.learn.local import learn, learn_by_epoch
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure import calibration as _calibration  # noqa: F401
+from torso.measure import head_ensemble as _head_ensemble  # noqa: F401
 from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import neighbours as _neighbours  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401

@@ -5,7 +5,7 @@ G clients, n samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -62,14 +62,18 @@ def shifted_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, h
     return {"shifted_personalized": _on_shifted(desk, clients, tensors, how)}
 
 
-def _on_corrupted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
-    """The mean over corruptions and severities."""
-    clean, found = desk.test_deck(clients), []
+def corrupted_decks(desk: Desk, clients: Sequence[int], how: Evaluation) -> Iterator[Deck]:
+    """The clients' test images, damaged in every way that is asked for; each is gone with the next."""
+    clean = desk.test_deck(clients)
     for name in how.corruptions:
         for severity in how.severities:
-            deck = corrupted(clean, name, severity, how.shuffle.seed)
-            found.append(percent_correct(desk.room, deck, tensors, how.batch_size))
-    return torch.stack(found).mean(dim=0)
+            yield corrupted(clean, name, severity, how.shuffle.seed)
+
+
+def _on_corrupted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    """The mean over corruptions and severities."""
+    decks = corrupted_decks(desk, clients, how)
+    return torch.stack([percent_correct(desk.room, deck, tensors, how.batch_size) for deck in decks]).mean(dim=0)
 
 
 @measure("corrupted_initial", of="clients", images=True)

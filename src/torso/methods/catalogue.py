@@ -25,6 +25,8 @@ from torso.methods.starts import ClassMeans, Finished
 from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, Sphere
 from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
 from torso.registry import Registry
+from torso.server.attention import Attention
+from torso.server.centre import Centre
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
 _FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
@@ -299,6 +301,24 @@ fedgela = fedbabu.but(
     personal=ScaledHead(),
     about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
     paper="FedGELA (Fan 2023)",
+)
+fedamp = method(
+    server=Apart(),
+    statistics=Attention(),
+    drift=Proximal(0.01),
+    personal=Personal(),
+    about="Every client's own model; a visit begins at a mix of those that are like it (spec 19.21).",
+    paper="FedAMP (Huang 2021)",
+)
+fedthe = method(
+    head=Dual(adds=False),
+    objective=BalancedSoftmax(),
+    train=[Phase("body+head"), Phase("personal")],
+    share="body+head",
+    statistics=Centre(),
+    personal=_ROD_OWN,
+    about="A generic head and one of the client's own, mixed for each test sample without its label (spec 19.22).",
+    paper="FedTHE (Jiang 2023)",
 )
 
 

@@ -233,17 +233,19 @@ class Dual(Head):
 
     `personal = "linear"`: a layer of the client's own, which starts at `origin`. `"hyper"`: generated from the client's
     class proportions by a network with `hidden` units that everybody shares. That starts at PyTorch's default, so small
-    that the personal model is nearly the generic one at first, as with `origin` zeros."""
+    that the personal model is nearly the generic one at first, as with `origin` zeros. With `adds = false` the personal
+    head answers alone (FedTHE, spec 19.22)."""
 
     personal: Literal["linear", "hyper"] = "linear"
     origin: Literal["zeros", "generic", "default"] = "zeros"
     hidden: Count = 16
+    adds: bool = True
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
         own: nn.Module = Linear(features, classes, bias=bias)
         if self.personal == "hyper":
             own = HyperLinear(features, classes, self.hidden)
-        return DualHead(Linear(features, classes, bias=bias), own)
+        return DualHead(Linear(features, classes, bias=bias), own, self.adds)
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
         generic, own = module.get_submodule("generic"), module.get_submodule("personal")

@@ -22,7 +22,12 @@ from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
 from torso.runs.stages import Stage
 
-_ON_TRAIN = ("without_head", "neighbours")  # look at training samples too, and train nothing
+_ON_TRAIN = (
+    "without_head",
+    "neighbours",
+    "test_time",
+    "test_time_shifted",
+)  # look at training samples too, and train nothing
 
 
 def fixes_body(stage: Stage) -> bool:

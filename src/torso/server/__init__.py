@@ -1,5 +1,7 @@
 """How does the server move? Pure functions of (state, what the clients sent)."""
 
+from torso.server import attention as attention  # registers its statistics
+from torso.server import centre as centre  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
 from torso.server import robust as robust  # registers its rules
 from torso.server.rules import Mean, Moved, ServerRule, servers
