@@ -22,11 +22,12 @@ from torso.learn.steps import Envelope, LookAhead
 from torso.learn.taught import Contrast, NotTrue
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, Sphere
-from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
+from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, SparseSimplex, Sphere
+from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, Realigned, ScaledHead
 from torso.registry import Registry
 from torso.server.attention import Attention
 from torso.server.centre import Centre
+from torso.server.realignment import Realignment
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
 _FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
@@ -319,6 +320,15 @@ fedthe = method(
     personal=_ROD_OWN,
     about="A generic head and one of the client's own, mixed for each test sample without its label (spec 19.22).",
     paper="FedTHE (Jiang 2023)",
+)
+fedloge = method(
+    head=SparseSimplex(),
+    train="all-head.classifier",
+    share="body+head.auxiliary",
+    statistics=Realignment(),
+    personal=Realigned(),
+    about="A fixed sparse classifier trains the body; a shared head gets equal norms, a client's its own (spec 19.23).",
+    paper="FedLoGe (Xiao 2024)",
 )
 
 

@@ -4,6 +4,7 @@ from torso.personal.ala import LocalAggregation
 from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
+from torso.personal.realigned import Realigned
 from torso.personal.scaled import ScaledHead
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "LocalAggregation",
     "OwnModelStart",
     "Personal",
+    "Realigned",
     "ScaledHead",
     "VisitStart",
     "personals",
