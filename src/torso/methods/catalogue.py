@@ -23,8 +23,9 @@ from torso.learn.taught import Contrast, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
 from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, Sphere
-from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
+from torso.personal import Aligned, Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
 from torso.registry import Registry
+from torso.server.fisher import Fisher
 from torso.server.prototypes import MixedHeads, Prototypes
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
@@ -317,6 +318,13 @@ fedpac = method(
     personal=_ROD_OWN,
     about="Features are drawn to global class means; each client gets a mix of all heads that suits it (spec 19.13).",
     paper="FedPAC (Xu 2023)",
+)
+fedas = method(
+    share="body",
+    statistics=Fisher(),
+    personal=Aligned(),
+    about="Clients align the received body with their last one; bodies weigh by their Fisher information (spec 19.14).",
+    paper="FedAS (Yang 2024)",
 )
 
 

@@ -1,12 +1,14 @@
 """How does a client get its own model?"""
 
 from torso.personal.ala import LocalAggregation
+from torso.personal.aligned import Aligned
 from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
 from torso.personal.scaled import ScaledHead
 
 __all__ = [
+    "Aligned",
     "Ditto",
     "FineTune",
     "Fomo",
