@@ -409,6 +409,9 @@ TABLE: dict[str, tuple[int, int]] = {
     "mtl": (4 * P, 4 * P),
     "fedfomo": (4 * P * 5, 4 * P + 4 * 5),
     "lp": (4 * ROW, 4 * ROW),
+    "fedproto": (4 * ROW, 4 * ROW),
+    "fedpac": (4 * (P + ROW), 4 * (P + ROW + CLASSES * FEATURES + 1)),
+    "fedas": (4 * P_B, 4 * P_B + 4),
     "local-only": (0, 0),
 }
 
