@@ -408,9 +408,13 @@ TABLE: dict[str, tuple[int, int]] = {
     "fedrod-hyper-scaffold": (4 * (P + P_NU) + 4 * P, 4 * (P + P_NU) + 4 * P),
     "mtl": (4 * P, 4 * P),
     "fedamp": (4 * P, 4 * P),
+    "fedloge": (4 * P, 4 * P),
     "fedthe": (4 * P + 4 * FEATURES, 4 * P + 4 * FEATURES),
     "fedfomo": (4 * P * 5, 4 * P + 4 * 5),
     "lp": (4 * ROW, 4 * ROW),
+    "fedproto": (4 * ROW, 4 * ROW),
+    "fedpac": (4 * (P + ROW), 4 * (P + ROW + CLASSES * FEATURES + 1)),
+    "fedas": (4 * P_B, 4 * P_B + 4),
     "local-only": (0, 0),
 }
 

@@ -35,6 +35,8 @@ SEED = 3
 SINGLE_UPLOADS = ("median", "centred-clipping")
 ON_THE_PATH_OF_OTHERS = {"head": "simplex", "step": "sam", "personal": "scaled-head"}  # tested by themselves
 
+WITH_A_HEAD_OF_ITS_OWN = {"personal": "realigned"}  # refused with others
+
 
 def choices(axis: str) -> dict[str, Any]:
     """Every registered choice of an axis, and the variants that take other paths through the code."""
@@ -45,6 +47,7 @@ def choices(axis: str) -> dict[str, Any]:
         known = {name: rule for name, rule in known.items() if not rule.needs_each or name in SINGLE_UPLOADS}
         known["fedbuff"] = AXES["server"]["fedbuff"](buffer=2)
     known.pop(ON_THE_PATH_OF_OTHERS.get(axis, ""), None)
+    known.pop(WITH_A_HEAD_OF_ITS_OWN.get(axis, ""), None)
     if axis == "head":
         known["dual-hyper"] = AXES["head"]["dual"](personal="hyper")
     if axis == "personal":

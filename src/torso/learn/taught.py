@@ -131,3 +131,24 @@ class Contrast(Taught):
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
         near, before = (F.cosine_similarity(said.features, taught[what], dim=-1) for what in self.teachers)
         return self.mu * F.softplus((before - near) / self.tau)
+
+
+@objectives.register("prototypes")
+@dataclass(frozen=True)
+class Prototypical(Taught):
+    """Cross-entropy + λ·(the mean over features of (f − m_y)²), m_y the global class mean of the label's class; a class
+    that nobody has told of has no such term (FedProto, spec 19.12; FedPAC, spec 19.13).
+
+    `over = "sum"` takes the squared distance itself."""
+
+    lam: NotNegative = 1.0
+    over: Literal["mean", "sum"] = "mean"
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        return (f"{TOLD}means", f"{TOLD}known") if self.lam else ()
+
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        squares = (said.features - taught[f"{TOLD}means"]).square()
+        far = squares.mean(dim=-1) if self.over == "mean" else squares.sum(dim=-1)
+        return self.lam * taught[f"{TOLD}known"] * far

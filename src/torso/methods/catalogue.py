@@ -19,14 +19,16 @@ from torso.learn.objectives import (
 from torso.learn.phases import Phase
 from torso.learn.sharpness import SharpnessAware
 from torso.learn.steps import Envelope, LookAhead
-from torso.learn.taught import Contrast, NotTrue
+from torso.learn.taught import Contrast, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
 from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, SparseSimplex, Sphere
-from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, Realigned, ScaledHead
+from torso.personal import Aligned, Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, Realigned, ScaledHead
 from torso.registry import Registry
 from torso.server.attention import Attention
 from torso.server.centre import Centre
+from torso.server.fisher import Fisher
+from torso.server.prototypes import MixedHeads, Prototypes
 from torso.server.realignment import Realignment
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
@@ -302,6 +304,30 @@ fedgela = fedbabu.but(
     personal=ScaledHead(),
     about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
     paper="FedGELA (Fan 2023)",
+)
+fedproto = method(
+    share="none",
+    objective=Prototypical(),
+    statistics=Prototypes(),
+    personal=Personal(),
+    about="Class means of features travel and no weights; features are drawn to the global ones (spec 19.12).",
+    paper="FedProto (Tan 2022)",
+)
+fedpac = method(
+    share="body",
+    train=[Phase("head", epochs=1), Phase("body")],
+    objective=Prototypical(),
+    statistics=MixedHeads(),
+    personal=_ROD_OWN,
+    about="Features are drawn to global class means; each client gets a mix of all heads that suits it (spec 19.13).",
+    paper="FedPAC (Xu 2023)",
+)
+fedas = method(
+    share="body",
+    statistics=Fisher(),
+    personal=Aligned(),
+    about="Clients align the received body with their last one; bodies weigh by their Fisher information (spec 19.14).",
+    paper="FedAS (Yang 2024)",
 )
 fedamp = method(
     server=Apart(),

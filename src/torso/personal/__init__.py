@@ -1,6 +1,7 @@
 """How does a client get its own model?"""
 
 from torso.personal.ala import LocalAggregation
+from torso.personal.aligned import Aligned
 from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
@@ -8,6 +9,7 @@ from torso.personal.realigned import Realigned
 from torso.personal.scaled import ScaledHead
 
 __all__ = [
+    "Aligned",
     "Ditto",
     "FineTune",
     "Fomo",

@@ -3,6 +3,8 @@
 from torso.server import attention as attention  # registers its statistics
 from torso.server import centre as centre  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
+from torso.server import fisher as fisher  # registers its statistics
+from torso.server import prototypes as prototypes  # registers its statistics
 from torso.server import realignment as realignment  # registers its statistics
 from torso.server import robust as robust  # registers its rules
 from torso.server.rules import Mean, Moved, ServerRule, servers
