@@ -217,13 +217,14 @@ class SparseSimplex(Head):
         return SparseSimplexHead(features, classes)
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
-        fixed, *others = (module.get_submodule(name) for name in ("classifier", "auxiliary", "personal"))
-        for linear in (fixed, *others):
-            assert isinstance(linear, Linear)
-            init(linear.weight, linear.bias, generator)
-        _orthogonal_rows("sparse-simplex", fixed.weight, 1.0, generator, key="method.head")
-        fixed.weight.copy_(sparse_simplex(fixed.weight, self.sparsity, self.length, generator))
-        fixed.bias.zero_()
+        assert isinstance(module, SparseSimplexHead)
+        for name in ("auxiliary", "personal"):
+            super().start(module.get_submodule(name), init, generator)
+        fixed = module.classifier.weight
+        _orthogonal_rows("sparse-simplex", fixed, 1.0, generator, key="method.head")
+        fixed.copy_(sparse_simplex(fixed, self.sparsity, self.length, generator))
+        if module.classifier.bias is not None:
+            module.classifier.bias.zero_()
 
 
 class Layers(nn.Sequential):
