@@ -168,7 +168,7 @@ def more(part: str, tensors: Mapping[str, torch.Tensor]) -> Callable[[Sent], Sen
         ("wrong form", with_first("model", lambda tensor: tensor.unsqueeze(-1))),
         ("wrong form", more("model", {"another": torch.ones(1, 2)})),
         ("wrong form", lambda sent: replace(sent, drift={})),
-        ("wrong form", lambda sent: replace(sent, scores=torch.zeros(1, 2))),
+        ("wrong form", lambda sent: replace(sent, said={"scores": torch.zeros(1, 2)})),
         ("wrong numbers", lambda sent: replace(sent, samples=(10**9,))),
         ("wrong numbers", lambda sent: replace(sent, round=2)),
     ],
