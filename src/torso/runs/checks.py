@@ -77,8 +77,14 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
                 raise not_reached(names, key)
 
 
-def check_faults(config: Config) -> None:
-    """Refuse to play faults where clients are real."""
+def check_answers(config: Config, roster: Roster) -> None:
+    """Refuse faults where clients are real, and to wait for more answers than there are clients in a simulation."""
+    least, there = config.train.min_clients, len(roster.training)
+    if config.run.engine != "flower" and least > max(there, 1):  # a real federation waits for them
+        raise RequestError(
+            f"train.min_clients = {least}: so many have to answer in a round, and {there} clients train. "
+            f"Accepted: 1 to {there}"
+        )
     if config.run.engine == "flower" and config.run.faults != FaultsConfig():
         raise RequestError(
             "run.faults is for simulations, and run.engine = 'flower' is a real federation, whose clients fail by "
@@ -174,13 +180,14 @@ def asks_first(stage: Stage, roster: Roster) -> bool:
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
-    if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):
+    rounds = [stage for stage in plan if stage.rounds]
+    if config.attack.chosen.replaces_uploads() and not any(stage.uploaded for stage in rounds):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
+        why = "sends nothing" if rounds else "has no rounds"
         raise RequestError(
             f"{chosen('attack.kind', config.attack.chosen)} replaces what clients send in a round, and method "
-            f"{config.method.name!r} has no rounds. Accepted: {', '.join(others)}"
+            f"{config.method.name!r} {why}. Accepted: {', '.join(others)}"
         )
-
     if config.attack.chosen.colludes() and any(stage.method.server.keeps_uploads for stage in plan):
         raise RequestError(
             f"{chosen('attack.kind', config.attack.chosen)} works on the mean of the uploads, and "

@@ -10,6 +10,7 @@ from torso.engine import ComeAndGo, Engine
 from torso.errors import RunFailed, TorsoError
 from torso.learn.stacked import all_finite
 from torso.personal.state import State
+from torso.registry import chosen
 from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
 from torso.runs.faults import NOT_FINITE, Faults
@@ -116,7 +117,7 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
         return
     least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
     if rule.least > max(heard, least) and (heard or missing):
-        least, wanted = rule.least, f"{rule} needs {rule.least}"
+        least, wanted = rule.least, f"{chosen('method.server', rule)} needs {rule.least}"
     if heard >= least:
         return
     lost = sorted(k for k, kind in came.refused.items() if kind == NOT_FINITE or not again)
