@@ -1,6 +1,6 @@
 """One folder for everything that Torso keeps between runs and can make again: $TORSO_CACHE, or the user's for caches.
 
-Below it: `features` (engine/feature_files.py), `decoded` (data/decoded.py), `triton` and `inductor` (what they compile).
+Below it: `features` (engine/feature_files.py), `decoded` (data/decoded.py), `triton`, `inductor` (what they compile).
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torso.many import ClientSet
 from torso.nets import Tensors
 
 
@@ -47,7 +48,7 @@ class ServerState:
     privacy: Tensors = field(default_factory=dict)  # what the mechanism of privacy goes on with: its clip, if it adapts
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the rule keeps them
     scores: Mapping[int, Tensors] = field(default_factory=dict)  # what it has been told of others' models, by client
-    met: frozenset[int] = frozenset()  # clients that have taken part
+    met: Set[int] = ClientSet()  # clients that have taken part
     cost: Cost = Cost()
 
     @property
