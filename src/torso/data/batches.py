@@ -160,7 +160,7 @@ class Deck:
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
-        index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        index = rows[0][None] if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         return cls(samples, labels, index, tuple(len(row) for row in rows), tuple(clients))
 
     @classmethod
