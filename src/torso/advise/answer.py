@@ -7,25 +7,26 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from torso.advise.arms import tuned
-from torso.advise.choice import Gain, Outcome, advised, gain, is_alone, ranked
+from torso.advise.arms import EARLY, tuned
+from torso.advise.candidates import ALONE, FEDAVG
+from torso.advise.choice import Gain, Outcome, advised, gain, ranked
 from torso.advise.tournament import Course
 from torso.advise.traits import Traits
 from torso.config import Config
 from torso.papers.experiments.estimate import duration
+from torso.report.summary import counted
 
 STAY = "stay with FedAvg and fine-tune"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What `torso advise` says. `stay`: nothing is clearly better than FedAvg with fine-tuning."""
+    """What `torso advise` says."""
 
     traits: Traits
-    stay: bool
     method: Outcome  # with its rate and epochs of fine-tuning
     challenger: Outcome | None
-    over_fedavg: Gain | None  # of the challenger
+    over_fedavg: Gain | None  # of what is advised; where that is FedAvg, of the challenger
     over_alone: Gain | None  # of what is advised; None where that is training alone
     course: Course
     config: Config  # of what is advised
@@ -33,6 +34,11 @@ class Answer:
     share: float  # of the training samples, in each part
     tuned_at: float  # personalize.lr
     cost: Mapping[str, float]
+
+    @property
+    def stay(self) -> bool:
+        """Whether nothing is clearly better than FedAvg with fine-tuning."""
+        return self.method.arm.candidate is FEDAVG
 
     @property
     def fine_tunes(self) -> bool:
@@ -48,13 +54,14 @@ class Answer:
     def headline(self) -> str:
         if self.stay:
             return f"Advice: {STAY}."
-        return f"Advice: {'train alone (local-only)' if is_alone(self.method) else self.method.arm.name}."
+        return f"Advice: {'train alone (local-only)' if self.method.arm.candidate is ALONE else self.method.arm.name}."
 
     def lines(self) -> list[str]:
         rates = ", ".join(f"{key} = {value:g}" for key, value in self.rates.items())
         said = [*self.traits.lines(), "", self.headline(), f"  rates: {rates}"]
-        if self.challenger is not None and self.over_fedavg is not None:
-            name = self.challenger.arm.name
+        named = self.challenger if self.stay else self.method
+        if named is not None and self.over_fedavg is not None:
+            name = named.arm.name
             clearly = "" if self.over_fedavg.clear else ": not clearly better"
             said.append(f"  {name} over FedAvg with fine-tuning: {self.over_fedavg}{clearly}")
         if self.over_alone is not None:
@@ -66,9 +73,9 @@ class Answer:
         rounds, seeds = course.rounds["judgement"], len(course.judged)
         far = "" if rounds >= self.planned else f" You plan {self.planned} rounds, so this is an early look."
         said = [
-            f"  accuracy of the clients' own models, 95 % interval over clients, paired by client; {rounds} rounds, {seeds} "
-            f"seed{'' if seeds == 1 else 's'}, on {100 * self.share:.0f} % of the training samples, by which nothing "
-            f"was chosen.{far}",
+            f"  accuracy of the clients' own models after {counted(rounds, 'round')}, at {counted(seeds, 'seed')}; "
+            f"95 % interval over clients, paired by client; on {100 * self.share:.0f} % of the training samples, by "
+            f"which nothing was chosen.{far}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:
@@ -141,19 +148,19 @@ def answer_of(
     fedavg, best = course.fedavg, course.best
     assert fedavg is not None
     assert course.alone is not None
-    over = gain(_at(course, best), _at(course, fedavg)) if best is not None else None
-    change = advised(best, over)
-    method = best if change and best is not None else fedavg
-    alone_epochs = best.epochs if best is not None and is_alone(best) else _alone_epochs(course)
-    alone = Outcome(course.alone, alone_epochs, {})
-    over_alone = None if is_alone(method) else gain(_at(course, method), _at(course, alone))
+
+    def judged(ours: Outcome, theirs: Outcome) -> Gain | None:
+        return gain(_at(course, ours), _at(course, theirs))
+
+    alone = Outcome(course.alone, EARLY[0], {})
+    method = advised(fedavg, best, alone, judged)
+    named = best if method is fedavg else method
     return Answer(
         traits=traits,
-        stay=not change,
         method=method,
         challenger=best,
-        over_fedavg=over,
-        over_alone=over_alone,
+        over_fedavg=None if named is None else judged(named, fedavg),
+        over_alone=None if method is alone else judged(method, alone),
         course=course,
         config=config_for(config, method, tuned_at),
         planned=config.train.rounds,
@@ -169,12 +176,6 @@ def _at(course: Course, chosen: Outcome) -> list[Mapping[int, float]]:
         next((one.scores for one in found if one.arm == chosen.arm and one.epochs == chosen.epochs), {})
         for found in course.judged.values()
     ]
-
-
-def _alone_epochs(course: Course) -> int:
-    """How long training alone is fine-tuned: as was best on part A."""
-    seen = [one for one in (*course.final, *course.heats) if one.arm == course.alone and one.scores]
-    return max(seen, key=lambda one: one.mean).epochs if seen else 1
 
 
 def config_for(config: Config, method: Outcome, tuned_at: float) -> Config:
@@ -193,7 +194,7 @@ def _row(stage: str, rounds: int, one: Outcome, over: float) -> dict[str, Any]:
         "lr": one.arm.rate,
         "fine_tuning_epochs": one.epochs,
         "accuracy": round(one.mean, 2),
-        "to_fedavg": round(over, 2),
+        "to_fedavg": round(over, 2) + 0.0,  # no −0
         "clients": len(one.scores),
         "status": one.status,
     }

@@ -37,7 +37,6 @@ class Look:
     epochs: tuple[int, ...]
     clients: int
     generic: bool = False
-    everybody: bool = False  # of these train alone, too; else a part of them
 
 
 HEATS, FINAL = Look(EARLY, MOST_EARLY), Look(LATE, MOST_LATE)
@@ -76,10 +75,10 @@ class Stable:
     def participants(self) -> int:
         return max(math.floor(len(self.training) * self.config.train.fraction + 1e-9), 1)
 
-    def weight(self, arm: Arm, everybody: bool = False) -> float:
+    def weight(self, arm: Arm) -> float:
         """What a round of the arm costs, in rounds of FedAvg."""
         if arm.candidate is ALONE:
-            return len(self.alone(self.config.run.seed, MOST_LATE, everybody)) / self.participants
+            return len(self.alone(self.config.run.seed, MOST_LATE)) / self.participants
         ours, fedavg = (self._counted(one) for one in (arm, Arm(FEDAVG, arm.rate)))
         return trained_on(ours) / trained_on(fedavg)
 
@@ -94,13 +93,12 @@ class Stable:
         measured = min(len(self.training), look.clients)
         return measured * look.epochs[-1] / (self.participants * self.config.train.local_epochs)
 
-    def alone(self, seed: int, most: int, everybody: bool = False) -> Ints:
-        """Clients that train alone: about as many as cost twice what FedAvg costs, of those that are measured, or all
-        of these."""
+    def alone(self, seed: int, most: int) -> Ints:
+        """Clients that train alone: about as many as cost twice what FedAvg costs, of those that are measured."""
         known = self.training
         if most < len(known):  # as a run draws them (Job.measured_clients)
             known = np.sort(numpy_generator(seed, "measured").choice(known, most, replace=False))
-        count = len(known) if everybody else min(max(2 * self.participants, ALONE_LEAST), len(known))
+        count = min(max(2 * self.participants, ALONE_LEAST), len(known))
         return known[np.linspace(0, len(known) - 1, count).round().astype(np.int64)]
 
     def run(
@@ -108,7 +106,7 @@ class Stable:
     ) -> tuple[list[Outcome], bool]:
         """What the arms reach; False where time was up before all of them had ended."""
         found: list[Outcome] = []
-        apart = only(federation, self.alone(seed, look.clients, look.everybody))
+        apart = only(federation, self.alone(seed, look.clients))
         for group, data in (
             ([arm for arm in arms if arm.candidate is not ALONE], federation),
             ([arm for arm in arms if arm.candidate is ALONE], apart),

@@ -1,20 +1,22 @@
 """The choice rule, as pure functions of accuracies by client.
 
 Methods are ranked on part A. The best one beside FedAvg is the challenger. Part B, by which nothing was chosen, says
-how much it gains over FedAvg with fine-tuning: it is advised where the whole interval is above zero.
+how much it gains over FedAvg with fine-tuning: it is advised where the whole interval is above zero. Training alone,
+which takes no part in the tournament, is judged on part B, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from torso.advise.candidates import ALONE, FEDAVG, Candidate
+from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_interval
 
+NEARLY = 5.0  # points
 Scores = Mapping[int, float]
 """Client → accuracy of its own model in %, of clients that could be measured."""
 
@@ -82,15 +84,32 @@ def gain(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Gain | None:
     return Gain(mean, low, high, len(apart))
 
 
+Judged = Callable[[Outcome, Outcome], Gain | None]
+"""The gain of one over another on part B."""
+
+
 def reference(outcomes: Sequence[Outcome]) -> Outcome | None:
     """FedAvg with the rate and the fine-tuning that are best for it; None where it failed throughout."""
     found = [one for one in outcomes if one.arm.candidate is FEDAVG and one.scores]
     return max(found, key=lambda one: one.mean) if found else None
 
 
+def anchor(outcomes: Sequence[Outcome]) -> float | None:
+    """FedAvg's rate, of which others try multiples: the smallest that is nearly as good as the best, because short runs
+    favour large rates. None where FedAvg failed throughout."""
+    best = reference(outcomes)
+    if best is None:
+        return None
+    return min(
+        one.arm.rate
+        for one in outcomes
+        if one.arm.candidate is FEDAVG and one.scores and one.mean >= best.mean - NEARLY
+    )
+
+
 def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, float]]:
-    """The best outcome of each arm with its mean gain over `to`, the best first. The gain is paired by client, because
-    training alone is measured on a part of the clients. Arms that failed are left out; of equals the first stays."""
+    """The best outcome of each arm with its mean gain over `to`, paired by client, the best first. Arms that failed are
+    left out; of equals the first stays."""
     best: dict[tuple[str, float], tuple[Outcome, float]] = {}
     for one in outcomes:
         over = gain([one.scores], [to.scores])
@@ -118,10 +137,11 @@ def challenger(order: Sequence[tuple[Outcome, float]]) -> Outcome | None:
     return next((one for one, _ in order if one.arm.candidate is not FEDAVG), None)
 
 
-def advised(best: Outcome | None, over_fedavg: Gain | None) -> bool:
-    """Whether to change from FedAvg with fine-tuning to the challenger."""
-    return best is not None and over_fedavg is not None and over_fedavg.clear
-
-
-def is_alone(outcome: Outcome | None) -> bool:
-    return outcome is not None and outcome.arm.candidate is ALONE
+def advised(fedavg: Outcome, best: Outcome | None, alone: Outcome, judged: Judged) -> Outcome:
+    """FedAvg with fine-tuning, unless the challenger is clearly better; training alone where it is clearly better than
+    either. Who is compared with whom is fixed before part B is looked at."""
+    found = fedavg
+    if best is not None and (over := judged(best, fedavg)) is not None and over.clear:
+        found = best
+    over = judged(alone, found)
+    return alone if over is not None and over.clear else found

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 KEEP = 4  # of so many arms one goes on, and trains for so many times the rounds
-LEAST = 2  # rounds of a heat: less says nothing
+LEAST, PART = 2, 8  # rounds of a run at least, and of a heat this part of all: less says nothing of the end
 JUDGED = 0.5  # of the budget at most, for the judgement
 
 
@@ -51,6 +51,11 @@ def survivors(arms: int) -> int:
     return max(3, 1 + math.ceil(arms / KEEP))
 
 
+def shortest(most: int) -> int:
+    """Rounds of a heat at least; a small budget has fewer arms instead."""
+    return min(most, max(LEAST, math.ceil(most / PART)))
+
+
 def spread(
     budget: float,
     most: int,
@@ -66,7 +71,7 @@ def spread(
     early, late = measuring
     judgement, seeds = _judgement(budget * JUDGED, most, judged, late)
     for arms in range(len(weights), least - 1, -1):
-        for rounds in range(most, LEAST - 1, -1):
+        for rounds in range(most, shortest(most) - 1, -1):
             heats = Rung(tuple(weights[:arms]), rounds, early)
             mean = sum(weights[:arms]) / arms
             final = Rung((mean,) * survivors(arms), min(most, KEEP * rounds), late)

@@ -11,7 +11,7 @@ import numpy as np
 from torso.advise.arms import FINAL, HEATS, Look, Stable
 from torso.advise.budget import Budget, Until
 from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beyond, near
-from torso.advise.choice import Arm, Outcome, challenger, finalists, is_alone, ranked, reference
+from torso.advise.choice import Arm, Outcome, anchor, challenger, finalists, ranked, reference
 from torso.advise.parts import Parts, parts_of
 from torso.advise.schedule import LEAST, Schedule, final_rounds, spread
 from torso.config import Config
@@ -104,13 +104,13 @@ class Tournament:
         """The schedule, and the arms beside FedAvg's that it has room for. Rates are multiples of FedAvg's until that
         is known: each candidate has its first rate before any has its second."""
         most = max(len(candidate.factors) for candidate in self.candidates)
-        arms = [Arm(ALONE, 1.0)]
+        arms: list[Arm] = []
         for place in range(most):
             arms += [Arm(one, one.factors[place]) for one in self.candidates if place < len(one.factors)]
         weights = [1.0] * len(RATES) + [self.stable.weight(arm) for arm in arms]
-        judged = [1.0, self.stable.weight(arms[0]), max(self.stable.weight(arm) for arm in arms[1:])]
+        judged = [1.0, self.stable.weight(Arm(ALONE, 1.0)), max(map(self.stable.weight, arms))]
         measuring = self.stable.measuring(HEATS), self.stable.measuring(FINAL)
-        least = len(RATES) + 2
+        least = len(RATES) + 1
         given = self.config.train.rounds, weights, judged, measuring, least
         plan = spread(self.budget.left(), *given)
         if plan is None:
@@ -144,7 +144,7 @@ class Tournament:
             raise Stopped("stopped; nothing was written")
         ended = {(one.arm.name, one.arm.rate) for one in found}
         there = [arm for arm in arms if (arm.name, arm.rate) in ended]
-        cost = sum(self.stable.weight(arm, look.everybody) * rounds + self.stable.measuring(look) for arm in there)
+        cost = sum(self.stable.weight(arm) * rounds + self.stable.measuring(look) for arm in there)
         self.budget.pay(cost, self.budget.clock() - began)
         return found
 
@@ -161,8 +161,9 @@ class Tournament:
             if (further := beyond(tried, best.arm.rate)) is None:
                 break
             course.heats += played([Arm(FEDAVG, further)])
-        anchor = self._reference(course.heats).arm.rate
-        course.heats += played(list(dict.fromkeys(Arm(arm.candidate, near(anchor * arm.rate)) for arm in arms)))
+        rate = anchor(course.heats)
+        assert rate is not None
+        course.heats += played(list(dict.fromkeys(Arm(arm.candidate, near(rate * arm.rate)) for arm in arms)))
 
     def _reference(self, outcomes: Sequence[Outcome]) -> Outcome:
         found = reference(outcomes)
@@ -186,8 +187,7 @@ class Tournament:
             last = course.heats
         course.fedavg = self._reference(last)
         course.best = challenger(ranked(last, course.fedavg))
-        alone = [one for one, _ in ranked([*course.final, *course.heats], course.fedavg) if is_alone(one)]
-        course.alone = alone[0].arm if alone else Arm(ALONE, course.fedavg.arm.rate)
+        course.alone = Arm(ALONE, course.fedavg.arm.rate)  # on the leaderboard its best rate is FedAvg's
 
     def _judgement(self, plan: Schedule) -> None:
         course, fedavg, best = self.course, self.course.fedavg, self.course.best
@@ -195,8 +195,8 @@ class Tournament:
         assert course.alone is not None
         self.stage, self.stop.at = "judgement", self.budget.ends
         arms = list(dict.fromkeys([fedavg.arm, course.alone, *([best.arm] if best else [])]))
-        look = Look(FINAL.epochs, FINAL.clients, generic=True, everybody=is_alone(best))
-        weights = [self.stable.weight(arm, look.everybody) for arm in arms]
+        look = Look(FINAL.epochs, FINAL.clients, generic=True)
+        weights = [self.stable.weight(arm) for arm in arms]
         left, most = self.budget.left() / plan.seeds, self.config.train.rounds
         rounds = final_rounds(left, most, weights, plan.judgement.measuring, LEAST)
         course.rounds["judgement"] = rounds
