@@ -51,9 +51,7 @@ def dirichlet_floor(dataset: Dataset, options: DataConfig, seed: int) -> Partiti
     return Partition(assign(dataset.train.labels, counts, rng), assign(dataset.test.labels, test, rng))
 
 
-def draw_large_enough(
-    options: DataConfig, totals: Ints, clients: int, rng: np.random.Generator, full: float
-) -> Shares:
+def draw_large_enough(options: DataConfig, totals: Ints, clients: int, rng: np.random.Generator, full: float) -> Shares:
     """The first draw of shares [C, N] that gives every client `data.min_size` of these samples (by class [C]).
 
     With `data.balance` a client that has `full` samples gets nothing of further classes."""
