@@ -53,7 +53,7 @@ class Terms:
     def misfits(self, sent: Sent) -> dict[int, Refused]:
         """Which of the clients sent what does not fit, and why. Nothing is read from the device."""
         form = sent.schema
-        if not self.offered and sent.round == self.round and form == self.form and self._declared(sent):
+        if not self.offered and sent.round == self.round and form == self.forms[0] and self._declared(sent):
             return {}
         found = {
             client: self._misfit(client, form, (sent.round, client, count))
