@@ -13,7 +13,7 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, repairs
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
@@ -304,7 +304,7 @@ class _Run:
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
         """What the engine had to do again."""
-        notes = engine.repaired() if isinstance(engine, Repairs) else ()
+        notes = engine.repaired() if repairs(engine) else ()
         for note in notes:
             self.listener.note(note)
         return notes
