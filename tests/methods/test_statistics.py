@@ -15,7 +15,7 @@ import torch
 from torch.testing import assert_close
 
 from torso.engine import OneByOne
-from torso.learn.taught import Prototypical
+from torso.learn.taught import MeanRegularised, Prototypical
 from torso.methods import methods
 from torso.nets import Output
 from torso.personal import Aligned
@@ -218,3 +218,48 @@ def test_without_alignment_and_with_equal_traces_fedas_is_fedper_with_uniform_we
     one = story(task("fedas", data, personal=Aligned(lr=0.0)), 1)[-1][0]
     uniform = on(tiny.job(methods["fedper"].but(train="body"), head="eye", weighting="uniform"), federated(data))
     assert_close(one.model[BODY], story(uniform, 1)[-1][0].model[BODY])
+
+
+# FedDBE
+
+
+def test_the_mean_of_a_batch_leaves_padding_out_by_hand() -> None:
+    """f = 1 and 3, and 9 as padding: f̄ = 2. z̄ = 0.5 → (1.5)² = 2.25, times κ/2 = 2: 4.5. Not established: 0."""
+    said = Output(torch.tensor([[[1.0], [3.0], [9.0]]]).expand(2, 3, 1), torch.zeros(2, 3, 2))
+    told = {"told.consensus": torch.tensor([[0.5], [0.5]]), "told.established": torch.tensor([1.0, 0.0])}
+    loss = MeanRegularised(4.0)
+    taught = loss.of_told(told, torch.zeros(2, 3, dtype=torch.int64))
+    found = loss.of_batch(said, torch.tensor([[1.0, 1.0, 0.0]] * 2), taught)
+    assert_close(found, torch.tensor([4.5, 0.0]))
+
+
+def test_feddbe_two_rounds_by_hand() -> None:
+    """W stays the unit matrix, so ∂ℓ/∂shift = p − e. Round 1: client 0 to s = (1 + σ, 1) and shift (σ, −σ), client 1,
+    with three samples, to (1, 1 + σ) and (−σ, σ). The mean of bodies is a = (1 + σ/4, 1 + 3σ/4), the consensus
+    (¼(1 + σ), ¾(1 + σ)). Round 2: client 0 has logits a₀ + σ and −σ, loses q₀ = small(a₀ + 2σ) and is drawn by
+    κ/2·(a₀ − ¼(1 + σ)) = ¾·κ/2; client 1 by ¼·κ/2."""
+    data = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [1] * 3))
+    method = methods["feddbe"].but(train="body+head.shift", objective=MeanRegularised(0.4))
+    (first, _), (second, _) = story(on(tiny.job(method, head="eye"), federated(data)), rounds=2)
+    assert_close(first.clients[0].kept, {"head.shift": torch.tensor([SIGMA, -SIGMA])})
+    assert_close(first.server.statistics["consensus"], torch.tensor([0.25, 0.75]) * (1 + SIGMA))
+    assert float(first.server.statistics["established"]) == 1
+    a = torch.tensor([1 + SIGMA / 4, 1 + 3 * SIGMA / 4])
+    assert_close(first.model[BODY], a)
+    q = [small(float(each) + 2 * SIGMA) for each in a]
+    own = [float(a[0]) + q[0] - 0.2 * 0.75, float(a[1]) + q[1] - 0.2 * 0.25]
+    mean = torch.tensor([0.25 * own[0] + 0.75 * float(a[0]), 0.25 * float(a[1]) + 0.75 * own[1]])
+    assert_close(second.model[BODY], mean)
+    assert_close(second.clients[0].kept["head.shift"], torch.tensor([SIGMA + q[0], -SIGMA - q[0]]))
+    assert torch.equal(second.server.statistics["consensus"], first.server.statistics["consensus"])  # once and for all
+    assert first.cost.bytes_up == 2 * 4 * (2 + 2)  # s, and the mean feature …
+    assert second.cost.bytes_up - first.cost.bytes_up == 2 * 4 * 2  # … once
+    assert first.cost.bytes_down == 2 * 4 * (2 + 2 + 1)  # s, the consensus, whether there is one
+
+
+def test_without_its_term_and_with_a_shift_that_stays_feddbe_is_fedavg_to_the_bit() -> None:
+    method = methods["feddbe"].but(train="all-head.shift", objective=MeanRegularised(0.0))
+    one = story(on(tiny.job(method, head="eye"), federated(ONE_CLASS)), rounds=3)[-1][0]
+    plain = story(on(tiny.job("fedavg", head="eye"), federated(ONE_CLASS)), rounds=3)[-1][0]
+    assert torch.equal(one.model[BODY], plain.model[BODY])
+    assert torch.equal(one.model["head.linear.weight"], plain.model["head.weight"])

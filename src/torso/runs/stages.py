@@ -108,12 +108,17 @@ class Stage:
             return moved
         return frozenset() if self.method.share.rest == "reset" else moved - self.travels
 
-    def declared(self, offered: int = 1) -> Declared:
-        """What a participant sends beside its model, where it is offered so many models of others (spec 5.6)."""
+    def declared(self, offered: int = 1, round: int | None = None) -> Declared:
+        """What a participant sends beside its model in a round (None: in any), where it is offered so many models of
+        others (spec 5.6)."""
         of_personal = self.method.personal.declares(offered)
-        if type(self.method.statistics) is NoStatistics:
+        if type(self.method.statistics) is NoStatistics or not self.gathers(round):
             return of_personal
         return {**self.method.statistics.declares(self.net, self.net.classes), **of_personal}
+
+    def gathers(self, round: int | None) -> bool:
+        """Whether statistics are sent in a round: in all of them, or in the first alone."""
+        return not self.method.statistics.once or round in (None, self.first)
 
     @property
     def meets(self) -> bool:

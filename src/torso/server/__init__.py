@@ -1,5 +1,6 @@
 """How does the server move? Pure functions of (state, what the clients sent)."""
 
+from torso.server import consensus as consensus  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
 from torso.server import fisher as fisher  # registers its statistics
 from torso.server import prototypes as prototypes  # registers its statistics

@@ -102,6 +102,7 @@ class Visited:
 class Statistics:
     """The base: nothing but weights travels."""
 
+    once: ClassVar[bool] = False  # whether clients send it in the first round of the method alone
     passes: ClassVar[float] = 0.0  # forward passes of each sample that `of_clients` takes, for the cost (spec 14.2)
     weighs: ClassVar[str] = ""  # the declared scalar by which models weigh in the mean, instead of by samples
     mixes: ClassVar[bool] = False  # whether each client is told tensors of a model of its own, under the model's names
