@@ -23,10 +23,11 @@ from torso.learn.taught import Contrast, MeanRegularised, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
 from torso.nets.heads import Dual, MlpHead, Normalized, Shifted, Simplex, Sphere
-from torso.personal import Aligned, Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
+from torso.personal import Aligned, Ditto, FineTune, Fomo, GaussianHead, Kept, LocalAggregation, Personal, ScaledHead
 from torso.registry import Registry
 from torso.server.consensus import Consensus
 from torso.server.fisher import Fisher
+from torso.server.gaussians import GaussianClasses
 from torso.server.prototypes import MixedHeads, Prototypes
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
@@ -335,6 +336,14 @@ feddbe = method(
     personal=Personal(),
     about="FedAvg whose clients move features by a vector of their own, near to a common mean (spec 19.15).",
     paper="FedDBE (Zhang 2023)",
+)
+pfedfda = method(
+    train="body",
+    share="body",
+    statistics=GaussianClasses(),
+    personal=GaussianHead(),
+    about="Heads are made of Gaussian classes, between the client's own and everybody's (spec 19.16).",
+    paper="pFedFDA (McLaughlin 2024)",
 )
 
 

@@ -3,6 +3,7 @@
 from torso.server import consensus as consensus  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
 from torso.server import fisher as fisher  # registers its statistics
+from torso.server import gaussians as gaussians  # registers its statistics
 from torso.server import prototypes as prototypes  # registers its statistics
 from torso.server import robust as robust  # registers its rules
 from torso.server.rules import Mean, Moved, ServerRule, servers
