@@ -72,6 +72,8 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
     if isinstance(objective, Taught) and objective.teachers:
         assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
         losses = losses + objective.against(said, batch.labels, batch.taught)
+        if (whole := objective.of_batch(said, batch.real, batch.taught)) is not None:
+            losses = losses + whole.unsqueeze(1)
     return with_further_heads(losses, said, batch)
 
 

@@ -16,6 +16,7 @@ from torso.errors import RequestError
 from torso.kinds import Beta, Count, CountOrZero, Positive
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import Linear
+from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead, simplex
 from torso.nets.sparse_simplex import SparseSimplexHead, sparse_simplex
 from torso.registry import Registry
@@ -162,6 +163,16 @@ class CosineLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         rows = F.normalize(self.weight, dim=-1)
         return self.tau * (F.normalize(x, dim=-1) @ rows.mT)
+
+
+@heads.register("shifted")
+@dataclass(frozen=True)
+class Shifted(Head):
+    """A linear layer on features that are moved by a vector, the part `head.shift`, which starts at zero (FedDBE, spec
+    19.15)."""
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return ShiftedHead(features, classes, bias)
 
 
 @heads.register("sphere")

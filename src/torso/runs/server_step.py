@@ -72,9 +72,9 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
 
 
 def _combined(stage: Stage, server: ServerState, came: Aggregate) -> ServerState:
-    """What the server makes of the statistics, after its rule has moved the model; of nobody's it makes nothing."""
+    """What the server makes of the statistics, after its rule has moved the model; where none came it holds on."""
     statistics = stage.method.statistics
-    if not came.clients:
+    if not came.clients or not stage.gathers(came.round):
         return server
     held = statistics.combine(held_by(stage, server), came.statistics_of())
     shown = {**server.shown, **statistics.shows(held)}

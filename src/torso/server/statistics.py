@@ -111,6 +111,7 @@ class Visited:
 class Statistics:
     """The base: nothing but weights travels."""
 
+    once: ClassVar[bool] = False  # whether clients send it in the first round of the method alone
     passes: ClassVar[float] = 0.0  # forward passes of each sample that `of_clients` takes, for the cost (spec 14.2)
     weighs: ClassVar[str] = ""  # the declared scalar by which models weigh in the mean, instead of by samples
     needs_uploads: ClassVar[bool] = False  # whether it makes something of everybody's last upload
