@@ -2,8 +2,8 @@
 
 conv4 on random images of 32 × 32, FedAvg, batch 50, crop and mirror. `steps`: training steps of G stacked clients, as
 `torso bench engine` takes them. `rounds`: a round of G participants with one epoch of 500 images each, from sampling to
-the next state; `dirichlet` has the same number of images and classes dealt by Dirichlet(α = 0.3), and counts real images
-alone. Images per second, median of n rounds after a warm-up, with lowest and highest.
+the next state; `dirichlet` has as many images, with classes dealt by Dirichlet(α = 0.3), and counts real images alone.
+Images per second, median of n rounds after a warm-up, with lowest and highest.
 """
 
 from __future__ import annotations

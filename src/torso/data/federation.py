@@ -165,6 +165,11 @@ def seeded(options: DataConfig) -> bool:
     return not is_seedless(options.source) or options.imbalance != 1 or options.per_class > 0
 
 
+def dealing_seed(options: DataConfig, seed: int) -> int:
+    """The seed of samples and clients: `data.seed`, or the run's."""
+    return seed if options.seed < 0 else options.seed
+
+
 _READ = {
     *("source", "root", "normalize", "size", "imbalance", "imbalance_test", "per_class"),
     *("synthetic", "csv", "text", "npz", "folder"),
@@ -182,6 +187,7 @@ class Shelf:
     def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None, wants: Wants = ANYTHING) -> Dataset:
         """With its long tail cut, and as a body wants it, whoever it is dealt to; `read` is given the keys that it
         comes from."""
+        seed = dealing_seed(options, seed)
         key = options.model_dump_json(include=_READ), seed if seeded(options) else None, wants
         if key not in self._read:
             keys: set[str] = set()
@@ -214,6 +220,7 @@ def build(
     shelf, given, read = shelf or Shelf(), options, set[str]()
     dataset = shelf.dataset(given, seed, read, wants)
     options = noting(given, read)
+    seed = dealing_seed(options, seed)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
     newcomers = draw_newcomers(clients, options.new_clients, seed)

@@ -255,7 +255,7 @@ class ComeAndGo(Protocol):
 
 
 @cache
-def _offers(kind: type, what: Any) -> bool:
+def _offers(kind: Any, what: Any) -> bool:
     """Whether objects of a class have all that a protocol names: Python looks it up anew each time, in 50 µs."""
     return issubclass(kind, what)
 

@@ -11,6 +11,7 @@ from torso.errors import RunFailed, TorsoError
 from torso.learn.stacked import all_finite
 from torso.many import ClientSet
 from torso.personal.state import State
+from torso.registry import chosen
 from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
 from torso.runs.faults import NOT_FINITE, Faults
@@ -74,7 +75,7 @@ def play_round(
     loss, heard = came.close(), came.clients
     counted = frozenset(heard)
     missing, why = tuple(k for k in turn.clients if k not in counted), {**why, **came.refused}
-    _check_enough(stage, came, missing, again=here is not None)
+    _check_enough(stage, came, missing, again=comes_and_goes(engine))
     server = server_step(stage, before, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = server_pass(stage, server, roster, engine, seed, number)
@@ -118,7 +119,7 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
         return
     least, wanted = stage.train.min_clients if missing else 0, f"train.min_clients = {stage.train.min_clients}"
     if rule.least > max(heard, least) and (heard or missing):
-        least, wanted = rule.least, f"{rule} needs {rule.least}"
+        least, wanted = rule.least, f"{chosen('method.server', rule)} needs {rule.least}"
     if heard >= least:
         return
     lost = sorted(k for k, kind in came.refused.items() if kind == NOT_FINITE or not again)

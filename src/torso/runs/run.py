@@ -274,7 +274,7 @@ class _Run:
         """A round that too few clients have answered has not happened: it is played again, a few times."""
         run, number = self.config.run, self.state.round + 1
         for attempt in range(_ATTEMPTS):
-            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
+            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.meets else None
             hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
                 place = self.features.rounds(engine, stage, self.state.server.model)
