@@ -28,6 +28,8 @@ it.
 - **So far**: less than half of the paper's pairs have been run with two or more seeds (*one seed*: none has; *few \
 pairs*: less than half have been run at all). A verdict from one seed shows a direction, not that it is more than \
 chance.
+- **Plain draw**: the pairs are second lines, whose clients are dealt by a Dirichlet draw alone. The first lines have \
+the split of the author's code, and fewer of their pairs have been run.
 - **Another body**: the paper's pairs need a body that cannot be had here. The claim is judged by pairs of our own \
 settings, all with one body: [bodies trained elsewhere](../pretrained.md).
 

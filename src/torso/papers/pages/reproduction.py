@@ -110,7 +110,8 @@ def _legend() -> list[str]:
 def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
     found = review(answers)
     failed = f" ({found.diverged} diverged)" if found.diverged else ""
-    seconds = [f"{it.name}: {it.near} of {it.there} (first lines: {it.first})" for it in found.second]
+    firsts = ["" if it.first is None else f" (first lines: {it.first})" for it in found.second]
+    seconds = [f"{it.name}: {it.near} of {it.there}{first}" for it, first in zip(found.second, firsts, strict=True)]
     return {
         "table": f"[{name}](#{_anchor(name)})",
         "numbers run": f"{found.measured} of {found.numbers}{failed}",
