@@ -17,7 +17,8 @@ def far(one: Tensors, other: Tensors) -> float:
     """The largest difference of a tensor, relative to its norm."""
     assert one.keys() == other.keys()
     return max(
-        float((one[n].double() - other[n].double()).norm() / one[n].double().norm().clamp(min=1e-3)) for n in one
+        (float((one[n].double() - other[n].double()).norm() / one[n].double().norm().clamp(min=1e-3)) for n in one),
+        default=0.0,
     )
 
 
@@ -29,8 +30,11 @@ def assert_states_near(one: Result, other: Result, model: float, kept: float) ->
     assert one.state is not None
     assert other.state is not None
     assert far(one.state.model, other.state.model) < model
+    assert far(one.state.server.statistics, other.state.server.statistics) < kept
     kinds = [(one.state.clients.of_kind(kind), other.state.clients.of_kind(kind)) for kind in KINDS]
-    kinds += [(getattr(one.state.server, kind), getattr(other.state.server, kind)) for kind in ("uploads", "scores")]
+    kinds += [
+        (getattr(one.state.server, kind), getattr(other.state.server, kind)) for kind in ("uploads", "of_clients")
+    ]
     for mine, theirs in kinds:
         assert mine.keys() == theirs.keys()
         assert all(far(mine[client], theirs[client]) < kept for client in mine)

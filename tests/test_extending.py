@@ -43,7 +43,7 @@ from torso.runs.run import Stopped
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-EXAMPLE_MODULES = ("fedala", "fedsam", "own_methods", "own_parts")
+EXAMPLE_MODULES = ("fedala", "fedsam", "own_methods", "own_parts", "own_statistics")
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 

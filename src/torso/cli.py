@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from torso.advise import command as advise_command
 from torso.errors import RequestError, TorsoError
 from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
@@ -446,4 +447,5 @@ personalize_command.add_to(app)
 try_command.add_to(app)
 federation_command.add_to(app, _watching)
 papers.add_to(app, _watching)
+advise_command.add_to(app, _watching)
 plain_help(app)

@@ -162,3 +162,17 @@ def test_test_data_are_met_in_a_mixed_order_that_is_the_same_every_time() -> Non
     for client in range(5):
         labels = made[0].test.labels[made[0].test.rows(client)]
         assert len(labels.unique()) == 1 or (labels.diff() != 0).sum() > len(labels.unique())
+
+
+def test_the_deck_of_many_clients_is_made_of_their_rows() -> None:
+    """As each client's rows are, padded with 0; of different sizes, of none, and of one."""
+    train = build(options(clients=7, partition="dirichlet-class", alpha=0.1), 0, torch.device("cpu")).train
+    assert len(set(train.sizes.tolist())) > 1
+    for clients in ([0, 1, 2, 3, 4, 5, 6], [4, 1], [2, 2], [3], []):
+        deck = train.deck(clients)
+        assert deck.clients == tuple(clients)
+        assert deck.sizes == tuple(len(train.rows(k)) for k in clients)
+        for row, k in zip(deck.index, clients, strict=True):
+            mine = train.rows(k)
+            assert torch.equal(row[: len(mine)], mine)
+            assert not row[len(mine) :].any()

@@ -18,6 +18,7 @@ from torso.runs.job import simulate
 
 METHODS = (
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
+    *("fedamp", "fedthe", "fedloge"),
     *("fedrod-linear", "fedrod-hyper", "fedncm", "fedncm-ft", "fedfn", "per-fedavg", "lg-fedavg", "local-only"),
     *("moon", "mofedsam"),
 )

@@ -298,6 +298,11 @@ def test_without_an_attack_everybody_is_benign() -> None:
             "attack.kind = 'random-updates' replaces what clients send in a round, and method 'fedncm' has no rounds. "
             "Accepted: none, label-poisoning, label-flip",
         ),
+        (
+            ("attack.kind=alie", "attack.fraction=0.2", "method.name=local-only"),
+            "attack.kind = 'alie' replaces what clients send in a round, and method 'local-only' sends nothing. "
+            "Accepted: ",
+        ),
     ],
 )
 def test_refusals_name_the_key(sets: tuple[str, ...], words: str) -> None:

@@ -225,8 +225,7 @@ def assert_same_sent(one: Sent, other: Sent) -> None:
     assert bool(one.finite) == bool(other.finite)
     assert equal(one.model, other.model)
     assert equal(one.drift, other.drift)
-    assert (one.scores is None) == (other.scores is None)
-    assert one.scores is None or other.scores is None or torch.equal(one.scores, other.scores)
+    assert equal(one.said, other.said)
 
 
 def test_clients_are_told_of_no_models_but_those_that_they_are_offered() -> None:
@@ -408,8 +407,14 @@ TABLE: dict[str, tuple[int, int]] = {
     ),
     "fedrod-hyper-scaffold": (4 * (P + P_NU) + 4 * P, 4 * (P + P_NU) + 4 * P),
     "mtl": (4 * P, 4 * P),
+    "fedamp": (4 * P, 4 * P),
+    "fedloge": (4 * P, 4 * P),
+    "fedthe": (4 * P + 4 * FEATURES, 4 * P + 4 * FEATURES),
     "fedfomo": (4 * P * 5, 4 * P + 4 * 5),
     "lp": (4 * ROW, 4 * ROW),
+    "fedproto": (4 * ROW, 4 * ROW),
+    "fedpac": (4 * (P + ROW), 4 * (P + ROW + CLASSES * FEATURES + 1)),
+    "fedas": (4 * P_B, 4 * P_B + 4),
     "local-only": (0, 0),
 }
 
@@ -443,7 +448,7 @@ class Idle:
             drift={name: torch.zeros_like(model[name])[None] for name in self.stage.corrected}
             if self.stage.method.drift.sends
             else {},
-            scores=torch.zeros(1, offered) if offered else None,
+            said={n: torch.zeros(1, *each.shape) for n, each in self.stage.declared(offered).items()},
             left={client: ClientState(kept={name: model[name] for name in self.stage.keeps})},
         )
 

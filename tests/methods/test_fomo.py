@@ -49,7 +49,7 @@ def test_fomo_weights_by_gain_over_distance() -> None:
     )  # raw, in the offers' order
     # the server adds the raw scores, the negative one too; whoever was not sent keeps what it had
     before = torch.tensor([1.0, 0.25, 0.0, 0.0, 9.0])
-    known = Fomo().heard({AFFINITY: before}, at.senders[0], notes[SCORES][0])
+    known = Fomo().heard({AFFINITY: before}, at.senders[0], {SCORES: notes[SCORES][0]})
     assert_close(known[AFFINITY], torch.tensor([1.0, 2.25, 1.5, -5.0, 9.0]), atol=1e-4, rtol=1e-4)
     assert before.tolist() == [1.0, 0.25, 0.0, 0.0, 9.0]  # a new tensor
     assert start["counter"].tolist() == [0]  # counters are not mixed
@@ -154,7 +154,7 @@ def test_fomo_rounds_against_numpy(at_once: int, fraction: float) -> None:
             same(state.clients[k].kept, models[k], tol=1e-4)
             assert equal(state.server.uploads[k], state.clients[k].kept)  # the server has what the client has
             assert not state.clients[k].notes  # scores are told, not kept
-            known = state.server.scores.get(k) or Fomo().known(k, 3)
+            known = state.server.of_clients.get(k) or Fomo().known(k, 3)
             assert_close(known[AFFINITY].double(), torch.from_numpy(affinity[k]), atol=1e-3, rtol=1e-3)
         assert torch.equal(state.model["head.weight"], torch.eye(2))  # nothing is averaged
         generic = generic_model(state.model, state.clients, task.roster)

@@ -59,7 +59,7 @@ def test_who_came_is_weighed_by_hand() -> None:
     start = State.begin({name: torch.zeros_like(tensor) for name, tensor in task.model.items()}).server
     told = tell(task.plan[0], start, task.roster, (0, 1, 2), 1, seed=0)
     came = Aggregate(task.plan[0], told, weights_of(task.roster, (0, 1, 2), "samples"))
-    came.terms = replace(came.terms, form={**came.terms.form, "model/counter": (torch.int64, ())})
+    came.terms = replace(came.terms, forms={0: {**came.terms.forms[0], "model/counter": (torch.int64, ())}})
     for client, value, loss in ((0, 2.0, 1.0), (2, -6.0, 5.0)):
         model = {name: torch.full_like(tensor, value)[None] for name, tensor in told.model.items()}
         model["counter"] = torch.tensor([client + 5])

@@ -35,6 +35,8 @@ SEED = 3
 SINGLE_UPLOADS = ("median", "centred-clipping")
 ON_THE_PATH_OF_OTHERS = {"head": "simplex", "step": "sam", "personal": "scaled-head"}  # tested by themselves
 
+WITH_A_HEAD_OF_ITS_OWN = {"personal": "realigned"}  # refused with others
+
 
 def choices(axis: str) -> dict[str, Any]:
     """Every registered choice of an axis, and the variants that take other paths through the code."""
@@ -45,6 +47,7 @@ def choices(axis: str) -> dict[str, Any]:
         known = {name: rule for name, rule in known.items() if not rule.needs_each or name in SINGLE_UPLOADS}
         known["fedbuff"] = AXES["server"]["fedbuff"](buffer=2)
     known.pop(ON_THE_PATH_OF_OTHERS.get(axis, ""), None)
+    known.pop(WITH_A_HEAD_OF_ITS_OWN.get(axis, ""), None)
     if axis == "head":
         known["dual-hyper"] = AXES["head"]["dual"](personal="hyper")
     if axis == "personal":
@@ -139,7 +142,7 @@ def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
 def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> None:
     """`held`: the model as each client has it."""
     kept = [state.clients.of_kind(kind) for kind in ("kept", "memory", "own", "notes")]
-    kept += [state.server.uploads, state.server.scores]
+    kept += [state.server.uploads, state.server.of_clients]
     every = [state.model, state.server.rule, state.server.drift, *(own for kind in kept for own in kind.values())]
     assert all(bool(torch.isfinite(t).all()) for tensors in every for t in tensors.values())
     frozen = set(job.model) - stage.moving
@@ -155,14 +158,14 @@ def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> 
 
 
 def assert_same(one: State, other: State) -> None:
-    for kind in ("model", "shown", "rule", "drift", "origin"):
+    for kind in ("model", "shown", "rule", "drift", "origin", "statistics"):
         mine, theirs = getattr(one.server, kind), getattr(other.server, kind)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     of_clients = [
         (one.clients.of_kind(kind), other.clients.of_kind(kind)) for kind in ("kept", "memory", "own", "notes")
     ]
-    of_clients += [(getattr(one.server, kind), getattr(other.server, kind)) for kind in ("uploads", "scores")]
+    of_clients += [(getattr(one.server, kind), getattr(other.server, kind)) for kind in ("uploads", "of_clients")]
     for mine, theirs in of_clients:
         assert mine.keys() == theirs.keys()
         for client in mine:

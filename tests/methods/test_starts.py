@@ -23,6 +23,7 @@ from torso.nets import Network, Tensors
 from torso.papers.experiments.reuse import opening_key, training_key
 from torso.runs.job import simulate
 from torso.runs.run import Stopped
+from torso.server.statistics import Declared, Statistic
 
 from .tiny import federation
 
@@ -44,8 +45,8 @@ class Counts(Start):
     def before_first_round(self, exchange: Exchange) -> Tensors:
         return {"head.bias": self.scale * exchange.ask(counted)["counts"]}
 
-    def uploads(self, net: Network, classes: int) -> tuple[str, int]:
-        return "counts", 4 * classes
+    def declares(self, net: Network, classes: int) -> Declared:
+        return {"counts": Statistic((classes,), "counts", counts=True)}
 
 
 @dataclass(frozen=True)

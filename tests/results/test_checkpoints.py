@@ -179,7 +179,7 @@ def as_before(state: State, config: str, folder: Path) -> None:
     flat: Tensors = {f"{kind}/{n}": t for kind in server for n, t in getattr(state.server, kind).items()}
     for kind, old in old_names.items():
         flat |= {f"{old}/{k}/{n}": t for k, held in state.clients.of_kind(kind).items() for n, t in held.items()}
-    flat |= {f"notes/{k}/{AFFINITY}": known[AFFINITY] for k, known in state.server.scores.items()}
+    flat |= {f"notes/{k}/{AFFINITY}": known[AFFINITY] for k, known in state.server.of_clients.items()}
     shutil.rmtree(folder)
     folder.mkdir()
     path = folder / f"round-{state.round:06d}.safetensors"

@@ -49,8 +49,10 @@ def digits() -> Federation:
 def bits(state: State) -> dict[str, Any]:
     """Everything that a state holds, tensors as bytes."""
     server = state.server
-    by_name = {kind: getattr(server, kind) for kind in ("model", "shown", "rule", "drift", "origin", "privacy")}
-    by_client = {kind: getattr(server, kind) for kind in ("uploads", "scores")}
+    by_name = {
+        kind: getattr(server, kind) for kind in ("model", "shown", "rule", "drift", "origin", "privacy", "statistics")
+    }
+    by_client = {kind: getattr(server, kind) for kind in ("uploads", "of_clients")}
     by_client |= {kind: state.clients.of_kind(kind) for kind in KINDS}
     tensors = {f"{kind}/{n}": t for kind, held in by_name.items() for n, t in held.items()}
     tensors |= {

@@ -145,6 +145,11 @@ def test_a_round_that_too_few_answer_is_played_again(tmp_path: Path) -> None:
         torso.run(config.but("run.faults.drop=1.0"))
 
 
+def test_more_answers_than_clients_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"train.min_clients = 7: .* and 6 clients train. Accepted: 1 to 6"):
+        _job("train.min_clients=7")
+
+
 def _job_with_nobody() -> None:
     job = _job()
     _played(job, State.begin(job.model), dict.fromkeys(range(6), "drop"))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torso.data.augment import Augmentation, Lens
 from torso.data.token_lens import TokenLens
-from torso.randomness import key, random_bits
+from torso.randomness import client_keys, key, random_bits
 
 _LAST = torch.iinfo(torch.int64).max
 
@@ -160,7 +160,7 @@ class Deck:
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, rows: Sequence[Tensor], clients: Sequence[int]) -> Deck:
-        index = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        index = rows[0][None] if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         return cls(samples, labels, index, tuple(len(row) for row in rows), tuple(clients))
 
     @classmethod
@@ -262,11 +262,16 @@ class Deck:
             yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single, keyed)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
-        keys = np.array(self._key_list(how, use, epoch), dtype=np.int64)
+        if type(how) is not Shuffle:
+            keys = np.array(self._key_list(how, use, epoch), dtype=np.int64)
+        else:
+            keys = client_keys((how.seed, how.purpose, use, how.round), self.clients, epoch)
         return torch.from_numpy(keys).to(self.index.device, non_blocking=True)
 
     def _key_list(self, how: Shuffle, use: str, *when: int) -> tuple[int, ...]:
         """One key for each client; `when`: the epoch, and the step where each has its own."""
+        if type(how) is Shuffle:
+            return tuple(client_keys((how.seed, how.purpose, use, how.round), self.clients, *when).tolist())
         mine = ((how.of(place), client) for place, client in enumerate(self.clients))
         return tuple(key(its.seed, its.purpose, use, its.round, client, *when) for its, client in mine)
 

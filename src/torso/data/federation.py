@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import augmentations
+from torso.data.batches import Deck
 from torso.data.fit import fitted
 from torso.data.fit_images import sized
 from torso.data.images import Dataset, Ints, Labelled
@@ -56,6 +57,19 @@ class Split:
 
     def rows(self, client: int) -> Tensor:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def deck(self, clients: Sequence[int]) -> Deck:
+        """The samples of G clients, in a few operations however many they are."""
+        if len(clients) == 1:
+            return Deck.of(self.samples, self.labels, [self.rows(clients[0])], clients)
+        sizes, device = self.sizes_of(clients), self.order.device
+        first = self.offsets[np.asarray(clients, dtype=np.int64)]
+        place = first[:, None] + np.arange(sizes.max(initial=0))
+        there = place < (first + sizes)[:, None]
+        index = self.order[torch.from_numpy(np.where(there, place, 0)).to(device, non_blocking=True)]
+        if not there.all():
+            index = index * torch.from_numpy(there).to(device, non_blocking=True)  # 0 where there is none
+        return Deck(self.samples, self.labels, index, tuple(sizes.tolist()), tuple(clients))
 
     def alone(self, client: int, others: Tensor) -> Split:
         """What one client has, and behind it some rows that are nobody's; the others have nothing."""

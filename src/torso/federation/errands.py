@@ -18,6 +18,7 @@ from torso.federation.book import Book
 from torso.federation.letters import Letter, Reply, beside, digest
 from torso.learn.stacked import all_finite
 from torso.measure.evaluate import Exam, PooledExam, Values
+from torso.methods.starts import class_sums_declared
 from torso.nets import Tensors
 from torso.runs.evaluation import LastVisit
 from torso.runs.exchange import ClassSums
@@ -222,9 +223,8 @@ class _Sums(_OfModel):
     kind = reply = "sums"
 
     def result(self, client: int, reply: Reply) -> Tensors:
-        classes, features = self.job.roster.classes, self.job.net.body.features
-        wanted = {"total": (torch.float32, (classes, features)), "count": (torch.float32, (classes,))}
-        check_schema("class sums", reply.tensors, wanted)
+        declared = class_sums_declared(self.job.net, self.job.roster.classes)
+        check_schema("class sums", reply.tensors, {n: (torch.float32, each.shape) for n, each in declared.items()})
         count, samples = reply.tensors["count"].double(), int(self.job.roster.sizes[client])
         if not bool(all_finite(reply.tensors.values())) or bool((count < 0).any()) or float(count.sum()) != samples:
             raise RequestError(f"its class sums are not those of {samples} samples")

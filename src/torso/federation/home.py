@@ -28,7 +28,7 @@ from torso.federation.reasons import reason_of
 from torso.federation.seat import Lacks, Seat
 from torso.federation.site_data import SiteData
 from torso.federation.versions import Versions
-from torso.federation.words import measured, tells_class_counts, what_leaves
+from torso.federation.words import asks_class_sums, measured, what_leaves
 from torso.measure.evaluate import Values
 from torso.nets import Network
 from torso.reading import parse_json, parse_toml
@@ -220,7 +220,7 @@ class Home:
 
     def _sums(self, letter: Letter) -> Reply:
         seat = self._training(letter.question)
-        if not tells_class_counts(seat.site.job):
+        if not asks_class_sums(seat.site.job):
             raise RequestError(f"{seat.site.job.config.method.name} asks for no class sums: they stay here")
         model = seat.model(letter)
         if seat.sums_only:

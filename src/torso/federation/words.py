@@ -9,6 +9,7 @@ from torso.nets import Tensors
 from torso.runs.job import Job
 from torso.runs.stages import Stage
 from torso.server.state import bytes_of
+from torso.server.statistics import counted, words
 
 
 def what_leaves(job: Job, client: int, name: str) -> str:
@@ -57,9 +58,8 @@ def _while_it_runs(job: Job, client: int) -> list[str]:
         own = "its mean loss, all masked: the server can open the sum over the participants, and no part of it"
         counts = "masked: the server can open the sum over all clients, with the number of samples of each class"
     for stage in job.plan:
-        asked, _ = stage.method.start.uploads(job.net, job.roster.classes)
-        if asked != "nothing":
-            lines.append(f"- before the first round: {asked}, {counts}")
+        if asked := stage.method.start.declares(job.net, job.roster.classes):
+            lines.append(f"- before the first round: {words(asked)}{f', {counts}' if counted(asked) else ''}")
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
             lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model)}, {own}")
@@ -74,9 +74,15 @@ def measured(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*measure.names, *(measure.during if measure.every else ()))))
 
 
+def asks_class_sums(job: Job) -> bool:
+    """Whether the server asks for something before the first round."""
+    return any(stage.method.start.declares(job.net, job.roster.classes) for stage in job.plan)
+
+
 def tells_class_counts(job: Job) -> bool:
-    """Whether the server learns how many samples of each class a client has."""
-    return any(stage.method.start.uploads(job.net, job.roster.classes)[0] != "nothing" for stage in job.plan)
+    """Whether the server learns how many samples of each class a client has, or which classes."""
+    asked = (stage.method.start.declares(job.net, job.roster.classes) for stage in job.plan)
+    return any(map(counted, asked)) or any(counted(stage.declared()) for stage in job.plan)
 
 
 def _uploads(stage: Stage, model: Tensors) -> str:
@@ -84,8 +90,10 @@ def _uploads(stage: Stage, model: Tensors) -> str:
     found = [_sized("its " + _parts(stage), {name: model[name] for name in stage.travels})] if stage.travels else []
     if method.drift.sends:
         found.append(_sized("the change of its correction", {name: model[name] for name in stage.corrected}))
-    if method.personal.tells:
-        found.append("how well the models of others do on its samples")
+    for each in stage.declared().values():
+        told = " (which tell of its classes)" if each.counts else ""
+        found.append(f"{each.meaning}{told}")
+    found = list(dict.fromkeys(found))
     return ", ".join(found) or "no part of its model"
 
 

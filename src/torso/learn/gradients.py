@@ -66,13 +66,14 @@ def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: T
 
 
 def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:
-    """Losses [G, B] of what a network says; a personal branch adds its own, and nothing of that reaches the rest of
-    the network, so that one sum serves both (spec 6.2)."""
+    """Losses [G, B] of what a network says; further heads add their own, and nothing of that reaches the rest of
+    the network, so that one sum serves all (spec 6.2)."""
     losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
     if isinstance(objective, Taught) and objective.teachers:
         assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
         losses = losses + objective.against(said, batch.labels, batch.taught)
-    return losses if said.personal is None else losses + cross_entropy(said.personal, batch.labels)
+    further = (logits for logits in (said.personal, said.beside) if logits is not None)
+    return sum((cross_entropy(logits, batch.labels) for logits in further), losses)
 
 
 def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torso.learn.gradients import Gradients, check_gradients, leading_gradients
 from torso.learn.objectives import CrossEntropy, Objective
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate, padded, scaled
-from torso.learn.taught import answers, models_of, teacher
+from torso.learn.taught import TOLD, Taught, answers, hears, models_of, teacher
 from torso.nets import Network, Tensors, set_modes
 from torso.registry import Registry, is_foreign
 
@@ -73,8 +73,14 @@ class Pupil:
             name: {n: t[: batch.lead] for n, t in teacher(name, self.start, self.notes).items() if n in self.tensors}
             for name in models_of(objective)
         }
-        said = answers(self.net, objective, models, some.inputs, some.real)
-        set_modes(self.net, self.moving)
+        said: Tensors = {}
+        if models:
+            said = answers(self.net, objective, models, some.inputs, some.real)
+            set_modes(self.net, self.moving)
+        if heard := hears(objective):
+            assert isinstance(objective, Taught)
+            told = {f"{TOLD}{name}": self.notes[f"{TOLD}{name}"][: batch.lead] for name in heard}
+            said |= objective.of_told(told, some.labels)
         return {what: padded(each, len(batch.labels)) for what, each in said.items()}
 
     def count(self, total: Tensor, batch: Batch) -> None:

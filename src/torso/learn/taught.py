@@ -20,15 +20,22 @@ from torso.learn.objectives import CrossEntropy, Objective, cross_entropy, objec
 from torso.nets import Network, Output, Tensors, apply, set_modes
 
 PREVIOUS = "previous."  # before the names of tensors, in a client's notes
+TOLD = "told."  # before the names of statistics that the server has told (server/statistics.py), there too
 
 
 class Taught(Objective):
     """Cross-entropy and a term that compares with teachers; the base of such losses.
 
-    `teachers` names what is needed of whom: `start.logits`, `previous.features`."""
+    `teachers` names what is needed of whom: `start.logits`, `previous.features`; and `told.NAME`, a statistic that the
+    server has told."""
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
+
+    def of_told(self, told: Tensors, labels: Tensor) -> Tensors:
+        """What a batch needs of the statistics that it names [G, *]: for each sample [G, B, …]. The default takes those
+        of the label's class, of tensors [G, C, …]."""
+        return {name: at_class(tensor, labels) for name, tensor in told.items()}
 
     @abstractmethod
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
@@ -40,7 +47,19 @@ class Taught(Objective):
 
 def models_of(objective: Objective) -> tuple[str, ...]:
     """The teachers whose answers it needs."""
-    return tuple(dict.fromkeys(what.partition(".")[0] for what in objective.teachers))
+    models = (what.partition(".")[0] for what in objective.teachers if not what.startswith(TOLD))
+    return tuple(dict.fromkeys(models))
+
+
+def hears(objective: Objective) -> tuple[str, ...]:
+    """The statistics that it needs of what the server tells."""
+    return tuple(what.removeprefix(TOLD) for what in objective.teachers if what.startswith(TOLD))
+
+
+def at_class(values: Tensor, labels: Tensor) -> Tensor:
+    """Values [G, C, …] at labels [G, B]: [G, B, …]."""
+    clients = torch.arange(len(labels), device=labels.device).unsqueeze(1)
+    return values[clients, labels]
 
 
 def remembers(objective: Objective) -> bool:
@@ -62,7 +81,7 @@ def answers(
     The network is left in evaluation mode."""
     set_modes(net, frozenset())
     said = {name: apply(net, models[name], inputs, real) for name in models_of(objective)}
-    found = (what.split(".") for what in objective.teachers)
+    found = (what.split(".") for what in objective.teachers if not what.startswith(TOLD))
     return {f"{name}.{field}": getattr(said[name], field) for name, field in found}
 
 
@@ -112,3 +131,24 @@ class Contrast(Taught):
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
         near, before = (F.cosine_similarity(said.features, taught[what], dim=-1) for what in self.teachers)
         return self.mu * F.softplus((before - near) / self.tau)
+
+
+@objectives.register("prototypes")
+@dataclass(frozen=True)
+class Prototypical(Taught):
+    """Cross-entropy + λ·(the mean over features of (f − m_y)²), m_y the global class mean of the label's class; a class
+    that nobody has told of has no such term (FedProto, spec 19.12; FedPAC, spec 19.13).
+
+    `over = "sum"` takes the squared distance itself."""
+
+    lam: NotNegative = 1.0
+    over: Literal["mean", "sum"] = "mean"
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        return (f"{TOLD}means", f"{TOLD}known") if self.lam else ()
+
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        squares = (said.features - taught[f"{TOLD}means"]).square()
+        far = squares.mean(dim=-1) if self.over == "mean" else squares.sum(dim=-1)
+        return self.lam * taught[f"{TOLD}known"] * far

@@ -5,21 +5,20 @@ G clients at a time, B samples, C classes, d features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.data.batches import Batch, Deck, Shuffle, on_device
+from torso.data.batches import Deck, Shuffle, on_device
 from torso.engine import Desk
+from torso.learn import looking
 from torso.learn.course import Classroom
+from torso.learn.looking import look
 from torso.learn.objectives import cross_entropy
-from torso.learn.recorded_foreign import wider
 from torso.measure.base import Evaluation, measure
-from torso.nets import Network, Output, Tensors, apply, set_modes
-from torso.nets.compute import pads
-from torso.precision import computing
+from torso.nets import Output, Tensors
 
 NO_CLASS = -1  # no label is: an answer that is always wrong
 
@@ -65,29 +64,6 @@ def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) ->
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
     return total / on_device(total.device, deck.sizes).clamp(min=1)
-
-
-def look(
-    room: Classroom, batches: Iterator[Batch], tensors: Tensors, batch_size: int = 0
-) -> Iterator[tuple[Batch, Output]]:
-    """What the network says in evaluation mode. `batch_size`: of batches that are full."""
-    set_modes(room.net, frozenset())
-    for batch in batches:
-        with computing("fp32"):
-            said = _in_few_widths(room.net, tensors, batch, batch_size)
-        yield batch, said
-
-
-def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
-    """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
-    compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
-    x, width = batch.inputs, batch.labels.shape[1]
-    more = wider(width, full) - width if width < full else 0
-    alone = len(x) == 1 and batch.real is None
-    if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
-        return apply(net, tensors, x, batch.real)
-    said = apply(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1))
-    return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
 
 
 @measure("initial", of="clients")
@@ -178,25 +154,11 @@ def class_means(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evalu
     return total / count.clamp(min=1).unsqueeze(-1), count > 0
 
 
-@torch.no_grad()
 def class_sums(
     desk: Desk, clients: Sequence[int], tensors: Tensors, batch_size: int, order: Shuffle | None
 ) -> tuple[Tensor, Tensor]:
     """Features of the clients' training samples summed by class [G, C, d], and how many there are [G, C]."""
-    deck, room = desk.train_deck(clients), desk.room
-    batches = deck.in_order(batch_size, room.lens)
-    if order is not None:
-        batches = deck.shuffled(batch_size, room.lens, order, 0, None)
-    features = room.net.body.features
-    total = torch.zeros(len(clients), room.classes, features, device=deck.index.device)
-    count = torch.zeros(len(clients), room.classes, device=deck.index.device)
-    for batch, said in look(room, batches, tensors, batch_size):
-        member = F.one_hot(batch.labels, room.classes).to(said.features.dtype)  # [G, B, C]
-        if batch.real is not None:
-            member = member * batch.real.unsqueeze(-1)
-        total += member.transpose(1, 2) @ said.features
-        count += member.sum(dim=1)
-    return total, count
+    return looking.class_sums(desk.room, desk.train_deck(clients), tensors, batch_size, order)
 
 
 @measure("generic", of="server")

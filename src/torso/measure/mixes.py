@@ -12,7 +12,8 @@ from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.engine import Desk
-from torso.measure.accuracy import generic_answer, look, own_answer
+from torso.learn.looking import look
+from torso.measure.accuracy import generic_answer, own_answer
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 

@@ -19,12 +19,17 @@ from torso.learn.objectives import (
 from torso.learn.phases import Phase
 from torso.learn.sharpness import SharpnessAware
 from torso.learn.steps import Envelope, LookAhead
-from torso.learn.taught import Contrast, NotTrue
+from torso.learn.taught import Contrast, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, Sphere
-from torso.personal import Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, ScaledHead
+from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, SparseSimplex, Sphere
+from torso.personal import Aligned, Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, Realigned, ScaledHead
 from torso.registry import Registry
+from torso.server.attention import Attention
+from torso.server.centre import Centre
+from torso.server.fisher import Fisher
+from torso.server.prototypes import MixedHeads, Prototypes
+from torso.server.realignment import Realignment
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
 _FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
@@ -299,6 +304,57 @@ fedgela = fedbabu.but(
     personal=ScaledHead(),
     about="Fixed corners of a simplex, each as long as the client's share of its class (spec 19.10).",
     paper="FedGELA (Fan 2023)",
+)
+fedproto = method(
+    share="none",
+    objective=Prototypical(),
+    statistics=Prototypes(),
+    personal=Personal(),
+    about="Class means of features travel and no weights; features are drawn to the global ones (spec 19.12).",
+    paper="FedProto (Tan 2022)",
+)
+fedpac = method(
+    share="body",
+    train=[Phase("head", epochs=1), Phase("body")],
+    objective=Prototypical(),
+    statistics=MixedHeads(),
+    personal=_ROD_OWN,
+    about="Features are drawn to global class means; each client gets a mix of all heads that suits it (spec 19.13).",
+    paper="FedPAC (Xu 2023)",
+)
+fedas = method(
+    share="body",
+    statistics=Fisher(),
+    personal=Aligned(),
+    about="Clients align the received body with their last one; bodies weigh by their Fisher information (spec 19.14).",
+    paper="FedAS (Yang 2024)",
+)
+fedamp = method(
+    server=Apart(),
+    statistics=Attention(),
+    drift=Proximal(0.01),
+    personal=Personal(),
+    about="Every client's own model; a visit begins at a mix of those that are like it (spec 19.21).",
+    paper="FedAMP (Huang 2021)",
+)
+fedthe = method(
+    head=Dual(adds=False),
+    objective=BalancedSoftmax(),
+    train=[Phase("body+head"), Phase("personal")],
+    share="body+head",
+    statistics=Centre(),
+    personal=_ROD_OWN,
+    about="A generic head and one of the client's own, mixed for each test sample without its label (spec 19.22).",
+    paper="FedTHE (Jiang 2023)",
+)
+fedloge = method(
+    head=SparseSimplex(),
+    train="all-head.classifier",
+    share="body+head.auxiliary",
+    statistics=Realignment(),
+    personal=Realigned(),
+    about="A fixed sparse classifier trains the body; a shared head gets equal norms, a client's its own (spec 19.23).",
+    paper="FedLoGe (Xiao 2024)",
 )
 
 

@@ -16,7 +16,7 @@ from torso.nets.heads import LinearHead, heads
 from torso.nets.parts import names_adapters
 from torso.personal import FineTune, Personal, personals
 from torso.registry import Registry
-from torso.server import Mean, ServerRule, servers
+from torso.server import Mean, NoStatistics, ServerRule, Statistics, servers, statistics
 
 AXES: Mapping[str, Registry[Any]] = {
     "head": heads,
@@ -24,6 +24,7 @@ AXES: Mapping[str, Registry[Any]] = {
     "step": steps,
     "drift": drifts,
     "server": servers,
+    "statistics": statistics,
     "personal": personals,
     "start": starts,
 }
@@ -54,6 +55,7 @@ class Method:
     step: Step = field(default_factory=Plain)
     drift: Drift = field(default_factory=NoDrift)
     server: ServerRule = field(default_factory=Mean)
+    statistics: Statistics = field(default_factory=NoStatistics)
     server_data: str = "none"  # part that the server trains on data of its own after each round (spec 3.3)
     meta_data: bool = False  # clients train on the server's balanced images too (spec 5.7)
     personal: Personal = field(default_factory=FineTune)

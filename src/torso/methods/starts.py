@@ -18,6 +18,7 @@ from torso.nets import Network, Tensors
 from torso.nets.dual import DualHead
 from torso.nets.layers import Linear
 from torso.registry import Registry
+from torso.server.statistics import Declared, Statistic
 
 _NEVER = -1e4  # the bias of a class that nobody has: finite, so that training can go on from it
 
@@ -94,9 +95,9 @@ class Start:
         """Tensors of the model that are set before the method's first round. The default asks and sets nothing."""
         return {}
 
-    def uploads(self, net: Network, classes: int) -> tuple[str, int]:
-        """What a client sends before the first round, in words, and its bytes: for `torso methods`."""
-        return "nothing", 0
+    def declares(self, net: Network, classes: int) -> Declared:
+        """What a client sends before the first round: for those who count bytes and who tell people."""
+        return {}
 
 
 starts: Registry[type[Start]] = Registry("method.start")
@@ -188,8 +189,14 @@ class ClassMeans(Start):
             return {f"{where}weight": weight}
         return {f"{where}weight": weight, f"{where}bias": torch.where(count > 0, bias, _NEVER)}
 
-    def uploads(self, net: Network, classes: int) -> tuple[str, int]:
-        return "class sums", 4 * classes * (net.body.features + 1)
+    def declares(self, net: Network, classes: int) -> Declared:
+        return class_sums_declared(net, classes)
+
+
+def class_sums_declared(net: Network, classes: int) -> Declared:
+    """The answer to `Exchange.class_sums`: features of a client's samples summed by class, and how many there are."""
+    shapes = {"total": (classes, net.body.features), "count": (classes,)}
+    return {name: Statistic(shape, "class sums", counts=True) for name, shape in shapes.items()}
 
 
 def _share(rounds: int, share: float) -> int:

@@ -30,7 +30,7 @@ def apply(
     """
     drawing = draws(net, x) and not Seeded.here()
     if not drawing and (given := _in_line(net, tensors)) is not None:
-        said: Output = functional_call(net, given, (x, real), {"stacked": True}, tie_weights=False)
+        said: Output = net.seat.called(net, given, x, real, stacked=True)
         return said
     if real is not None:
         _refuse_padding(net)

@@ -31,17 +31,20 @@ from torso.nets.parts import (
 )
 from torso.nets.seat import Seat, has_plain_modes, skeleton
 from torso.nets.simplex import SimplexHead
+from torso.nets.sparse_simplex import SparseSimplexHead
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
 
 
 class Output(NamedTuple):
-    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], and personal logits of a dual head."""
+    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], personal logits of a dual head, and those
+    of a head that learns beside."""
 
     features: Tensor
     logits: Tensor
     personal: Tensor | None = None
+    beside: Tensor | None = None
 
     @property
     def own(self) -> Tensor:
@@ -151,7 +154,9 @@ class Network(nn.Module):
         if not stacked:
             dual = self.head if self.personal and isinstance(self.head, DualHead) else None
             return logits if dual is None else dual.own(features, logits)
-        return Output(features, logits, self.head.own(features, logits) if isinstance(self.head, DualHead) else None)
+        own = self.head.own(features, logits) if isinstance(self.head, DualHead) else None
+        beside = self.head.beside(features) if isinstance(self.head, SparseSimplexHead) else None
+        return Output(features, logits, own, beside)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """[B, d] of samples [B, *], such as images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, *]."""
@@ -162,6 +167,13 @@ class Network(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         return self.head(features)  # type: ignore[no-any-return]
+
+    @cached_property
+    def classes(self) -> int:
+        """How many classes the head tells apart."""
+        like = next(self.head.parameters())
+        with torch.no_grad():
+            return self.classify(like.new_zeros(1, 1, self.body.features)).shape[-1]
 
     @cached_property
     def stacks(self) -> bool:
@@ -189,7 +201,7 @@ class Network(nn.Module):
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
         named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
-        named |= self.head.parts if isinstance(self.head, SimplexHead) else {}
+        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead) else {}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property

@@ -1,12 +1,15 @@
 """How does a client get its own model?"""
 
 from torso.personal.ala import LocalAggregation
+from torso.personal.aligned import Aligned
 from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, personals
 from torso.personal.fomo import Fomo
 from torso.personal.kept import Ditto, Kept
+from torso.personal.realigned import Realigned
 from torso.personal.scaled import ScaledHead
 
 __all__ = [
+    "Aligned",
     "Ditto",
     "FineTune",
     "Fomo",
@@ -14,6 +17,7 @@ __all__ = [
     "LocalAggregation",
     "OwnModelStart",
     "Personal",
+    "Realigned",
     "ScaledHead",
     "VisitStart",
     "personals",

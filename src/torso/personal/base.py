@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from torso.learn.course import Course, Learned
 from torso.learn.phases import Phase, phases
 from torso.nets import Network, Tensors
 from torso.registry import Registry
+from torso.server.statistics import Declared
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class VisitStart:
     senders: Tensor  # [G, M]: whose they are
     loss: Callable[[Tensors], Tensor]  # mean loss [G] on the samples held out
     parameters: tuple[str, ...]  # those of the tensors that travel and learn
+    told: Tensors = field(default_factory=dict)  # what the server says of statistics (method.statistics)
+    batch_size: int = 64  # of evaluation
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class OwnModelStart:
     travels: frozenset[str]
     visit: Callable[[], Learned]  # one more visit, of which nothing is uploaded
     counts: Callable[[], Tensor]  # [G, C]: their training samples of each class
+    told: Callable[[], Tensors] = dict  # [G, *]: what the server says of statistics (method.statistics)
 
 
 personals: Registry[type[Personal]] = Registry("method.personal")
@@ -57,7 +61,6 @@ class Personal:
 
     from_start: ClassVar[bool] = False  # a client's own model begins at the run's initial model
     passes: ClassVar[int] = 0  # further training passes of a visit, for the cost (spec 14.2)
-    tells: ClassVar[str] = ""  # the note of `before` that is sent to the server: numbers [G, M] about M offered models
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", phases(self.phases))
@@ -88,16 +91,20 @@ class Personal:
         """What a client remembers at first, of `clients` in all; `net` tells shapes and parts, not weights."""
         return {}
 
+    def declares(self, offered: int) -> Declared:
+        """The notes of `before` that are sent to the server and not kept, where so many models are offered."""
+        return {}
+
     def known(self, client: int, clients: int) -> Tensors:
-        """What the server knows of a client's likings at first, of `clients` in all."""
+        """What the server holds of a client at first, of `clients` in all."""
         return {}
 
     def offer(self, known: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
         """The clients whose last models the server sends to one of which it knows this."""
         return ()
 
-    def heard(self, known: Tensors, senders: Tensor, told: Tensor) -> Tensors:
-        """What the server knows after a client has told it numbers [M] about the models of M senders."""
+    def heard(self, known: Tensors, senders: Tensor, said: Tensors) -> Tensors:
+        """What the server holds of a client that has sent what it `declares` about the models of M senders [M]."""
         return known
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:

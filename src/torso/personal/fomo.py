@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torso.kinds import Count, Fraction, NotNegative
 from torso.learn.stacked import per_client
 from torso.nets import Tensors
 from torso.personal.base import Personal, VisitStart, personals
+from torso.server.statistics import Declared, Statistic
 
 AFFINITY = "affinity"  # of one client to all [N]: the scores of the models it was sent, summed over the rounds
 SCORES = "scores"
@@ -36,7 +36,6 @@ class Fomo(Personal):
     validation: Fraction = 0.2
     explore: NotNegative = 0.3
     decay: NotNegative = 0.05
-    tells: ClassVar[str] = SCORES
 
     @property
     def holds_out(self) -> float:
@@ -48,8 +47,13 @@ class Fomo(Personal):
     def known(self, client: int, clients: int) -> Tensors:
         return {AFFINITY: torch.eye(1, clients).roll(client)[0]}
 
-    def heard(self, known: Tensors, senders: Tensor, told: Tensor) -> Tensors:
-        return {AFFINITY: known[AFFINITY].to(told.device).scatter_add(0, senders, told)}
+    def declares(self, offered: int) -> Declared:
+        what = "how well the models of others do on its samples"
+        return {SCORES: Statistic((offered,), what, "each")} if offered else {}
+
+    def heard(self, known: Tensors, senders: Tensor, said: Tensors) -> Tensors:
+        scores = said[SCORES]
+        return {AFFINITY: known[AFFINITY].to(scores.device).scatter_add(0, senders, scores)}
 
     def offer(self, known: Tensors, available: Sequence[int], round: int, rng: np.random.Generator) -> tuple[int, ...]:
         """The best of those available, some of them replaced; equals are drawn at random."""

@@ -22,7 +22,9 @@ from torso.registry import cited, plain
 from torso.runs.cost import down, schema_bytes, up
 from torso.runs.stages import Stage, stages
 from torso.runs.telling import tell
+from torso.server import NoStatistics
 from torso.server.state import ServerState, bytes_of
+from torso.server.statistics import counted, size, words
 
 _PARTS = ("all", "body", "head", "personal", "norm", PROJECTION, CLASSIFIER, "lora", "lora.a", "lora.b")
 
@@ -44,8 +46,8 @@ def anatomy(
     net = build(body, classes, (3, 32, 32), config.method.head, lora=config.lora)
     stage = stages(config, net)[-1]
     if stage.rounds == 0:
-        words, sent = method.start.uploads(net, classes)
-        return Anatomy(f"{words}, once" if sent else words, "nothing", 0, sent)
+        declared = method.start.declares(net, classes)
+        return Anatomy(f"{words(declared)}, once" if declared else "nothing", "nothing", 0, size(declared))
     if not stage.plan(stage.first):
         return Anatomy("nothing", "nothing", 0, 0)
     return Anatomy(_travels(stage), _keeps(stage), *_bytes(stage, net))
@@ -64,34 +66,37 @@ def _bytes(stage: Stage, net: Network) -> tuple[int, int]:
 
 def _travels(stage: Stage) -> str:
     method = stage.method
-    if not stage.travels:
+    if not stage.meets:
         return "nothing"
-    words = [_named(stage.net, stage.travels)]
+    found = [_named(stage.net, stage.travels)] if stage.travels else []
     if method.drift.sends:
-        words.append("control variates")
+        found.append("control variates")
     if method.drift.follows:
-        words.append("mean gradient (down)")
+        found.append("mean gradient (down)")
     if method.drift.gathers:
-        words.append("mean of models")
-    if method.server.keeps_uploads and method.personal.holds_out:
-        words.append("others' models")
-    return " + ".join(words)
+        found.append("mean of models")
+    if method.personal.declares(1):
+        found.append("others' models")
+    if type(method.statistics) is not NoStatistics:
+        declared = method.statistics.declares(stage.net, stage.net.classes)
+        found += dict.fromkeys(each.meaning for each in declared.values())
+    return " + ".join(found)
 
 
 def _keeps(stage: Stage) -> str:
     method = stage.method
-    words = [_named(stage.net, stage.keeps)] if stage.keeps else []
+    found = [_named(stage.net, stage.keeps)] if stage.keeps else []
     if method.drift.remembers:
-        words.append("drift memory")
+        found.append("drift memory")
     if method.personal.keeps:
-        words.append("own model")
+        found.append("own model")
     if remembers(method.objective):
-        words.append("its previous model")
+        found.append("its previous model")
     if method.step.notes(0):
-        words.append("weighing net")
+        found.append("weighing net")
     if method.personal.notes(0, 1, stage.net):
-        words.append("notes")
-    return ", ".join(words) or "nothing"
+        found.append("notes")
+    return ", ".join(found) or "nothing"
 
 
 def _named(net: Network, names: frozenset[str]) -> str:
@@ -123,6 +128,8 @@ def explain(name: str) -> list[tuple[str, str]]:
         lines.append(("start", _rule("start", method)))
     lines += [("train", _training(method)), ("share", _sharing(method.share, method))]
     lines += [(axis, _rule(axis, method)) for axis in ("head", "objective", "step", "drift", "server", "personal")]
+    if method.statistics != Method().statistics:
+        lines.append(("statistics", _rule("statistics", method)))
     if method.server_data != "none":
         lines.append(("server_data", f"after each round the server trains {method.server_data} on data of its own"))
     if method.meta_data:
@@ -139,11 +146,14 @@ def _origin(label: str) -> str:
 
 
 def class_counts(method: Method, body: str = "conv4", classes: int = 10) -> str:
-    """Whether the server learns how many samples of each class a client has. Rounds never tell it."""
-    sent, _ = method.start.uploads(build(body, classes, (3, 32, 32), method.head), classes)
-    if sent == "nothing":
-        return "stay with the client"
-    return f"leave with the {sent}, once, before the first round"
+    """Whether the server learns how many samples of each class a client has, or which classes."""
+    net = build(body, classes, (3, 32, 32), method.head)
+    if counted(sent := method.statistics.declares(net, classes)):
+        told = {name: each for name, each in sent.items() if each.counts}
+        return f"leave with the {words(told)}, in every round"
+    if counted(sent := method.start.declares(net, classes)):
+        return f"leave with the {words(sent)}, once, before the first round"
+    return "stay with the client"
 
 
 def _training(method: Method) -> str:

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError
+from torso.many import ClientSet
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
@@ -34,9 +35,10 @@ from torso.server.state import Cost, ServerState, bytes_of
 KEPT = 2
 _FORMAT = 2
 _OLDER = 1  # all tensors in one file, those of clients too
-_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy")  # of ServerState: tensors by name …
-_BY_CLIENT = ("uploads", "scores")  # … and those by client and name
-_FREE = ("rule", "scores", "notes", "privacy", "")  # those whose tensors are named and shaped as a strategy likes
+_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy", "statistics")  # of ServerState: tensors by name …
+_BY_CLIENT = ("uploads", "of_clients")  # … and those by client and name
+_RENAMED = {"scores": "of_clients"}  # in files of older versions
+_FREE = ("rule", "statistics", "of_clients", "notes", "privacy", "")  # named and shaped as a strategy likes
 _WASTE = 2.0  # times what clients hold now: once their files take more, all states are written anew
 _ERRORS = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
@@ -235,7 +237,7 @@ def _as_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor
             if uploads:
                 yield f"uploads/{client}/{leaf}", tensor
         elif kind == "notes" and leaf == "affinity":  # the server's now
-            yield f"scores/{client}/{leaf}", tensor
+            yield f"of_clients/{client}/{leaf}", tensor
         elif kind in KINDS:
             yield f"client {client}/{kind}/{leaf}", tensor
         else:
@@ -311,6 +313,7 @@ def _server(tensors: Tensors, model: Tensors, note: dict[str, Any], where: str) 
         kind, _, rest = name.partition("/")
         if kind.startswith("client ") or kind == PENDING:
             continue
+        kind = _RENAMED.get(kind, kind)
         client, _, rest = rest.partition("/") if kind in _BY_CLIENT else ("", "", rest)
         place = held[kind].setdefault(int(client), {}) if kind in _BY_CLIENT else found[kind]
         place[rest] = _placed(kind, rest, tensor, model, where)
@@ -322,7 +325,7 @@ def _server(tensors: Tensors, model: Tensors, note: dict[str, Any], where: str) 
         **found,  # type: ignore[arg-type]
         **held,  # type: ignore[arg-type]
         round=note["round"],
-        met=frozenset(note["met"]),
+        met=ClientSet(note["met"]),
         cost=Cost(**note["cost"]),
     )
 

@@ -64,6 +64,7 @@ _YOUNGER = {
     "run.faults": FaultsConfig().model_dump(mode="json"),
     "run.speeds": SpeedsConfig().model_dump(mode="json"),
     "privacy": PrivacyConfig().model_dump(mode="json"),
+    "method.statistics": {"name": "none"},
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torso.data import Federation
 from torso.errors import RequestError
 from torso.measure import Accuracy
+from torso.measure.fairness import Group, by_group
 from torso.nets import Network, Tensors
 from torso.personal.state import State
 from torso.reading import parse_json
@@ -115,6 +116,23 @@ class Result:
         everybody = models.job.roster.clients
         chosen = range(everybody) if clients is None else [self._known(client, everybody) for client in clients]
         return models.networks(chosen, personal)
+
+    def by_group(self, name: str = "personalized", by: str = "size", groups: int = 4) -> tuple[Group, ...]:
+        """One accuracy of clients in groups of equal numbers of clients, by how many training samples they have (`by =
+        "size"`) or of how many classes (`by = "classes"`). It reads the class counts of the run's analyses."""
+        found, counts = self.accuracy.get(name), self.analyses.get("class_counts")
+        if found is None or not found.clients:
+            of_clients = sorted(n for n, accuracy in self.accuracy.items() if accuracy.clients)
+            raise RequestError(f"name = {name!r} is no measure of clients here. Accepted: {', '.join(of_clients)}")
+        quantities = {"size": sum, "classes": lambda row: sum(count > 0 for count in row)}
+        if by not in quantities:
+            raise RequestError(f"by = {by!r} is no quantity of clients. Accepted: {', '.join(quantities)}")
+        if counts is None or len(counts) != len(found.clients):
+            raise RequestError(
+                f"the run has no class counts of the {len(found.clients)} clients that {name!r} was measured of. "
+                "Expected: a simulation of at most 2,000 clients, measure.clients = 0, data.new_clients = 0"
+            )
+        return by_group(found.clients, [quantities[by](row) for row in counts], groups)
 
     def newcomer(self, samples: Any, labels: Any, *, epochs: int | None = None) -> Network:
         """A network for a new client with these samples and their classes [n].

@@ -26,7 +26,10 @@ from torso.runs.stages import Stage
 from torso.runs.uploads import Terms, fine, spared
 from torso.server.robust import clipped
 from torso.server.state import ServerState
+from torso.server.statistics import Came
 from torso.server.sums import add_stacked, add_weighted
+
+_LEAST = 1e-12  # what a model weighs at least, where a statistic weighs it: if all are 0, all weigh the same
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,10 @@ class Aggregate:
         self.change: Tensors = {}  # Σ_k of the change of what the drift corrections remember
         self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
         self.uploads: dict[int, Tensors] = {}  # of single clients, where the server rule keeps them
-        self.told: dict[int, tuple[Tensor, Tensor]] = {}  # by client: whose models it was offered, and what it says
+        self.declared = stage.declared()
+        self.statistics: Tensors = {}  # sums and weighted means of statistics, as their rules say
+        self.said: dict[int, Tensors] = {}  # single statistics by client, where their rule says so
+        self.weighed: Tensor | None = None  # Σ_k of the statistic by which models are weighed, where one is
         self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
         self.refused: dict[int, str] = {}  # whose uploads are not used: what is wrong with them
         self.burst: set[int] = set()  # those of them whose loss is not finite, as far as anybody can tell
@@ -83,7 +89,9 @@ class Aggregate:
     @property
     def holds_uploads(self) -> bool:
         """Whether single uploads are held until all have come: memory for as many models as there are participants."""
-        return self.stage.method.server.needs_each or self.colludes
+        kept = self.stage.method.server.keeps_uploads  # that travels on with the sum anyway
+        single = not kept and any(each.rule == "each" for each in self.declared.values())
+        return self.stage.method.server.needs_each or self.colludes or single
 
     def take(self, sent: Sent) -> None:
         """Add the messages of some participants; nothing is read from the device."""
@@ -129,6 +137,8 @@ class Aggregate:
             parameters = {name: sent.model[name] for name in self.parameters}
             sent = replace(sent, model={**sent.model, **clipped(parameters, self.received, rule.clip)})
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
+        self._add_statistics(sent, weights, rows)
+        weights = self._weighed(sent, weights, rows)
         if rule.keeps_uploads:
             self.uploads |= {k: _row(sent.model, g) for g, k in enumerate(sent.clients)}
         else:
@@ -142,14 +152,33 @@ class Aggregate:
             self._add_squares(sent, weights, rows)
             for name, tensor in self._changes(sent).items():
                 add_stacked(self.change, {name: spared(tensor, rows)})
-        if sent.scores is not None:
-            for k, scores in zip(sent.clients, sent.scores, strict=True):
-                self.told[k] = on_device(scores.device, self.offers[k]).long(), scores
+
+    def _add_statistics(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> None:
+        """What was sent beside the models, each by its rule."""
+        for name, tensor in sent.said.items():
+            rule = self.declared[name].rule
+            if rule == "each":
+                for g, k in enumerate(sent.clients):
+                    self.said.setdefault(k, {}).update(_row({name: tensor}, g))
+            elif rule == "sum":
+                add_stacked(self.statistics, {name: spared(tensor, rows)})
+            else:
+                add_weighted(self.statistics, {name: spared(tensor, rows)}, weights)
+
+    def _weighed(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> Tensor:
+        """By what the models count: their shares, or a statistic that they have sent."""
+        if not (name := self.stage.method.statistics.weighs):
+            return weights
+        mine = spared(sent.said[name].reshape(-1).clamp(min=_LEAST), rows)
+        total: Tensors = {} if self.weighed is None else {name: self.weighed}
+        add_stacked(total, {name: mine})
+        self.weighed = total[name]
+        return mine
 
     @property
     def clients(self) -> tuple[int, ...]:
         """Those who came and are counted, in the order of the participants."""
-        return tuple(k for k in self._clients if k not in self.refused)
+        return tuple(k for k in self._clients if k not in self.refused) if self.refused else tuple(self._clients)
 
     def close(self) -> float:
         """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others; NaN where
@@ -164,12 +193,25 @@ class Aggregate:
         if not losses:
             return math.nan
         loss = float(sum(self.weights[k] * losses[k] for k in self.weights if k in losses))
-        if len(losses) == len(self.weights):
-            return loss
-        came = sum(self.weights[k] for k in losses)  # the mean is over those who answered
-        self.total = {n: t / came if t.is_floating_point() else t for n, t in self.total.items()}
-        self.squares = self.squares / came
+        came = 1.0
+        if len(losses) < len(self.weights):
+            came = sum(self.weights[k] for k in losses)  # the mean is over those who answered
+            self._divide_means(came)
+        if self.weighed is not None or came != 1.0:
+            share = came if self.weighed is None else self.weighed
+            self.total = {n: t / share if t.is_floating_point() else t for n, t in self.total.items()}
+            self.squares = self.squares / share
         return loss / came
+
+    def _divide_means(self, came: float) -> None:
+        means = [name for name in self.statistics if self.declared[name].rule == "mean"]
+        self.statistics |= {name: self.statistics[name] / came for name in means}
+
+    def statistics_of(self) -> Came:
+        """The statistics of those who came."""
+        came = sum(self.weights[k] for k in self.clients)
+        weights = {k: self.weights[k] / came for k in self.weights if k in set(self.clients)}
+        return Came(self.round, weights, self.statistics, self.said)
 
     def _leave_out(self) -> dict[int, float]:
         """The losses of the clients that are counted; of the others nothing is left."""
@@ -181,7 +223,7 @@ class Aggregate:
             self.refused[client] = NOT_FINITE
             if not math.isfinite(losses.pop(client)):
                 self.burst.add(client)
-            for held in (self.left, self.each, self.uploads, self.told):
+            for held in (self.left, self.each, self.uploads, self.said):
                 held.pop(client, None)
         return losses
 

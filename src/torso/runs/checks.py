@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
+from torso.data.pixels import Pixels
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
 from torso.learn.gradients import not_reached
@@ -14,10 +15,13 @@ from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
+from torso.nets.heads import Dual
 from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
 from torso.runs.sampling import participants
 from torso.runs.stages import Stage
+from torso.server import NoStatistics
+from torso.server.centre import Centre
 
 
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
@@ -76,8 +80,14 @@ def check_reach(config: Config, plan: Sequence[Stage], net: Network, input: Inpu
                 raise not_reached(names, key)
 
 
-def check_faults(config: Config) -> None:
-    """Refuse to play faults where clients are real."""
+def check_answers(config: Config, roster: Roster) -> None:
+    """Refuse faults where clients are real, and to wait for more answers than there are clients in a simulation."""
+    least, there = config.train.min_clients, len(roster.training)
+    if config.run.engine != "flower" and least > max(there, 1):  # a real federation waits for them
+        raise RequestError(
+            f"train.min_clients = {least}: so many have to answer in a round, and {there} clients train. "
+            f"Accepted: 1 to {there}"
+        )
     if config.run.engine == "flower" and config.run.faults != FaultsConfig():
         raise RequestError(
             "run.faults is for simulations, and run.engine = 'flower' is a real federation, whose clients fail by "
@@ -159,25 +169,28 @@ def _needs_single(stage: Stage) -> str:
         return f"method.server.clip = {rule.clip} bounds single uploads"
     if rule.uses_squares:
         return f"{chosen('method.server', rule)} needs the norm of single uploads"
-    if method.drift.gathers or method.personal.tells:
+    if method.drift.gathers or method.personal.declares(1):
         return f"method {method.name!r} shows clients the models of others"
+    if type(method.statistics) is not NoStatistics:
+        return f"{chosen('method.statistics', method.statistics)} needs statistics that they do not cover"
     return ""
 
 
 def asks_first(stage: Stage, roster: Roster) -> bool:
     """Whether all clients are asked something before the first round."""
-    return stage.method.start.uploads(stage.net, roster.classes)[0] != "nothing"
+    return bool(stage.method.start.declares(stage.net, roster.classes))
 
 
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
-    if config.attack.chosen.replaces_uploads() and not any(stage.rounds for stage in plan):
+    rounds = [stage for stage in plan if stage.rounds]
+    if config.attack.chosen.replaces_uploads() and not any(stage.uploaded for stage in rounds):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
+        why = "sends nothing" if rounds else "has no rounds"
         raise RequestError(
             f"{chosen('attack.kind', config.attack.chosen)} replaces what clients send in a round, and method "
-            f"{config.method.name!r} has no rounds. Accepted: {', '.join(others)}"
+            f"{config.method.name!r} {why}. Accepted: {', '.join(others)}"
         )
-
     if config.attack.chosen.colludes() and any(stage.method.server.keeps_uploads for stage in plan):
         raise RequestError(
             f"{chosen('attack.kind', config.attack.chosen)} works on the mean of the uploads, and "
@@ -212,6 +225,19 @@ def check_measures(config: Config, roster: Roster) -> None:
             raise RequestError(
                 f"measure.{key} = {name!r} is of images that attackers mark, and "
                 f"{chosen('attack.kind', config.attack.chosen)} marks none. Example: --set attack.kind=backdoor"
+            )
+        if measures[name].two_heads and not (
+            isinstance(config.method.head, Dual) and isinstance(config.method.statistics, Centre)
+        ):
+            raise RequestError(
+                f"measure.{key} = {name!r} mixes two heads by where features lie, and method {config.method.name!r} "
+                "has no two heads, or nobody is told where. Expected: method.head = 'dual' and method.statistics = "
+                "'centre', as method.name = 'fedthe'"
+            )
+        if measures[name].images and not isinstance(roster.input, Pixels):
+            raise RequestError(
+                f"measure.{key} = {name!r} damages images, and {roster.name} has {roster.input.words}. Accepted: other "
+                "measures, such as shifted_initial; or data whose samples are images"
             )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases

@@ -62,6 +62,10 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
         ),
         # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
         arrival_habits=for_itself if phases else replace(habits, objective=objective),
+        bins=config.measure.bins,
+        shift=config.measure.shift,
+        corruptions=config.measure.corruptions,
+        severities=config.measure.severities,
     )
 
 
@@ -73,6 +77,9 @@ class Again:
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
         return self.visit.alone(desk, clients)
+
+    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        return self.visit.told.statistics(clients, desk.federation.device)
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return Again(self.visit.for_clients(clients))
@@ -89,6 +96,9 @@ class LastVisit:
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
         return self.again(desk, clients)
+
+    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+        return self.again.told_to(desk, clients)
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return self.again.for_clients(clients)
@@ -126,6 +136,7 @@ class Own:
             self.travels,
             visit or (lambda: self.usual(desk, clients)),
             lambda: desk.train_deck(clients).class_counts(desk.room.classes),
+            lambda: self.usual.told_to(desk, clients),
         )
         return self.personal.begin(at)
 

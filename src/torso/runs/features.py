@@ -22,13 +22,18 @@ from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
 from torso.runs.stages import Stage
 
-_ON_TRAIN = ("without_head", "neighbours")  # look at training samples too, and train nothing
+_ON_TRAIN = (
+    "without_head",
+    "neighbours",
+    "test_time",
+    "test_time_shifted",
+)  # look at training samples too, and train nothing
 
 
 def fixes_body(stage: Stage) -> bool:
     """Whether nobody moves a tensor of the body in this stage."""
     return not _of_body(stage.moving) and not any(
-        map(is_foreign, (stage.method.step, stage.method.personal, stage.attack))
+        map(is_foreign, (stage.method.step, stage.method.personal, stage.method.statistics, stage.attack))
     )
 
 
@@ -82,7 +87,7 @@ class FeaturePlan:
     def _can_measure(self, stage: Stage, name: str, how: Evaluation) -> bool:
         """Whether all clients have the same body for a measure, and nothing trains or changes it on the way."""
         found, personal = measures[name], stage.method.personal
-        if found.trains_body or found.marked or is_foreign(found.take) or _of_body(stage.keeps):
+        if found.trains_body or found.marked or found.images or is_foreign(found.take) or _of_body(stage.keeps):
             return False
         if found.of == "local":
             return fixes_body(stage) and not self._augments
@@ -133,6 +138,6 @@ def _trained_epochs(how: Evaluation) -> int:
 
 def _looks(stage: Stage) -> float:
     """How often a stage's rounds look at a training sample, on average."""
-    fraction = stage.train.fraction if stage.travels else 1.0
+    fraction = stage.train.fraction if stage.meets else 1.0
     lessons = stage.plan(stage.first) if stage.rounds else ()
     return stage.rounds * fraction * math.fsum(lesson.epochs for lesson in lessons)

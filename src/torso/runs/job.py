@@ -23,8 +23,8 @@ from torso.results.checkpoint import load_newest
 from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import (
+    check_answers,
     check_attack,
-    check_faults,
     check_measures,
     check_reach,
     check_rule,
@@ -132,7 +132,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
     plan = private(config, plan, roster)
     check_server_data(plan, roster)
     check_attack(config, plan)
-    check_faults(config)
+    check_answers(config, roster)
     check_time(config, plan, roster)
     check_rule(plan, roster)
     check_secure(config, plan, roster)

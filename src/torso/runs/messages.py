@@ -24,6 +24,7 @@ from torso.kinds import Many
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 from torso.reading import parse_record
+from torso.server.statistics import Declared
 
 _MOST_NUMBERS = 10_000  # named entries of a header: it has a few dozen
 _MOST_SIZES = 64  # dimensions of a tensor, as NumPy has it
@@ -159,28 +160,42 @@ class Told:
     origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
     offers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # whose models a client is sent besides …
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # … and those (spec 5.6)
+    said: Tensors = field(default_factory=dict)  # what all are told of statistics (server/statistics.py) …
+    own: Mapping[int, Tensors] = field(default_factory=dict)  # … and what each is told besides
 
     def for_clients(self, clients: Sequence[int]) -> Told:
         """What these clients are told: no model of others but those that the server sends them."""
-        if not self.offers:
+        if not self.offers and not self.own:
             return self
         offers = {k: self.offers[k] for k in clients if k in self.offers}
         lent = dict.fromkeys(other for others in offers.values() for other in others)
         uploads = {other: self.uploads[other] for other in lent}
-        return Told(**{**vars(self), "offers": offers, "uploads": uploads})
+        own = {k: self.own[k] for k in clients if k in self.own}
+        return Told(**{**vars(self), "offers": offers, "uploads": uploads, "own": own})
 
-    def message(self, client: int) -> Message:
-        """What one participant is sent."""
+    def statistics(self, clients: Sequence[int], device: torch.device) -> Tensors:
+        """What G clients are told of statistics [G, *]."""
+        found = {n: t.to(device).expand(len(clients), *t.shape) for n, t in self.said.items()}
+        each = [self.own.get(client, {}) for client in clients]
+        return {**found, **{n: torch.stack([own[n].to(device) for own in each]) for n in each[0]}}
+
+    def tensors(self, client: int) -> Tensors:
+        """The tensors that one participant is sent."""
         tensors = {f"model/{name}": self.model[name] for name in self.travels}
         tensors |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
         tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
-        offers = self.offers.get(client, ())
-        for other in offers:
+        tensors |= {f"said/{name}": t for name, t in {**self.said, **self.own.get(client, {})}.items()}
+        for other in self.offers.get(client, ()):
             tensors |= {f"model {other}/{name}": tensor for name, tensor in self.uploads[other].items()}
+        return tensors
+
+    def message(self, client: int) -> Message:
+        """What one participant is sent."""
+        offers = self.offers.get(client, ())
         numbers = MessageNumbers(
             kind="told", round=self.round, client=client, participants=self.participants, offers=offers
         )
-        return Message(numbers, tensors)
+        return Message(numbers, self.tensors(client))
 
     @classmethod
     def heard(cls, message: Message, known: Tensors, origin: Tensors | None = None) -> Told:
@@ -201,6 +216,7 @@ class Told:
             origin=origin or {},
             offers={numbers.client: numbers.offers},
             uploads={other: parts.get(f"model {other}", {}) for other in numbers.offers},
+            said=parts.get("said", {}),
         )
 
 
@@ -215,7 +231,7 @@ class Sent:
     loss: Tensor  # [G], on the device: the round reads all of them at once
     finite: Tensor  # [G], whether all that a client keeps is
     drift: Tensors = field(default_factory=dict)  # [G, *]: change of what their corrections remember, where it is sent
-    scores: Tensor | None = None  # [G, M] of the models that they were offered
+    said: Tensors = field(default_factory=dict)  # [G, *]: statistics, as the method has declared them
     left: Mapping[int, ClientState | Elsewhere] = field(default_factory=dict)  # never a part of a message
     refused: Mapping[int, str] = field(default_factory=dict)  # others, who sent what is not used: what is wrong with it
 
@@ -229,8 +245,7 @@ class Sent:
         """What every one of the clients sends."""
         found = {f"model/{name}": tensor for name, tensor in self.model.items()}
         found |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
-        if self.scores is not None:
-            found["scores"] = self.scores
+        found |= {f"said/{name}": tensor for name, tensor in self.said.items()}
         return {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in found.items()}
 
     def only(self, places: Sequence[int]) -> Sent:
@@ -244,7 +259,7 @@ class Sent:
             loss=self.loss[rows],
             finite=self.finite[rows],
             drift={name: tensor[rows] for name, tensor in self.drift.items()},
-            scores=None if self.scores is None else self.scores[rows],
+            said={name: tensor[rows] for name, tensor in self.said.items()},
             left={client: self.left[client] for client in who if client in self.left},
         )
 
@@ -252,8 +267,7 @@ class Sent:
         """What one of the clients sends."""
         tensors = {f"model/{name}": tensor[place] for name, tensor in self.model.items()}
         tensors |= {f"drift/{name}": tensor[place] for name, tensor in self.drift.items()}
-        if self.scores is not None:
-            tensors["scores"] = self.scores[place]
+        tensors |= {f"said/{name}": tensor[place] for name, tensor in self.said.items()}
         numbers = MessageNumbers(
             kind="sent",
             round=self.round,
@@ -278,7 +292,7 @@ class Sent:
             loss=torch.tensor([numbers.loss]),
             finite=torch.tensor([numbers.finite and math.isfinite(numbers.loss)]),
             drift={name: tensor[None] for name, tensor in parts.get("drift", {}).items()},
-            scores=message.tensors["scores"][None] if "scores" in message.tensors else None,
+            said={name: tensor[None] for name, tensor in parts.get("said", {}).items()},
             left=left or {},
         )
 
@@ -293,8 +307,8 @@ def by_part(tensors: Tensors) -> dict[str, Tensors]:
     return parts
 
 
-def sent_schema(model: Tensors, travels: Sequence[str], drift: Sequence[str], offered: int) -> Schema:
+def sent_schema(model: Tensors, travels: Sequence[str], drift: Sequence[str], declared: Declared) -> Schema:
     """What a participant's message must look like, as the server knows before it comes."""
     like: dict[str, Any] = {f"model/{name}": model[name] for name in travels}
     like |= {f"drift/{name}": model[name] for name in drift}
-    return {**schema_of(like), **({"scores": (torch.float32, (offered,))} if offered else {})}
+    return {**schema_of(like), **{f"said/{name}": (torch.float32, each.shape) for name, each in declared.items()}}

@@ -16,8 +16,9 @@ from torso.nets import Network
 from torso.registry import chosen
 from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
-from torso.server import servers
+from torso.server import NoStatistics, servers
 from torso.server.rules import ServerRule
+from torso.server.statistics import words
 
 
 def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[Stage, ...]:
@@ -98,10 +99,16 @@ def _check(stage: Stage) -> None:
             f"{chosen('method.drift', method.drift)} has the server keep something of single clients, which privacy "
             f"does not cover. Accepted: {free}"
         )
-    if method.personal.tells:
+    if method.personal.declares(1):
         raise RequestError(
             f"{chosen('method.personal', method.personal)} tells the server about others' models, which privacy does "
             "not cover. Accepted: ones that tell nothing, such as fine-tune"
+        )
+    if type(method.statistics) is not NoStatistics:
+        what = words(stage.declared()) or "models of single clients' own"
+        raise RequestError(
+            f"{chosen('method.statistics', method.statistics)} needs more than the noised sum of models ({what}), "
+            "which privacy does not cover. Accepted: none"
         )
     _check_start(stage)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, repairs
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
@@ -275,7 +275,7 @@ class _Run:
         """A round that too few clients have answered has not happened: it is played again, a few times."""
         run, number = self.config.run, self.state.round + 1
         for attempt in range(_ATTEMPTS):
-            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.travels else None
+            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.meets else None
             hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
                 place = self.features.rounds(engine, stage, self.state.server.model)
@@ -305,7 +305,7 @@ class _Run:
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
         """What the engine had to do again."""
-        notes = engine.repaired() if isinstance(engine, Repairs) else ()
+        notes = engine.repaired() if repairs(engine) else ()
         for note in notes:
             self.listener.note(note)
         return notes

@@ -54,7 +54,7 @@ def participants(
         if stage.privacy.poisson:
             return poisson_sample(roster, stage.train.fraction, seed, round)
         return sample(roster, stage.train.fraction, seed, round)
-    return sample(roster, stage.train.fraction if stage.travels else 1.0, seed, round, here, stage.train.min_clients)
+    return sample(roster, stage.train.fraction if stage.meets else 1.0, seed, round, here, stage.train.min_clients)
 
 
 def weights_of(roster: Roster, clients: Sequence[int], weighting: str) -> dict[int, float]:

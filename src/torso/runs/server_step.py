@@ -21,7 +21,8 @@ from torso.personal import Personal
 from torso.runs.aggregate import Aggregate
 from torso.runs.messages import Told
 from torso.runs.stages import Stage
-from torso.runs.telling import visit_of
+from torso.runs.telling import held_by, visit_of
+from torso.server import NoStatistics
 from torso.server.state import ServerState
 
 
@@ -29,8 +30,14 @@ def server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Rost
     """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
     if came.uploads:
         server = replace(server, uploads={**server.uploads, **came.uploads})
-    if came.told:
-        server = replace(server, scores={**server.scores, **_heard(stage, server, roster, came)})
+    if came.said and stage.method.personal.declares(1):
+        server = replace(server, of_clients={**server.of_clients, **_heard(stage, server, roster, came)})
+    moved = _moved(stage, server, came, roster)
+    return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came)
+
+
+def _moved(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -> ServerState:
+    """The step of the rule."""
     total = came.shared(server)
     if not total:
         return server
@@ -64,11 +71,23 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
     }
 
 
+def _combined(stage: Stage, server: ServerState, came: Aggregate) -> ServerState:
+    """What the server makes of the statistics, after its rule has moved the model; of nobody's it makes nothing."""
+    statistics = stage.method.statistics
+    if not came.clients:
+        return server
+    held = statistics.combine(held_by(stage, server), came.statistics_of())
+    shown = {**server.shown, **statistics.shows(held)}
+    return replace(server, statistics=held.shared, of_clients=held.own, shown=shown)
+
+
 def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -> Mapping[int, Tensors]:
-    """What the server knows of clients that have told it something about the models that they were offered."""
+    """What the server holds of clients that have told it something about the models that they were offered."""
     personal = stage.method.personal
-    known = {k: server.scores.get(k) or personal.known(k, roster.clients) for k in came.told}
-    return {k: personal.heard(known[k], senders, told) for k, (senders, told) in came.told.items()}
+    known = {k: server.of_clients.get(k) or personal.known(k, roster.clients) for k in came.said}
+    device = next(iter(server.model.values())).device
+    senders = {k: on_device(device, came.offers[k]).long() for k in came.said}
+    return {k: personal.heard(known[k], senders[k], said) for k, said in came.said.items()}
 
 
 def server_pass(
@@ -82,6 +101,7 @@ def server_pass(
         plan=plan,
         habits=replace(stage.habits(), drift=NoDrift(), step=Plain(), objective=stage.method.objective.untaught()),
         personal=Personal(),
+        statistics=NoStatistics(),
         shuffle=Shuffle(seed, "server", number),
         travels=moved_by(plan),
         keeps=frozenset(),

@@ -23,7 +23,8 @@ from torso.methods.starts import Earlier, Pace
 from torso.nets import Network, learnable, part_names, smallest_map
 from torso.registry import chosen
 from torso.runs.privacy import Privacy
-from torso.server import Mean
+from torso.server import Mean, NoStatistics
+from torso.server.statistics import Declared
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,18 @@ class Stage:
             return moved
         return frozenset() if self.method.share.rest == "reset" else moved - self.travels
 
+    def declared(self, offered: int = 1) -> Declared:
+        """What a participant sends beside its model, where it is offered so many models of others (spec 5.6)."""
+        of_personal = self.method.personal.declares(offered)
+        if type(self.method.statistics) is NoStatistics:
+            return of_personal
+        return {**self.method.statistics.declares(self.net, self.net.classes), **of_personal}
+
+    @property
+    def meets(self) -> bool:
+        """Whether clients and server say anything to each other in its rounds."""
+        return bool(self.travels or self.declared())
+
     @property
     def uses_meta(self) -> bool:
         """Whether clients need the balanced images of the server."""
@@ -184,7 +197,8 @@ def _check_sense(stage: Stage) -> None:
             f"{drift} and {server}{clips} act on what travels, and nothing does: {share}. Expected: a method that "
             "shares something, or none and mean"
         )
-    if method.server.keeps_uploads and not method.drift.gathers and type(method.drift) is not NoDrift:
+    alone = not method.drift.gathers and not method.statistics.mixes
+    if method.server.keeps_uploads and alone and type(method.drift) is not NoDrift:
         raise RequestError(
             f"{server} averages nothing, so there is no model for {drift} to hold a client near. Accepted: "
             "none, multi-task"
@@ -200,7 +214,8 @@ def _check_sense(stage: Stage) -> None:
             f"{server} takes uploads that began at different models, and {drift} needs all participants of "
             f"a round to begin at the same one. Accepted: {free}"
         )
-    if method.server.waits_for and method.personal.tells:
+    _check_statistics(stage)
+    if method.server.waits_for and method.personal.declares(1):
         raise RequestError(
             f"{chosen('method.personal', method.personal)} compares the models of a round's participants, and "
             f"{server} has no such rounds. Expected: method.server = 'apart', or another method"
@@ -222,6 +237,31 @@ def _check_sense(stage: Stage) -> None:
         raise RequestError(
             "method.step = 'meta-weighted' learns to weigh the balanced soft-max, found "
             f"{chosen('method.objective', method.objective)}. Accepted: balanced-softmax with gamma above 0"
+        )
+
+
+def _check_statistics(stage: Stage) -> None:
+    """Refuse statistics beside a server rule that makes nothing of them, or whose promise they would break."""
+    method = stage.method
+    if type(method.statistics) is NoStatistics:
+        return
+    named, server = chosen("method.statistics", method.statistics), chosen("method.server", method.server)
+    method.statistics.check(stage.net, stage.travels)
+    if method.statistics.needs_uploads and not method.server.keeps_uploads:
+        raise RequestError(
+            f"{named} mixes the clients' last uploads, and {server} keeps none. Accepted: method.server = 'apart', or "
+            "method.statistics = 'none'"
+        )
+    if method.server.waits_for:
+        raise RequestError(
+            f"{server} takes uploads that began at different models, and {named} combines statistics of clients that "
+            "began at the same one. Accepted: method.statistics = 'none', or a rule of whole rounds"
+        )
+    if not method.server.trusts and stage.declared():
+        raise RequestError(
+            f"{server} bounds what one upload can do, and {named} has the server combine what clients send beside "
+            "their models, which nothing bounds. Accepted: method.statistics = 'none', or method.server = 'mean' "
+            "without a clip"
         )
 
 

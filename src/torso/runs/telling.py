@@ -12,7 +12,9 @@ from torso.randomness import numpy_generator
 from torso.runs.messages import Told
 from torso.runs.stages import Stage
 from torso.runs.visit import Visit
+from torso.server import NoStatistics
 from torso.server.state import ServerState
+from torso.server.statistics import Held
 from torso.server.sums import add
 
 
@@ -32,6 +34,7 @@ def tell(
     drift = server.drift if told else {}
     if told and not drift:
         drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
+    held = held_by(stage, server)
     offers = {k: _offer(stage, server, roster, number, k, seed) for k in chosen} if keeps_uploads else {}
     return Told(
         round=number,
@@ -43,7 +46,20 @@ def tell(
         origin=server.origin,
         offers={k: others for k, others in offers.items() if others},
         uploads=server.uploads if any(offers.values()) else {},
+        said=method.statistics.to_all(held),
+        own={k: own for k in chosen if (own := method.statistics.to_one(held, k))},
     )
+
+
+def held_by(stage: Stage, server: ServerState) -> Held:
+    """What the server has when it combines statistics or tells of them."""
+    if type(statistics := stage.method.statistics) is NoStatistics:
+        return Held()
+    shared = server.statistics
+    if not shared:
+        first = statistics.first(stage.net, stage.net.classes)
+        shared = {name: tensor.to(next(iter(server.model.values())).device) for name, tensor in first.items()}
+    return Held(shared, server.of_clients, server.model, server.uploads, stage.corrected)
 
 
 def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
@@ -59,6 +75,7 @@ def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
         corrected=stage.corrected,
         keeps=stage.keeps,
         batch_size=stage.train.batch_size,
+        statistics=stage.method.statistics,
         meta_data=stage.method.meta_data,
         tamper=_tamper(stage, told.participants, number, seed),
     )
@@ -83,5 +100,5 @@ def _mean_model(stage: Stage, server: ServerState, chosen: Sequence[int]) -> Ten
 def _offer(stage: Stage, server: ServerState, roster: Roster, number: int, client: int, seed: int) -> tuple[int, ...]:
     """Whose models the server sends to a client besides: of those that have uploaded one (spec 5.6)."""
     personal = stage.method.personal
-    known = server.scores.get(client) or personal.known(client, roster.clients)
+    known = server.of_clients.get(client) or personal.known(client, roster.clients)
     return personal.offer(known, sorted(server.uploads), number, numpy_generator(seed, "offer", number, client))

@@ -41,23 +41,29 @@ class Terms:
     """What the uploads of a round must be."""
 
     round: int
-    form: Schema  # without scores
-    offered: Mapping[int, int]  # of how many models a client sends scores, where it was offered some
+    forms: Mapping[int, Schema]  # by how many models of others a client was offered: it may send a number for each
+    offered: Mapping[int, int]  # how many those were, where it was offered some
     samples: Mapping[int, int]  # as clients have declared them; empty: nobody has
 
     @classmethod
     def of(cls, stage: Stage, told: Told, samples: Mapping[int, int]) -> Terms:
-        form = {name: each for name, each in up(stage, told, -1).items() if name != "scores"}
-        return cls(told.round, form, {client: len(others) for client, others in told.offers.items()}, samples)
+        forms = {0: up(stage, told, -1)} | {len(others): up(stage, told, k) for k, others in told.offers.items()}
+        return cls(told.round, forms, {client: len(others) for client, others in told.offers.items()}, samples)
 
     def misfits(self, sent: Sent) -> dict[int, Refused]:
         """Which of the clients sent what does not fit, and why. Nothing is read from the device."""
         form = sent.schema
+        if not self.offered and sent.round == self.round and form == self.forms[0] and self._declared(sent):
+            return {}
         found = {
             client: self._misfit(client, form, (sent.round, client, count))
             for client, count in zip(sent.clients, sent.samples, strict=True)
         }
         return {client: refused for client, refused in found.items() if refused is not None}
+
+    def _declared(self, sent: Sent) -> bool:
+        """Whether all of them have as many samples as they have declared, where they have."""
+        return not self.samples or tuple(map(self.samples.get, sent.clients)) == sent.samples
 
     def checked(self, message: Message, client: int) -> Sent:
         """What one client's message says; `Refused` where it may not be used."""
@@ -70,8 +76,7 @@ class Terms:
         return sent
 
     def _misfit(self, client: int, form: Schema, numbers: tuple[int, int, int]) -> Refused | None:
-        offered = self.offered.get(client, 0)
-        wanted = {**self.form, "scores": (torch.float32, (offered,))} if offered else self.form
+        wanted = self.forms[self.offered.get(client, 0)]
         if form != wanted:
             return Refused(WRONG_FORM, f"the upload of client {client}: {unlike(form, wanted)}")
         due = (self.round, client, self.samples.get(client, numbers[2]))
@@ -85,8 +90,8 @@ def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
     """Whose numbers are finite: truths [G] on the device, which nobody has waited for yet.
 
     `measured`: parameters whose distance from what was sent is going to be used; this must be finite too."""
-    scores = () if sent.scores is None else (sent.scores,)
-    found = sent.finite & finite_rows((sent.loss, *sent.model.values(), *sent.drift.values(), *scores), sent.loss)
+    numbers = (sent.loss, *sent.model.values(), *sent.drift.values(), *sent.said.values())
+    found = sent.finite & finite_rows(numbers, sent.loss)
     if measured:
         found = found & lengths(less({name: sent.model[name] for name in measured}, measured)).isfinite()
     return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torso.data import Roster
 from torso.data.batches import Shuffle, on_device
@@ -18,15 +17,16 @@ from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson, moved_by
-from torso.learn.stacked import finite_rows
+from torso.learn.stacked import finite_rows, rows_apart
 from torso.learn.steps import Habits
-from torso.learn.taught import PREVIOUS, remembers
+from torso.learn.taught import PREVIOUS, TOLD, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
 from torso.personal.models import models_of, own_models_of
-from torso.personal.store import ClientState
+from torso.personal.store import KINDS, ClientState
 from torso.runs.messages import Sent, Told
+from torso.server.statistics import NoStatistics, Statistics, Visited
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,15 @@ class Visit:
     corrected: tuple[str, ...]  # parameters that travel: what drift corrections and server rules see
     keeps: frozenset[str]
     batch_size: int  # of evaluation
+    statistics: Statistics = field(default_factory=NoStatistics)  # what else is sent
     meta_data: bool = False  # whether clients train on the server's balanced images too
     tamper: Tamper | None = None  # what malicious clients do to what they send
 
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Sent:
         at = self._open(desk, clients)
-        start, notes, scores = self._before(at)
+        start, notes, said = self._before(at)
         anchor = self._anchor(desk, at)
-        learned = learn(at.course, start, anchor, notes)
+        learned = _as_kept(learn(at.course, start, anchor, notes))
         memory = self._remember(anchor, learned, at.course)
         sent = learned.tensors
         if self.tamper is not None:
@@ -60,6 +61,8 @@ class Visit:
         kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
         own = self.personal.after(at, learned)
         changes = self.habits.drift.sends
+        visited = Visited(at.course, start, learned, at.told, self.batch_size)
+        said = {**said, **self.statistics.of_clients(visited)}
         notes = learned.notes
         if remembers(self.habits.objective):
             notes = {**notes, **{f"{PREVIOUS}{n}": learned.tensors[n] for n in sorted(moved_by(self.plan))}}
@@ -72,7 +75,7 @@ class Visit:
             loss=learned.loss,
             finite=finite_rows([*kept.values(), *own.values(), *notes.values()], learned.loss),
             drift={n: t - anchor.own[n] for n, t in memory.items()} if changes else {},
-            scores=scores,
+            said=said,
             left=left,
         )
 
@@ -101,11 +104,13 @@ class Visit:
         start, notes, _ = self._before(at)
         return at.course, start, self._anchor(desk, at), notes
 
-    def _before(self, at: VisitStart) -> tuple[Tensors, Tensors, Tensor | None]:
-        """The models that the visit begins with, the clients' notes, and the one of these that the server is told."""
-        start, notes = self.personal.before(at)
-        notes = dict(notes)
-        return start, notes, notes.pop(self.personal.tells, None)
+    def _before(self, at: VisitStart) -> tuple[Tensors, Tensors, Tensors]:
+        """The models that the visit begins with, the clients' notes, and those of these that the server is told."""
+        start, found = self.personal.before(at)
+        declared = self.personal.declares(len(at.offered))
+        heard = {f"{TOLD}{name}": at.told[name] for name in hears(self.habits.objective)}
+        notes = {name: note for name, note in found.items() if name not in declared}
+        return start, {**notes, **heard}, {name: found[name] for name in declared}
 
     def _open(self, desk: Desk, clients: Sequence[int]) -> VisitStart:
         told = self.told
@@ -113,7 +118,9 @@ class Visit:
         if self.personal.holds_out:
             deck, held_out = deck.parted(self.personal.holds_out, self.shuffle.seed)
         meta = desk.meta_deck(clients) if self.habits.step.uses_meta else None
+        stated = told.statistics(clients, desk.federation.device)
         received = desk.models(told.model, clients)
+        received |= {name: stated[name] for name in received if name in stated}
         sent = {name: told.model[name] for name in sorted(self.travels)}
         senders = on_device(deck.index.device, [told.offers.get(k, ()) for k in clients]).long()
 
@@ -129,6 +136,8 @@ class Visit:
             senders=senders,
             loss=lambda tensors: mean_loss(desk.room, held_out or deck, tensors, self.batch_size),
             parameters=self.corrected,
+            told=stated,
+            batch_size=self.batch_size,
         )
 
     def _notes(self, desk: Desk, clients: Sequence[int], received: Tensors) -> Tensors:
@@ -145,7 +154,7 @@ class Visit:
     def _anchor(self, desk: Desk, at: VisitStart) -> Local:
         """What the drift correction holds on to."""
         told, clients = self.told, at.course.deck.clients
-        start = {name: told.model[name] for name in self.corrected}
+        start = {name: at.told.get(name, told.model[name]) for name in self.corrected}
         if self.habits.drift.gathers:  # the mean moves with the client's own model, a share of it (spec 5.5)
             others = {n: mean - at.received[n] / told.participants for n, mean in told.mean.items()}
             return Local(start, {}, shared=others, participants=told.participants)
@@ -163,17 +172,24 @@ class Visit:
         return self.habits.drift.finish(at, paces(self.plan, batches, self.habits, learned.loss.device))
 
 
+def _as_kept(learned: Learned) -> Learned:
+    """Without what the server has told for the loss: it is told anew at the next visit."""
+    return replace(learned, notes={n: t for n, t in learned.notes.items() if not n.startswith(TOLD)})
+
+
 def _left(clients: Sequence[int], desk: Desk, stacked: ClientState) -> dict[int, ClientState]:
     """What each client goes on with: stacked tensors [G, *] as its own, none of which holds on to others' memory."""
     if not stacked:
         return {}
-    each = [
-        {kind: _of(tensors, g, len(clients)) for kind, tensors in vars(stacked).items()} for g in range(len(clients))
-    ]
-    return {k: desk.store[k].updated(ClientState(**mine)) for k, mine in zip(clients, each, strict=True)}
+    each = zip(*(_each(getattr(stacked, kind), len(clients)) for kind in KINDS), strict=True)
+    return {k: desk.store[k].updated(ClientState(*mine)) for k, mine in zip(clients, each, strict=True)}
 
 
-def _of(stacked: Tensors, place: int, clients: int) -> Tensors:
+def _each(stacked: Tensors, clients: int) -> list[Tensors]:
+    """Stacked tensors [G, *] by client, in as few calls as there are tensors."""
     if clients == 1 and not any(t._is_view() for t in stacked.values()):  # as one of a larger stack may be
-        return {n: t[0] for n, t in stacked.items()}
-    return {n: t[place].clone() for n, t in stacked.items()}
+        return [{n: t[0] for n, t in stacked.items()}]
+    if not stacked:
+        return [{} for _ in range(clients)]
+    rows = (rows_apart(tensor) for tensor in stacked.values())
+    return [dict(zip(stacked, mine, strict=True)) for mine in zip(*rows, strict=True)]

@@ -1,7 +1,13 @@
 """How does the server move? Pure functions of (state, what the clients sent)."""
 
+from torso.server import attention as attention  # registers its statistics
+from torso.server import centre as centre  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
+from torso.server import fisher as fisher  # registers its statistics
+from torso.server import prototypes as prototypes  # registers its statistics
+from torso.server import realignment as realignment  # registers its statistics
 from torso.server import robust as robust  # registers its rules
 from torso.server.rules import Mean, Moved, ServerRule, servers
+from torso.server.statistics import NoStatistics, Statistic, Statistics, statistics
 
-__all__ = ["Mean", "Moved", "ServerRule", "servers"]
+__all__ = ["Mean", "Moved", "NoStatistics", "ServerRule", "Statistic", "Statistics", "servers", "statistics"]

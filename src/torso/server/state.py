@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torso.many import ClientSet
 from torso.nets import Tensors
 
 
@@ -46,8 +47,9 @@ class ServerState:
     origin: Tensors = field(default_factory=dict)  # the model of the first round, where own models begin at it
     privacy: Tensors = field(default_factory=dict)  # what the mechanism of privacy goes on with: its clip, if it adapts
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the rule keeps them
-    scores: Mapping[int, Tensors] = field(default_factory=dict)  # what it has been told of others' models, by client
-    met: frozenset[int] = frozenset()  # clients that have taken part
+    statistics: Tensors = field(default_factory=dict)  # what it holds of statistics that clients sent, for all …
+    of_clients: Mapping[int, Tensors] = field(default_factory=dict)  # … and by client
+    met: Set[int] = ClientSet()  # clients that have taken part
     cost: Cost = Cost()
 
     @property

@@ -368,7 +368,7 @@ def test_a_setting_that_has_not_been_run_is_run_where_it_is_named(
     entry = next(one for one in later_presets(board, "cifar100-pretrained") if one.name == "lp5-ft")
     start = BoardPlan(board, ("model.body=conv4",)).config("cifar100-pretrained", entry, {}).method.start
     assert isinstance(start, Finished)
-    assert start.first == 5  # and 45 of its own
+    assert start.first == 5  # and 15 of its own
 
 
 @pytest.mark.parametrize(

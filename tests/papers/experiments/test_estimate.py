@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torso.config import Config
-from torso.papers.experiments.estimate import Rate, duration, image_flops, longest, measured_on, seconds, trained_on
+from torso.papers.experiments.estimate import Rate, duration, longest, measured_on, sample_flops, seconds, trained_on
 from torso.papers.tables.plan import plan
 from torso.papers.tables.published import recipe
 from torso.parallel.packs import participants
@@ -65,7 +65,7 @@ def test_a_rate_goes_by_stacked_clients_and_by_operations() -> None:
     assert RATE.of(config, 100) == pytest.approx(4000)
     assert RATE.of(config, 32) == pytest.approx(1000 * 4**0.5, rel=0.01)
     other = RATE.of(config.but("model.body=vgg11"), 10)
-    assert other == pytest.approx(1000 * image_flops("conv4") / image_flops("vgg11"))
+    assert other == pytest.approx(1000 * sample_flops("conv4") / sample_flops("vgg11"))
 
 
 def test_a_time_is_said_in_words() -> None:
@@ -96,3 +96,10 @@ def test_a_pack_goes_step_by_step_together() -> None:
     runs = plan(recipe("fedrod/8"), "method=fedavg,variant=none", seeds=2).runs
     rate = Rate("a device", {"conv4": (1000.0, 1e9)}, known=True, stacks=128)
     assert seconds(runs, rate) == pytest.approx(max(seconds([run], rate) for run in runs))
+
+
+def test_texts_and_larger_images_have_operations_of_their_own() -> None:
+    """A text of 64 tokens: the body of `embedding-mean` is a table without operations, so the head's remain. A
+    convolution's operations grow with the pixels."""
+    assert sample_flops("transformer", text=True) > sample_flops("embedding-mean", text=True) > 0
+    assert sample_flops("resnet8", 64) == pytest.approx(4 * sample_flops("resnet8"), rel=0.01)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from torso.papers.board.definition import load
+from torso.papers.board.glance import sentence
 from torso.papers.board.search import ranked
 from torso.papers.board.standings import (
     RANKED,
@@ -18,6 +19,7 @@ from torso.papers.board.standings import (
 )
 from torso.papers.board.verdict import QUESTION, combinations_in_order, compare_found
 from torso.papers.pages.leaderboard import collect, page, read
+from torso.papers.pages.leaderboard_picture import picture, shown
 from torso.report.statistics import student_quantile
 
 from ..rows import DIR, ROWS, S2, TRIED, row
@@ -172,3 +174,26 @@ def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) 
     assert collect(tmp_path / "out", folder)
     found = {one["method"]: one["personal"] and one["personal"]["mean"] for one in read(folder)["board"]}
     assert found == {"a": 80.0, "b": 75.0, "d": None}
+
+
+def test_a_setting_at_a_glance() -> None:
+    """n − fedavg is 4, 3.5 and 6, clearly above zero (mean 4.5, Student's half-width 3.3); n − fedbabu is 3, 3 and 6,
+    whose interval contains zero (mean 4, half-width 4.3). fedper diverged and has no place."""
+    said = sentence(S2, ROWS)
+    assert said == (
+        "**cifar10-s2.** Among the best in both: fedbabu and n. Highest personal 86.5 % (n, not told apart from "
+        "1 other); generic 43.2 % (n, not told apart from 1 other). FedAvg with fine-tuning: personal 82.0 % (clearly "
+        "below), generic 41.0 % (clearly below)."
+    )
+    alone = sentence(S2, [row("fedavg", 80.0), row("fedbabu", 81.0)])
+    assert "Highest personal 81.0 % (fedbabu, one seed, so nobody can say who is level)" in alone
+
+
+def test_the_picture_has_a_dot_for_every_method_near_the_best() -> None:
+    """20 points below the best personal accuracy is too far to be drawn."""
+    rows = [*ROWS, row("far", 66.0, 66.5, 67.0)]
+    assert [str(one["method"]) for one in shown(rows)] == ["n", "fedbabu", "fedavg"]  # the one with most bytes first
+    drawn = picture({S2: rows}, "about")
+    assert drawn.count("<title>") == 3
+    assert "fedbabu: personal 82.5, generic 41.2, 82 MB" in drawn
+    assert "far: " not in drawn

@@ -17,6 +17,7 @@ from torso.errors import RequestError
 from torso.federation.secure.vector import Form, Slot
 from torso.learn.drift import Local
 from torso.learn.stacked import all_finite
+from torso.methods.starts import class_sums_declared
 from torso.nets import Tensors
 from torso.runs.aggregate import MeanSent
 from torso.runs.job import Job
@@ -94,10 +95,9 @@ class ClassSumContents:
     """Of class sums: features summed by class, divided by the scale, and how many there are."""
 
     def __init__(self, job: Job) -> None:
-        classes, features = job.roster.classes, job.net.body.features
         options = job.config.run.flower.secure
-        slots = Slot("total", (classes, features), options.clip), Slot("count", (classes,), 0.0)
-        self.form = Form(slots, options.bits)
+        ranges, declared = {"total": options.clip, "count": 0.0}, class_sums_declared(job.net, job.roster.classes)
+        self.form = Form(tuple(Slot(n, each.shape, ranges[n]) for n, each in declared.items()), options.bits)
 
     def values(self, sums: Tensors, scale: int) -> Tensors:
         if not bool(all_finite(sums.values())):

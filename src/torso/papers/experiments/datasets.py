@@ -51,6 +51,16 @@ DATASETS = {
 }
 
 
+NEWS = _DataSet(
+    ("ag_news_test.csv",),
+    "https://huggingface.co/datasets/fancyzhx/ag_news (the test split as label, title, text, without a line of names)",
+    7_600,
+    classes=4,
+)
+FILES = {"csv": NEWS}  # sources whose data.root is a file: the one that the experiments here read
+KNOWN = {**DATASETS, **FILES}
+
+
 def data_root(given: Path | None) -> Path:
     """--data-root, else the environment's TORSO_DATA, else ./data."""
     return data_home(given)
@@ -64,7 +74,7 @@ def find_all(sources: Iterable[str], root: Path) -> dict[str, str]:
 def file_of(source: str, root: str) -> str:
     """The name of the file that a source reads below data.root; empty where it is not known."""
     place = Path(root)
-    names = DATASETS[source].names if source in DATASETS else ()
+    names = KNOWN[source].names if source in KNOWN else ()
     return next((name for name in names if (place / name).exists() or place.name == name), "")
 
 
@@ -77,7 +87,7 @@ def caveats_of(files: Iterable[str]) -> list[str]:
 def roots_for(configs: Iterable[Config], given: Path | None, missing: bool = False) -> dict[str, str]:
     """Source → `data.root`, for configs without a `data.root`. `missing`: leave out data sets that are not found
     instead of raising."""
-    needed = [config.data.source for config in configs if config.data.source in DATASETS and not config.data.root]
+    needed = [config.data.source for config in configs if config.data.source in KNOWN and not config.data.root]
     if not needed:
         return {}
     return known_roots(data_root(given)) if missing else find_all(needed, data_root(given))
@@ -92,7 +102,7 @@ def rooted(config: Config, roots: Mapping[str, str]) -> Config:
 def known_roots(root: Path) -> dict[str, str]:
     """Source → `data.root`, for the data sets that are found."""
     found = {}
-    for source in DATASETS:
+    for source in KNOWN:
         try:
             found[source] = find(source, root)
         except RequestError:
@@ -101,10 +111,16 @@ def known_roots(root: Path) -> dict[str, str]:
 
 
 def find(source: str, root: Path) -> str:
-    known = DATASETS[source]
+    known = KNOWN[source]
     for place in (root, root / source, *([Path(known.usual)] if known.usual else [])):
-        if any((place / name).exists() for name in known.names):
-            return str(place)
+        there = next((place / name for name in known.names if (place / name).exists()), None)
+        if there is not None:
+            return str(there if source in FILES else place)
+    if source in FILES:
+        raise RequestError(
+            f"{known.names[0]} is not below {str(root)!r}: get it from {known.origin} and say where it lies with "
+            "--data-root DIR"
+        )
     raise RequestError(
         f"the data set {source} is not below {str(root)!r}: found none of {', '.join(known.names)}. "
         f"Download it with `torso data get {source} --out {root}`, or get it from {known.origin} and say where it lies "

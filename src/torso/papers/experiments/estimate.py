@@ -17,11 +17,14 @@ import numpy as np
 import torch
 
 from torso.config import Config
+from torso.data.inputs import as_input
+from torso.data.tokenizers import Words
+from torso.data.tokens import Tokens
 from torso.engine.bench import steps
 from torso.methods.starts import Pace
-from torso.nets import LinearHead, build, learnable
+from torso.nets import LinearHead, build, learnable, wants_of
 from torso.nets.flops import step_flops
-from torso.papers.experiments.datasets import DATASETS
+from torso.papers.experiments.datasets import KNOWN
 from torso.papers.experiments.reuse import TRAIN_ANEW, opening_key, training_key
 from torso.papers.experiments.runner import NamedConfig
 from torso.parallel.packs import CLIENTS, packs, participants
@@ -35,6 +38,7 @@ _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large o
     "resnet18": (46_500, 46_500),
 }
 _BATCH, _PROBED = 50, "conv4"
+_TOKENS, _VOCABULARY = 64, 30_000  # of a text
 _LEAST = 5  # a step of so many stacked clients takes as long as that of one: the device is not full
 _TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
 
@@ -54,7 +58,9 @@ class Rate:
         low, high = self.measured.get(body, self.measured[_PROBED])
         share = min(max(math.log10(max(clients, 1)) - 1, 0.0), 1.0)  # of the way from 10 to 100
         pace: float = low * (high / low) ** share
-        return pace if body in self.measured else pace * image_flops(_PROBED) / image_flops(body)
+        if body in self.measured:
+            return pace
+        return pace * sample_flops(_PROBED) / sample_flops(body, config.data.size, bool(config.data.csv.text))
 
     def step(self, config: Config) -> float:
         """Seconds of a step with one or a few clients; 0 where clients are not stacked."""
@@ -80,11 +86,13 @@ def rate_of(name: str) -> Rate:
 
 
 @cache
-def image_flops(body: str) -> float:
-    """Operations of training on one image."""
-    image = (1, 28, 28) if body in ("conv3", "rod-mnist") else (3, 32, 32)
-    net = build(body, 10, image, LinearHead(), seed=0)
-    return step_flops(net, image, _BATCH, learnable(net, net.state_dict())) / _BATCH
+def sample_flops(body: str, size: int = 0, text: bool = False) -> float:
+    """Operations of training on one sample: an image of `size` pixels (0: of the data sets here), or a text."""
+    image = (1, 28, 28) if body in ("conv3", "rod-mnist") else (3, size or 32, size or 32)
+    words = wants_of(body).tokenizer or Words(_VOCABULARY)
+    input = Tokens(min(_TOKENS, words.length), words.vocabulary, words.pad) if text else as_input(image)
+    net = build(body, 10, input, LinearHead(), seed=0)
+    return step_flops(net, input, _BATCH, learnable(net, net.state_dict())) / _BATCH
 
 
 def seconds(runs: Sequence[NamedConfig], rate: Rate) -> float:
@@ -112,7 +120,7 @@ def longest(config: Config) -> float:
     data = config.data
     if data.partition != "dirichlet-class" or data.balance:
         return 1.0
-    classes = DATASETS[data.source].classes if data.source in DATASETS else 10
+    classes = KNOWN[data.source].classes if data.source in KNOWN else 10
     shares = np.random.default_rng(0).dirichlet([data.alpha] * data.clients, size=classes)
     return float(shares.sum(axis=0).max() * data.clients / classes)
 
@@ -138,7 +146,7 @@ def measured_on(config: Config) -> float:
 
 
 def samples(config: Config) -> int:
-    return DATASETS[config.data.source].samples if config.data.source in DATASETS else 50_000
+    return KNOWN[config.data.source].samples if config.data.source in KNOWN else 50_000
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torso.papers.board.definition import CHOOSES, NAME, Board, load
+from torso.papers.board.glance import sentence
 from torso.papers.board.rows import BOARD, empty_row, key_of
 from torso.papers.board.search import read_found
 from torso.papers.board.standings import (
@@ -26,10 +27,12 @@ from torso.papers.board.trials import presets
 from torso.papers.board.verdict import answer, mark, usual_machine, where, winners
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
+from torso.papers.pages.leaderboard_picture import picture
 from torso.report.docs import table as markdown
 from torso.report.summary import listed
 
-JSON, PAGE = "leaderboard.json", "leaderboard.md"
+JSON, PAGE, PICTURE = "leaderboard.json", "leaderboard.md", "leaderboard.svg"
+ABOUT = "Personal against generic accuracy of every method, in every setting"
 Rows = Sequence[Mapping[str, Any]]
 MEANS = "Places are given by means, and many means do not differ clearly."
 NOTHING = "**No results yet.** Nothing of the board has been run."
@@ -79,13 +82,35 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
             "training rates. How clients get their own models is [not equal](#caveats). Rates are chosen on validation "
             "data; the numbers are measured on test data.",
             "",
-            *([*answer(rows, found, board), *_results(rows, board)] if run else [NOTHING, ""]),
+            *([*_glance(rows, board), *answer(rows, found, board), *_results(rows, board)] if run else [NOTHING, ""]),
             *_search(found, board),
             *_choices(rows, board),
             *_rules(board),
             *_made(run),
         ]
     )
+
+
+def _glance(rows: Rows, board: Board) -> list[str]:
+    """The picture, and one sentence or two for each setting."""
+    return [
+        "## At a glance",
+        "",
+        f"![{ABOUT}]({PICTURE})",
+        "",
+        "A dot is a method; its area grows with the bytes that it sends. Orange: found by the search. Names: FedAvg, "
+        "the best, and who is among the best in both accuracies. Methods far below are not drawn. *Among the best*, "
+        "*not told apart*: the 95 % interval of the difference to the best over seeds contains zero.",
+        "",
+        *(f"- {sentence(setting, there)}" for setting, there in _by_setting(rows, board).items()),
+        "",
+    ]
+
+
+def _by_setting(rows: Rows, board: Board) -> dict[str, Rows]:
+    """The settings in which somebody is judged."""
+    found = {name: in_setting(rows, name) for name in board.settings}
+    return {name: there for name, there in found.items() if judged(there)}
 
 
 def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
@@ -97,7 +122,7 @@ def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
 
 
 def _results(rows: Rows, board: Board) -> list[str]:
-    settings = [name for name in board.settings if judged(in_setting(rows, name))]
+    settings = list(_by_setting(rows, board))
     usual = usual_machine(rows)
     odd = {str(row["method"]) for row in rows if mark(row, usual)}
     said = [*winners(rows, settings), "## Over all settings", ""]
@@ -259,4 +284,7 @@ def _made(run: Rows) -> list[str]:
 
 
 def write(folder: Path) -> None:
-    (folder / PAGE).write_text(page(read(folder)), encoding="utf-8")
+    data, board = read(folder), load()
+    (folder / PAGE).write_text(page(data, board), encoding="utf-8")
+    if there := _by_setting(data["board"], board):
+        (folder / PICTURE).write_text(picture(there, ABOUT), encoding="utf-8")

@@ -203,7 +203,7 @@ class Part:
         yield "  intervals on one half of the canaries, thresholds from the other. The canaries of one run count as"
         yield "  independent: they are drawn, sampled and directed independently. With several in a run this is an"
         yield "  assumption, since they share its noise; `--canaries 1` does without it, and takes as many more runs."
-        yield f"- {_what(first)}"
+        yield from (f"- {text}" for text in _what_ran(self.audits))
         if any(found["refuted"] for found in self.audits):
             yield "- The refuted claim is wrong on purpose: it counts half as much noise again as the run adds."
         yield ""
@@ -238,13 +238,22 @@ def _row(found: Audit) -> dict[str, object]:
     }
 
 
-def _what(found: Audit) -> str:
-    run, claim = found["setting"], found["claim"]
-    return (
-        f"{run['method']}, {run['model']} on {run['data']}, {run['clients']} clients, {claim['rounds']} rounds with "
-        f"chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel; {run['device']}, "
-        f"{run['seconds']:.0f} s for {found['runs']} runs."
-    )
+def _what_ran(audits: Sequence[Audit]) -> list[str]:
+    """What the audits ran, a line for each kind of run: the rows that it made, by the noise that they claim."""
+    kinds: dict[tuple[str, str], list[Audit]] = {}
+    for found in audits:
+        run, claim = found["setting"], found["claim"]
+        what = (
+            f"{run['method']}, {run['model']} on {run['data']}, {run['clients']} clients, {claim['rounds']} rounds "
+            f"with chance {claim['rate']:g}, {counted(run['parameters'], 'number')} that travel"
+        )
+        kinds.setdefault((what, f"{run['device']}, {{:.0f}} s for {found['runs']} runs"), []).append(found)
+    rows = [", ".join(f"{found['claim']['noise']:g}" for found in some) for some in kinds.values()]
+    several = [f" (noise claimed {noises})" if len(kinds) > 1 else "" for noises in rows]
+    return [
+        f"{what}{named}; {where.format(max(found['setting']['seconds'] for found in some))}."
+        for ((what, where), some), named in zip(kinds.items(), several, strict=True)
+    ]
 
 
 def audited(audits: Sequence[Audit]) -> str:

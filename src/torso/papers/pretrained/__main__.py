@@ -20,7 +20,6 @@ from torso.papers.pretrained.estimate import print_estimate
 from torso.papers.pretrained.running import Runs
 
 FOLDER = Path("docs") / "pretrained"
-NEWS = "ag_news_test.csv"
 
 
 def main(words: Sequence[str]) -> int:
@@ -44,7 +43,7 @@ def _roots(given: Sequence[Path]) -> dict[str, str]:
     """Source → data.root, for the data sets that are there."""
     found: dict[str, str] = {}
     for root in given or [data_root(None)]:
-        found = {**known_roots(root), **({"csv": str(root / NEWS)} if (root / NEWS).is_file() else {}), **found}
+        found = {**known_roots(root), **found}
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torso.errors import RequestError
-from torso.papers.experiments.datasets import DATASETS
+from torso.papers.experiments.datasets import KNOWN
 from torso.papers.experiments.deadline import Deadline, run_in_time
 from torso.papers.experiments.result_files import Record
 from torso.papers.pretrained import records
@@ -123,5 +123,5 @@ class Runs:
 def _check_data(trial: Trial) -> None:
     """Raise RequestError where the files of the data are not there."""
     data = trial.config.data
-    if not data.root and (data.source in DATASETS or data.source == "csv"):
+    if not data.root and data.source in KNOWN:
         raise RequestError(f"{trial.cell.setting}: the data of data.source = {data.source!r} are in no --data-root")

@@ -1,0 +1,59 @@
+"""A method that sends statistics beside weights: class means of features. See docs/extending.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torso.kinds import NotNegative
+from torso.learn.objectives import objectives
+from torso.learn.taught import Taught
+from torso.methods import Method, methods
+from torso.methods.catalogue import fedavg
+from torso.nets import Network, Output, Tensors
+from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+
+
+@statistics.register("own-class-means")
+@dataclass(frozen=True)
+class OwnClassMeans(Statistics):
+    """Clients send features summed by class; the server tells everybody the class means."""
+
+    passes: ClassVar[float] = 1.0  # each sample is looked at once more
+
+    def declares(self, net: Network, classes: int) -> Declared:
+        shapes = {"total": (classes, net.body.features), "count": (classes,)}
+        return {name: Statistic(shape, "class sums", "sum", counts=True) for name, shape in shapes.items()}
+
+    def first(self, net: Network, classes: int) -> Tensors:
+        return {"means": torch.zeros(classes, net.body.features)}
+
+    def of_clients(self, at: Visited) -> Tensors:
+        total, count = at.class_sums(at.learned.tensors)  # [G, C, d], [G, C]
+        return {"total": total, "count": count}
+
+    def combine(self, held: Held, came: Came) -> Held:
+        total, count = came.combined["total"], came.combined["count"].unsqueeze(-1)  # summed over the participants
+        means = torch.where(count > 0, total / count.clamp(min=1), held.shared["means"])
+        return replace(held, shared={"means": means})
+
+
+@objectives.register("own-near-means")
+@dataclass(frozen=True)
+class NearMeans(Taught):
+    """Cross-entropy + μ·‖f − m_y‖², m_y the told mean of the label's class."""
+
+    mu: NotNegative = 0.01
+    teachers: ClassVar[tuple[str, ...]] = ("told.means",)  # type: ignore[misc]
+
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        return self.mu * (said.features - taught["told.means"]).square().sum(dim=-1)  # [G, B]
+
+
+@methods.register("fedavg-means")
+def fedavg_means() -> Method:
+    """FedAvg whose features are drawn to the global class means."""
+    return fedavg.but(objective=NearMeans(), statistics=OwnClassMeans())

@@ -1,0 +1,71 @@
+"""What networks say of clients' samples when nobody learns: in evaluation mode, batch by batch, and sums by class.
+
+G clients at a time, B samples, C classes, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.data.batches import Batch, Deck, Shuffle
+from torso.learn.course import Classroom
+from torso.learn.recorded_foreign import wider
+from torso.nets import Network, Output, Tensors, apply, set_modes
+from torso.nets.compute import pads
+from torso.precision import computing
+
+
+def look(
+    room: Classroom, batches: Iterator[Batch], tensors: Tensors, batch_size: int = 0
+) -> Iterator[tuple[Batch, Output]]:
+    """What the network says in evaluation mode. `batch_size`: of batches that are full."""
+    set_modes(room.net, frozenset())
+    for batch in batches:
+        with computing("fp32"):
+            said = _in_few_widths(room.net, tensors, batch, batch_size)
+        yield batch, said
+
+
+def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
+    """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
+    compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
+    x, width = batch.inputs, batch.labels.shape[1]
+    more = wider(width, full) - width if width < full else 0
+    alone = len(x) == 1 and batch.real is None
+    if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
+        return apply(net, tensors, x, batch.real)
+    said = apply(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1))
+    return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
+
+
+def in_turn(room: Classroom, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
+    """All samples of a deck once, not augmented; shuffled where `order` says how: in class order, the batch statistics
+    of BatchNorm would be skewed (spec 9.3)."""
+    if order is None:
+        return deck.in_order(batch_size, room.lens)
+    return deck.shuffled(batch_size, room.lens, order, 0, None)
+
+
+def members(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Which class each sample is of [G, B, C]; nothing for padding."""
+    member = F.one_hot(batch.labels, classes).to(dtype)
+    return member if batch.real is None else member * batch.real.unsqueeze(-1)
+
+
+@torch.no_grad()
+def class_sums(
+    room: Classroom, deck: Deck, tensors: Tensors, batch_size: int, order: Shuffle | None
+) -> tuple[Tensor, Tensor]:
+    """Features of the samples of a deck summed by class [G, C, d], and how many there are [G, C]."""
+    clients, device = len(deck.clients), deck.index.device
+    total = torch.zeros(clients, room.classes, room.net.body.features, device=device)
+    count = torch.zeros(clients, room.classes, device=device)
+    for batch, said in look(room, in_turn(room, deck, batch_size, order), tensors, batch_size):
+        member = members(batch, room.classes, said.features.dtype)
+        total += member.transpose(1, 2) @ said.features
+        count += member.sum(dim=1)
+    return total, count

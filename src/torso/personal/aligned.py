@@ -1,0 +1,81 @@
+"""A client brings the received body near to what it knew before it learns (FedAS, spec 19.14).
+
+G clients, C classes, d features. θ is the body received, θ_k the client's body of its last visit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from torso.kinds import Count, NotNegative
+from torso.learn.course import Learned
+from torso.learn.gradients import gradients
+from torso.learn.looking import class_sums
+from torso.learn.phases import moved_by
+from torso.learn.stacked import per_client
+from torso.learn.taught import TOLD, Prototypical, at_class
+from torso.nets import Network, Tensors, learnable, part_names, set_modes
+from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
+
+VISITED = "visited"  # 1 once a client has a visit behind it
+
+
+class _Alone(Prototypical):
+    """The distance to class means alone, without cross-entropy."""
+
+    def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        return features.new_zeros(labels.shape)
+
+
+@personals.register("aligned")
+@dataclass(frozen=True)
+class Aligned(Personal):
+    """Before it learns, a client moves the received body by SGD steps of rate `lr` so that features come near to the
+    class means that its last body gives of its samples (FedAS, spec 19.14)."""
+
+    lr: NotNegative = 0.01
+    epochs: Count = 1
+
+    @property
+    def keeps(self) -> bool:
+        return True
+
+    def opening_passes(self, offered: int) -> float:
+        return 1.0 + 3.0 * self.epochs
+
+    def notes(self, client: int, clients: int, net: Network) -> Tensors:
+        return {VISITED: torch.zeros(())}
+
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
+        visited = at.notes[VISITED]
+        moved = self.aligned(at)
+        start = {n: torch.where(per_client(visited, t) > 0, t, at.received[n]) for n, t in moved.items()}
+        return {**at.received, **start}, {**at.notes, VISITED: torch.ones_like(visited)}
+
+    def after(self, at: VisitStart, learned: Learned) -> Tensors:
+        return {n: learned.tensors[n] for n in moved_by(at.course.plan) if n.startswith("body.")}
+
+    def begin(self, at: OwnModelStart) -> Tensors:
+        return at.visit().own  # align and train once more
+
+    def aligned(self, at: VisitStart) -> Tensors:
+        """The parameters of the body [G, *] after steps towards the class means of the body before."""
+        course, net = at.course, at.course.room.net
+        body = learnable(net, (n for n in part_names(net, "body") if n in moved_by(course.plan)))
+        if not body or not self.lr:
+            return {}
+        how = course.shuffle.for_use("align")
+        total, count = class_sums(course.room, course.deck, at.own, at.batch_size, how)
+        means, counts = total / count.clamp(min=1).unsqueeze(-1), course.deck.class_counts(course.room.classes)
+        tensors = at.received
+        for epoch in range(self.epochs):
+            for batch in replace(course, shuffle=how).epoch(epoch):
+                set_modes(net, frozenset())  # running statistics stay
+                goal = at_class(means, batch.labels)
+                taught = {f"{TOLD}means": goal, f"{TOLD}known": torch.ones_like(goal[..., 0])}
+                grads, _ = gradients(net, tensors, body, replace(batch, taught=taught), _Alone(), counts)
+                tensors = {**tensors, **{n: tensors[n] - self.lr * g for n, g in grads.items()}}
+        return {n: tensors[n] for n in body}

@@ -1,0 +1,40 @@
+"""Models weigh in the mean by what their clients know of them (FedAS, spec 19.14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from torso.learn.gradients import gradients
+from torso.learn.looking import in_turn
+from torso.learn.objectives import CrossEntropy
+from torso.learn.phases import moved_by
+from torso.nets import Network, Tensors, learnable, set_modes
+from torso.server.statistics import Declared, Statistic, Statistics, Visited, statistics
+
+
+@statistics.register("fisher")
+@dataclass(frozen=True)
+class Fisher(Statistics):
+    """Each client sends Σ_B ‖∇ℓ_B‖², the sum over its batches of the squared gradient of their mean loss after local
+    training, an estimate of the trace of its Fisher information; models weigh by it in the mean (FedAS, spec 19.14)."""
+
+    weighs: ClassVar[str] = "fisher"
+    passes: ClassVar[float] = 3.0
+
+    def declares(self, net: Network, classes: int) -> Declared:
+        return {"fisher": Statistic((), "the trace of its Fisher information")}
+
+    def of_clients(self, at: Visited) -> Tensors:
+        course, tensors = at.course, at.learned.tensors
+        names = learnable(course.room.net, sorted(moved_by(course.plan)))
+        counts = course.deck.class_counts(course.room.classes)
+        total = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
+        for batch in in_turn(course.room, course.deck, course.habits.batch_size, course.shuffle.for_use("fisher")):
+            set_modes(course.room.net, frozenset())
+            grads, _ = gradients(course.room.net, tensors, names, batch, CrossEntropy(), counts)
+            for grad in grads.values():
+                total = total + grad.flatten(1).square().sum(dim=1)
+        return {"fisher": total}
