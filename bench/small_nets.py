@@ -1,6 +1,6 @@
 """Rounds of a network so small that Python bounds it: `python bench/small_nets.py --out bench/small_nets.json`.
 
-mlp on scikit-learn's 8×8 digits, 50 clients of two classes, ten in a round, one epoch in batches of ten, one worker. CPU
+mlp on scikit-learn's 8×8 digits, 50 clients of two classes, ten a round, one epoch in batches of ten, one worker. CPU
 milliseconds of the process in a round, median of n after a warm-up, with the lowest, by `run.clients_at_once`.
 """
 
