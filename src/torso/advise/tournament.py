@@ -182,9 +182,9 @@ class Tournament:
         rounds = final_rounds(left, self.config.train.rounds, weights, measuring, plan.heats.rounds)
         self.stage, course.rounds["final"] = "final", rounds
         course.final = self._runs(arms, rounds, seed, FINAL, self.parts.choosing)
-        last = course.final if reference(course.final) and challenger(ranked(course.final, course.final[0])) else []
-        if not last:  # time was up: the heats have to do
-            last = course.heats
+        fedavg = reference(course.final)
+        whole = fedavg is not None and challenger(ranked(course.final, fedavg)) is not None
+        last = course.final if whole else course.heats  # where time was up, the heats have to do
         course.fedavg = self._reference(last)
         course.best = challenger(ranked(last, course.fedavg))
         course.alone = Arm(ALONE, course.fedavg.arm.rate)  # on the leaderboard its best rate is FedAvg's
