@@ -257,8 +257,7 @@ _known: dict[tuple[Any, Any], bool] = {}
 
 
 def _offers(kind: Any, what: Any) -> bool:
-    """Whether objects of a class have all that a protocol names. Python looks that up anew each time, several times in a
-    round."""
+    """Whether objects of a class have all that a protocol names: looked up once, not several times a round."""
     if (kind, what) not in _known:
         _known[kind, what] = issubclass(kind, what)
     return _known[kind, what]
