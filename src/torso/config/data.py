@@ -97,7 +97,9 @@ class DataConfig(Section):
     shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
     alpha: Positive = Field(0.3, description="concentration of the Dirichlet partitions; small: unequal")
     test_shards: CountOrZero = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
-    balance: bool = Field(False, description="deal what does not divide (shards) or even out sizes (dirichlet-class and -floor)")
+    balance: bool = Field(
+        False, description="deal what does not divide (shards) or even out sizes (dirichlet-class, dirichlet-floor)"
+    )
     min_size: Count = Field(
         1, description="dirichlet-class and dirichlet-floor are drawn again until every client has this many samples"
     )

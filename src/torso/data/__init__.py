@@ -25,10 +25,10 @@ __all__ = [
     "Wants",
     "augmentations",
     "build",
+    "dealing_seed",
     "dirichlet",
     "load",
     "partitions",
-    "dealing_seed",
     "seeded",
     "sources",
 ]

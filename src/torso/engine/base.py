@@ -204,7 +204,7 @@ class AddsUp(Protocol):
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
 
 
-def _adds_up(engine: object) -> TypeGuard[AddsUp]:
+def _adds_up(engine: Any) -> TypeGuard[AddsUp]:
     return _offers(type(engine), AddsUp)
 
 
@@ -255,16 +255,16 @@ class ComeAndGo(Protocol):
 
 
 @cache
-def _offers(kind: type, what: Any) -> bool:
+def _offers(kind: Any, what: Any) -> bool:
     """Whether objects of a class have all that a protocol names: Python looks it up anew each time, in 50 µs."""
     return issubclass(kind, what)
 
 
-def comes_and_goes(engine: object) -> TypeGuard[ComeAndGo]:
+def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
     return _offers(type(engine), ComeAndGo)
 
 
-def repairs(engine: object) -> TypeGuard[Repairs]:
+def repairs(engine: Any) -> TypeGuard[Repairs]:
     return _offers(type(engine), Repairs)
 
 

@@ -124,8 +124,8 @@ def _of_one(
 ) -> tuple[Tensors, Tensor]:
     """The gradients of one client whose tensors are in place, the leaves without a client dimension."""
     x = batch.inputs
-    keyed = batch.keys is not None and draws(net, x) and not Seeded.here()
-    with drawing(net, x.device, batch.keys[0]) if keyed and batch.keys is not None else nullcontext():
+    keyed = isinstance(batch.keys, tuple) and draws(net, x) and not Seeded.here()
+    with drawing(net, x.device, int(batch.keys[0])) if keyed and batch.keys is not None else nullcontext():
         said = seated(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     return {name: grad[None] for name, grad in gradients_at(leaves, mean.sum()).items()}, total

@@ -59,6 +59,7 @@ class Result:
     names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
     class_names: tuple[str, ...] = ()  # in the order of their numbers, where the data name them
     privacy: Mapping[str, Any] = field(default_factory=dict)  # ε, δ, noise, clip and sampling of a private run
+    sha256: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # of data and final model
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
@@ -179,6 +180,7 @@ class Result:
             "names": list(self.names),
             "class_names": list(self.class_names),
             "privacy": dict(self.privacy),
+            "sha256": dict(self.sha256),
         }
         return {
             "method": self.method,
@@ -231,7 +233,7 @@ _IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
 _TYPES: dict[str, type] = {
     **dict.fromkeys(("method", "dataset", "model", "status"), str),
     **dict.fromkeys(("seed", "rounds"), int),
-    **dict.fromkeys(("accuracy", "cost", "seconds", "versions", "privacy"), dict),
+    **dict.fromkeys(("accuracy", "cost", "seconds", "versions", "privacy", "sha256"), dict),
     "malicious": list,
     "names": list,
 }

@@ -44,12 +44,16 @@ other rates for it, so the table says how many pairs are met only because the ot
 """
 
 
+def verdicts(tables: Mapping[str, Sequence[Answer]]) -> list[Verdict]:
+    return [judge(claim, tables) for claim in claims()]
+
+
 def page(tables: Mapping[str, Sequence[Answer]]) -> str:
     """The text of claims.md. `tables`: the answers of every table, run or not."""
-    verdicts = [judge(claim, tables) for claim in claims()]
+    found = verdicts(tables)
     lines = [_HEAD]
-    for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):
-        rows = [_row(verdict) for verdict in verdicts if verdict.claim.paper == paper]
+    for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
+        rows = [_row(verdict) for verdict in found if verdict.claim.paper == paper]
         lines += [f"## {paper}", "", markdown(rows), ""]
     return "\n".join(lines)
 

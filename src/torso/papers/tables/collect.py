@@ -17,7 +17,7 @@ from torso.papers.tables.published import names, recipe
 from torso.report.summary import counted
 from torso.results.files import write_text
 
-_OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")
+_OURS = ("ours", "status", "failed", "config", "machine", "versions", "data", "sha256")
 _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")
 """Keys that say where and how a run ran, and what else it measured."""
 

@@ -111,6 +111,11 @@ def names() -> tuple[str, ...]:
     return tuple(f"{paper}/{table}" for paper, table in found)
 
 
+def in_short(paper: str) -> str:
+    """What came out of a paper's tables, in a sentence or two."""
+    return str(tomllib.loads((TABLES / paper / "paper.toml").read_text("utf-8"))["in_short"])
+
+
 @cache
 def recipe(name: str) -> Recipe:
     """The recipe of a table: TABLE.toml over the paper's paper.toml."""
