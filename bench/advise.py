@@ -72,8 +72,9 @@ def board_of(setting: str, root: str) -> definition.Board:
 
 def search(setting: str, out: Path, root: str) -> None:
     # `torso advise` advises on personal models, so the fuller search chooses rates by these alone
-    runs.CHOOSES = trials.CHOOSES = ("personalized",)  # type: ignore[misc, assignment]
-    rows.MEASURED = {name: rows.MEASURED[name] for name in ("generic", "personal")}  # type: ignore[misc]
+    for module in (runs, trials):
+        vars(module)["CHOOSES"] = ("personalized",)
+    vars(rows)["MEASURED"] = {name: rows.MEASURED[name] for name in ("generic", "personal")}
     board = board_of(setting, root)
     plan = BoardPlan(board)
     contestants = [Contestant(plan, setting, entry) for entry in presets(board)]
