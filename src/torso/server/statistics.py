@@ -50,6 +50,7 @@ class Held:
     shared: Tensors = field(default_factory=dict)  # [*]
     own: Mapping[int, Tensors] = field(default_factory=dict)  # by client
     model: Tensors = field(default_factory=dict)  # as it is broadcast next
+    before: Tensors = field(default_factory=dict)  # in `combine`: the model with which the round began
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the server rule keeps it
 
 
