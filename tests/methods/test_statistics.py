@@ -385,10 +385,13 @@ def test_the_gradients_of_a_class_by_hand() -> None:
 
 
 def test_the_distance_of_gradients_by_hand() -> None:
-    """The same direction: 0; the opposite: 2; one row the same and one at a right angle: ½."""
+    """Two rows of the same direction: 0; of the opposite: 2 each; one the same and one at a right angle: 1. A bias,
+    here (3, 4) against (4, −3), is one more vector, at a right angle."""
     one = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-    for other, far in ((3 * one, 0.0), (-one, 2.0), (torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), 0.5)):
-        assert_close(distance(one, other), torch.tensor([far]))
+    for other, far in ((3 * one, 0.0), (-one, 4.0), (torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), 1.0)):
+        assert_close(distance(one, other, 2), torch.tensor([far]))
+    biased = [torch.cat([one, torch.tensor([[[a], [b]]])], dim=-1) for a, b in ((3.0, 4.0), (4.0, -3.0))]
+    assert_close(distance(*biased, 2), torch.tensor([1.0]))
 
 
 def test_what_clients_of_creff_send_by_hand() -> None:
@@ -422,7 +425,7 @@ def test_features_learn_to_have_the_gradients_of_real_ones() -> None:
     start = torch.randn(3, 3, 2, generator=torch.Generator().manual_seed(0))
     there = torch.tensor([True, True, False])
     found = statistics.matched(start, head, wanted, there)
-    before, after = (distance(class_gradients(each, head), wanted) for each in (start, found))
+    before, after = (distance(class_gradients(each, head), wanted, 2) for each in (start, found))
     assert bool((after[:2] < 0.1).all())
     assert bool((after[:2] < before[:2]).all())
     assert torch.equal(found[2], start[2])

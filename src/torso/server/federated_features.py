@@ -42,9 +42,13 @@ def class_gradients(features: Tensor, head: Tensor) -> Tensor:
     return wrong.mT @ inputs / features.shape[1]
 
 
-def distance(one: Tensor, other: Tensor) -> Tensor:
-    """1 − cosine of the rows, one for each output, averaged: [C] of gradients [C, C, d']."""
-    return 1 - F.cosine_similarity(one, other, dim=-1, eps=1e-12).mean(dim=-1)
+def distance(one: Tensor, other: Tensor, size: int) -> Tensor:
+    """Σ of 1 − cosine over the rows of the weights, one for each output, and of the bias: [C] of gradients [C, C, d'],
+    d = `size` of which are weights'."""
+    far = (1 - F.cosine_similarity(one[..., :size], other[..., :size], dim=-1, eps=1e-12)).sum(dim=-1)
+    if size == one.shape[-1]:
+        return far
+    return far + 1 - F.cosine_similarity(one[..., size], other[..., size], dim=-1, eps=1e-12)
 
 
 @statistics.register("federated-features")
@@ -58,7 +62,7 @@ class FederatedFeatures(Statistics):
     match_steps: CountOrZero = 100
     match_lr: Positive = 0.1
     train_steps: CountOrZero = 300
-    train_lr: Positive = 0.01
+    train_lr: Positive = 0.3
     passes: ClassVar[float] = 1.0
 
     def check(self, net: Network, share: frozenset[str]) -> None:
@@ -119,7 +123,7 @@ class FederatedFeatures(Statistics):
         for _ in range(self.match_steps):
             with torch.enable_grad():
                 leaf = features.detach().requires_grad_()
-                loss = (distance(class_gradients(leaf, head), wanted) * there).sum()
+                loss = (distance(class_gradients(leaf, head), wanted, leaf.shape[-1]) * there).sum()
                 (grad,) = torch.autograd.grad(loss, leaf)
             features = features - self.match_lr * grad
         return features.detach()
