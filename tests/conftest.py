@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from torso.caches import CACHE
 from torso.cli import main
 from torso.data.augment import Lens, PixelLens
 from torso.engine import threads
@@ -33,6 +34,14 @@ def one_thread() -> Iterator[None]:
         patch.setattr(threads, "os", SimpleNamespace(cpu_count=lambda: 1))
         yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's cache is neither read nor written; that of compiled kernels is settled before and stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE, str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

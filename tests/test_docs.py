@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from tests.conftest import Torso
 
-from torso.papers.pages import leaderboard, pretrained, privacy, reproduction, robustness
+from torso.papers.pages import leaderboard, pretrained, privacy, reproduction, robustness, tried
+from torso.papers.pages.glance import of
+from torso.papers.pages.scatter import scatter
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.collect import read
+from torso.papers.tables.published import PAPERS
 from torso.report.docs import fill
 
 ROOT = Path(__file__).parents[1]
@@ -31,9 +34,13 @@ def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
     folder = ROOT / "docs" / "reproduction"
     tables, own = read(folder), own_answers(records.read(folder.parent / "pretrained"))
     claims = reproduction.claims_page(tables, own)
-    for name, made in (("README.md", reproduction.overview(tables)), ("claims.md", claims)):
+    for name, made in (("README.md", reproduction.overview(tables, own)), ("claims.md", claims)):
         text = (folder / name).read_text(encoding="utf-8")
         assert text == reproduction.plain_lines(made), "run: python -m torso.papers.docs"
+    assert (folder / "fedrod.md").read_text(encoding="utf-8") == tried.page(folder), "run: python -m torso.papers.docs"
+    for key, paper in PAPERS.items():
+        there = (folder / f"{key}.svg").read_text("utf-8") if (folder / f"{key}.svg").exists() else ""
+        assert there == scatter(paper, of(key, tables)), "run: python -m torso.papers.docs"
 
 
 def test_the_page_of_the_leaderboard_is_up_to_date() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torso.randomness import key, numpy_generator, random_bits, torch_generator
+from torso.randomness import client_keys, key, numpy_generator, random_bits, torch_generator
 
 MASK = (1 << 64) - 1
 
@@ -44,3 +44,10 @@ def test_generators_repeat() -> None:
     assert torch.equal(
         torch.rand(3, generator=torch_generator(3, "x")), torch.rand(3, generator=torch_generator(3, "x"))
     )
+
+
+def test_keys_of_many_clients_are_those_of_each() -> None:
+    for before, after in (((3, "train", "shuffle", 7), (0,)), ((0, "it's"), (1, 2)), ((1, "a", "b"), ())):
+        expected = [key(*before, client, *after) for client in (0, 5, 10**6, -1)]
+        assert client_keys(before, (0, 5, 10**6, -1), *after).tolist() == expected
+    assert client_keys((0, "nobody"), ()).tolist() == []

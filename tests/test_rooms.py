@@ -15,7 +15,7 @@ import torso
 SOURCE = Path(torso.__file__).parent
 ROOMS = (
     *("data", "nets", "learn", "server", "personal", "methods", "engine", "measure", "results", "runs", "parallel"),
-    *("federation", "audit", "report", "papers"),
+    *("federation", "audit", "report", "papers", "advise"),
 )
 OUTSIDE = {"config", "cli", ""}  # config names what is in all rooms: rooms look at it for types only
 

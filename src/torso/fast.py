@@ -15,9 +15,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from torso.caches import keep_compiled
+
 _found = find_spec("triton") is not None
 _interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run slowly, on CPU too
 _plain: ContextVar[bool] = ContextVar("plain path", default=False)
+if _found:
+    keep_compiled()
 
 
 @contextmanager

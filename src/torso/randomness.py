@@ -8,9 +8,11 @@ and crops of G clients are one batched operation and have the same bits on every
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64: the increment of splitmix64
@@ -22,6 +24,14 @@ def key(seed: int, *purpose: int | str) -> int:
     """A 63-bit key for one purpose; equal tuples give equal keys, on every machine and Python."""
     digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def client_keys(before: tuple[int | str, ...], clients: Iterable[int], *after: int | str) -> NDArray[np.int64]:
+    """`key(*before, client, *after)` of many clients; `before` has at least a seed and one word."""
+    head, tail = repr(before)[:-1], "".join(f", {each!r}" for each in after)
+    texts = (f"{head}, {client!r}{tail})".encode() for client in clients)
+    digests = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
+    return (np.frombuffer(digests, "<u8") >> np.uint64(1)).astype(np.int64)
 
 
 def numpy_generator(seed: int, *purpose: int | str) -> np.random.Generator:

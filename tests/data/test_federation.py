@@ -77,6 +77,20 @@ def test_the_same_seed_is_the_same_federation() -> None:
     assert not torch.equal(a.train.samples, c.train.samples)
 
 
+def test_a_seed_of_the_data_deals_alike_whatever_the_run() -> None:
+    """`data.seed` stands for the run's seed in all that deals: clients, newcomers, samples of the server."""
+    how = options(partition="dirichlet-floor", clients=7, new_clients=2, server_fraction=0.1, seed=5)
+    one, other, usual = build(how, 0, CPU), build(how, 1, CPU), build(how.model_copy(update={"seed": -1}), 5, CPU)
+    for found in (other, usual):
+        assert torch.equal(one.train.order, found.train.order)
+        assert torch.equal(one.test.order, found.test.order)
+        assert one.newcomers.tolist() == found.newcomers.tolist()
+        assert torch.equal(one.server_rows, found.server_rows)
+    assert not torch.equal(one.train.order, build(how.model_copy(update={"seed": -1}), 0, CPU).train.order)
+    made = options(source="synthetic", synthetic=SyntheticConfig(samples=50, test_samples=10), clients=5, seed=5)
+    assert torch.equal(build(made, 0, CPU).train.samples, build(made, 1, CPU).train.samples)
+
+
 def test_a_million_clients_become_a_federation() -> None:
     size = SyntheticConfig(samples=2_000_000, test_samples=100_000, size=1)
     federation = build(options(source="synthetic", clients=10**6, partition="iid", synthetic=size), 0, CPU)
@@ -148,3 +162,17 @@ def test_test_data_are_met_in_a_mixed_order_that_is_the_same_every_time() -> Non
     for client in range(5):
         labels = made[0].test.labels[made[0].test.rows(client)]
         assert len(labels.unique()) == 1 or (labels.diff() != 0).sum() > len(labels.unique())
+
+
+def test_the_deck_of_many_clients_is_made_of_their_rows() -> None:
+    """As each client's rows are, padded with 0; of different sizes, of none, and of one."""
+    train = build(options(clients=7, partition="dirichlet-class", alpha=0.1), 0, torch.device("cpu")).train
+    assert len(set(train.sizes.tolist())) > 1
+    for clients in ([0, 1, 2, 3, 4, 5, 6], [4, 1], [2, 2], [3], []):
+        deck = train.deck(clients)
+        assert deck.clients == tuple(clients)
+        assert deck.sizes == tuple(len(train.rows(k)) for k in clients)
+        for row, k in zip(deck.index, clients, strict=True):
+            mine = train.rows(k)
+            assert torch.equal(row[: len(mine)], mine)
+            assert not row[len(mine) :].any()

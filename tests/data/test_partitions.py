@@ -171,9 +171,9 @@ def test_split_floors_cumulative_sums() -> None:
 
 def test_balancing_gives_nothing_more_to_a_sated_client() -> None:
     """Two classes of 10, two clients: the first takes 10 = |D|/N of class 0, so class 1 is all the second's."""
-    shares = even_out(np.array([[1.0, 0.0], [0.9, 0.1]]), np.array([10, 10]))
+    shares = even_out(np.array([[1.0, 0.0], [0.9, 0.1]]), np.array([10, 10]), 10)
     assert split(shares, np.array([10, 10])).tolist() == [[10, 0], [0, 10]]
-    only_sated = even_out(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([10, 10]))
+    only_sated = even_out(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([10, 10]), 10)
     assert split(only_sated, np.array([10, 10])).tolist() == [[10, 0], [0, 10]]
 
 
@@ -185,6 +185,38 @@ def test_min_size_is_met_or_explained() -> None:
         deal(dataset, options(partition="dirichlet-class", clients=20, min_size=51), 0)
     with pytest.raises(RequestError, match=r"data.alpha = 0.01, data.clients = 50: in \d+ draws .*data.balance = true"):
         deal(dataset, options(partition="dirichlet-class", clients=50, alpha=0.01), 0)
+
+
+def test_a_floor_comes_first_and_the_draw_deals_the_rest() -> None:
+    """Two classes of 10, two clients, floor 2: six of each class are left. α is so small that a draw gives a class to
+    one client: it has 2 + 6 of it, the other one 2. |D|/N is 10, which 6 drawn samples do not reach."""
+    dataset = toy(even(2, 10), even(2, 5))
+    dealt = deal(dataset, options(partition="dirichlet-floor", clients=2, alpha=0.002, floor=2, balance=True), 3)
+    train, test = table(dealt.train, dataset.train.labels, 2), table(dealt.test, dataset.test.labels, 2)
+    assert sorted(train.ravel().tolist()) == [2, 2, 8, 8]
+    assert owned_once(dealt.train, 20)
+    assert sorted(test.ravel().tolist()) == [1, 1, 4, 4]  # the proportions of all training samples, floor included
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 15), st.floats(0.05, 10), st.integers(1, 4), st.integers(0, 99))
+def test_the_authors_split_has_floor_balance_and_minimum(n: int, alpha: float, floor: int, seed: int) -> None:
+    dataset = toy(even(5, 200), even(5, 40))
+    how = options(partition="dirichlet-floor", clients=n, alpha=alpha, floor=floor, balance=True, min_size=10)
+    dealt = deal(dataset, how, seed)
+    assert owned_once(dealt.train, 1000)
+    train = table(dealt.train, dataset.train.labels, 5)
+    assert train.min() >= floor
+    assert dealt.train.sizes.min() >= 10 + 5 * floor  # the minimum is of the draw, as in the author's code
+    # nobody who has |D|/N drawn samples gets another class; and a class gives what it has beyond the floor
+    assert dealt.train.sizes.max() < 1000 / n + (200 - n * floor) + 5 * floor
+
+
+def test_a_floor_that_cannot_be_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"data.floor = 6: 20 clients × 6 .* 100 of class 0. Accepted: 1 to 5"):
+        deal(toy(even(10, 100)), options(partition="dirichlet-floor", clients=20, floor=6), 0)
+    with pytest.raises(RequestError, match=r"than the 4 of class 0. Expected: fewer data.clients"):
+        deal(toy(even(10, 4)), options(partition="dirichlet-floor", clients=5), 0)
 
 
 @settings(max_examples=25, deadline=None)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from torso.measure import Accuracy
-from torso.measure.fairness import fairness, jain, quantiles, worse_off, worst
+from torso.measure.fairness import by_group, fairness, group_gap, jain, quantiles, worse_off, worst
 
 
 def test_the_worst_tenth() -> None:
@@ -36,6 +36,26 @@ def test_jains_index() -> None:
     assert jain([80.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
     assert jain([10.0, 20.0, 30.0]) == pytest.approx(60**2 / (3 * 1400))
     assert math.isnan(jain([0.0, 0.0]))
+
+
+def test_groups_of_clients_by_what_they_have() -> None:
+    """Six clients by size, in three groups of two: 10 and 20 | 30 and 30 | 50 and 60; one has no value."""
+    sizes = [60, 10, 30, 20, 50, 30, 5]
+    found = by_group([90.0, 10.0, 40.0, 30.0, 70.0, 60.0, None], sizes, groups=3)
+    assert [(g.low, g.high, g.clients, g.mean, g.worst) for g in found] == [
+        (10, 20, 2, 20.0, 10.0),
+        (30, 30, 2, 50.0, 40.0),
+        (50, 60, 2, 80.0, 70.0),
+    ]
+    assert group_gap(found) == 60.0
+
+
+def test_clients_of_equal_quantity_are_in_one_group() -> None:
+    """Classes 2, 2, 2, 5 in four groups: the first three cuts are the same, so two groups are left."""
+    found = by_group([10.0, 20.0, 60.0, 50.0], [2, 2, 2, 5])
+    assert [(g.low, g.high, g.clients, g.mean) for g in found] == [(2, 2, 3, 30.0), (5, 5, 1, 50.0)]
+    assert by_group([None], [3]) == ()
+    assert math.isnan(group_gap(()))
 
 
 def test_fairness_of_a_result() -> None:

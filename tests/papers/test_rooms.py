@@ -9,7 +9,7 @@ from pathlib import Path
 import torso.papers
 
 HOME = Path(torso.papers.__file__).parent
-ROOMS = ("experiments", "tables", "board", "pretrained", "privacy", "robust", "pages", "commands", "docs")
+ROOMS = ("experiments", "tables", "board", "pretrained", "privacy", "robust", "certified", "pages", "commands", "docs")
 HERE = "torso.papers."
 
 

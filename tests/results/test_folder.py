@@ -55,8 +55,9 @@ def test_result_json_has_the_keys_of_the_design(finished: Result) -> None:
     tree = json.loads((folder_of(finished) / "result.json").read_text())
     assert list(tree) == [
         *("method", "dataset", "model", "seed", "rounds", "status"),
-        *("accuracy", "cost", "seconds", "versions", "peak_memory_bytes"),
+        *("accuracy", "cost", "seconds", "versions", "peak_memory_bytes", "sha256"),
     ]
+    assert {name: len(value) for name, value in tree["sha256"].items()} == {"data": 64, "model": 64}
     assert (tree["method"], tree["dataset"], tree["model"]) == ("fedper", "digits", "mlp")
     assert (tree["seed"], tree["rounds"], tree["status"]) == (0, 4, "ok")
     assert set(tree["accuracy"]) == {"initial", "personalized", "without_head", "generic"}

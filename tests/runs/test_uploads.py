@@ -91,7 +91,7 @@ def test_robust_rules_and_clipping_see_none_of_it(server: str) -> None:
     late = dict.fromkeys(task.federation.malicious, "late")
     if server == "trimmed-mean":  # 0.2 of four clients is nobody
         with pytest.raises(
-            RunFailed, match=r"what clients \d, \d sent is not used \(not finite\); 4 left, and Trimmed"
+            RunFailed, match=r"what clients \d, \d sent is not used \(not finite\); 4 left, and method.server"
         ):
             two_rounds(task, {})
         return

@@ -105,6 +105,7 @@ class Config(Section):
         from torso.learn.schedule import schedules
         from torso.measure import measures
         from torso.measure.analyses import analyses
+        from torso.measure.corruptions import corruptions
         from torso.nets import bodies, head_inits
         from torso.nets.bodies import GIVEN
 
@@ -120,6 +121,7 @@ class Config(Section):
             *((measures, name, "measure.names") for name in names),
             *((measures, name, "measure.during") for name in during),
             *((analyses, name, "measure.analyses") for name in self.measure.analyses),
+            *((corruptions, name, "measure.corruptions") for name in self.measure.corruptions),
         )
         for registry, name, key in named:
             if (registry is bodies or registry is head_inits) and name.startswith(GIVEN):

@@ -97,8 +97,16 @@ class DataConfig(Section):
     shards: Count = Field(2, description="pieces of one class per client (partition = shards, shards-sorted)")
     alpha: Positive = Field(0.3, description="concentration of the Dirichlet partitions; small: unequal")
     test_shards: CountOrZero = Field(0, description="> 0: deal the test data anew with this many shards (spec 9.5)")
-    balance: bool = Field(False, description="deal what does not divide (shards) or even out sizes (dirichlet-class)")
-    min_size: Count = Field(1, description="dirichlet-class is drawn again until every client has this many samples")
+    balance: bool = Field(
+        False, description="deal what does not divide (shards) or even out sizes (dirichlet-class, dirichlet-floor)"
+    )
+    min_size: Count = Field(
+        1, description="dirichlet-class and dirichlet-floor are drawn again until every client has this many samples"
+    )
+    floor: Count = Field(2, description="samples of every class that every client has first (dirichlet-floor)")
+    seed: Annotated[int, Field(ge=-1, lt=2**63)] = Field(
+        -1, description="of what deals the data alone; -1: run.seed. Set it to have one partition for all seeds"
+    )
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
     per_class: CountOrZero = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from torso.kinds import CountOrZero
 
@@ -22,6 +22,9 @@ def _split_numbers(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or names with commas between them
 Counts = Annotated[tuple[CountOrZero, ...], BeforeValidator(_split_numbers)]  # the same with numbers
+Severities = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=5)], ...], BeforeValidator(_split_numbers), Field(min_length=1)
+]  # of corruptions
 
 
 class Section(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from torso.config.section import Counts, Names, Section
+from torso.config.section import Counts, Names, Section, Severities
 from torso.kinds import Count, CountOrZero, Fraction, NotNegative, Positive
 
 
@@ -57,3 +57,19 @@ class MeasureConfig(Section):
     )
     templates: Literal["cosine", "l2"] = Field("cosine", description="nearest template of without_head (spec 9.3)")
     template_order: Literal["shuffled", "code"] = Field("shuffled", description="order in which templates see samples")
+    bins: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        15, description="bins of equal width of the measures ece_… (spec 9.10)"
+    )
+    shift: Annotated[float, Field(ge=0.01, le=1e6)] = Field(
+        0.5,
+        description="how even the shares of classes are that shifted_… draws; small: far from it (spec 9.11)",
+    )
+    corruptions: Names = Field(
+        ("gaussian-noise", "shot-noise", "impulse-noise", "blur", "brightness", "contrast", "pixelate"),
+        strict=False,
+        min_length=1,
+        description="how corrupted_… damages test images; see Corruptions (spec 9.12)",
+    )
+    severities: Severities = Field(
+        (1, 2, 3, 4, 5), strict=False, description="how strongly corrupted_… damages them, each from 1 to 5"
+    )

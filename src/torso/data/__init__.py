@@ -2,7 +2,7 @@
 
 from torso.data import dirichlet  # registers its partitions
 from torso.data.augment import augmentations
-from torso.data.federation import Federation, Shelf, Split, build, seeded
+from torso.data.federation import Federation, Shelf, Split, build, dealing_seed, seeded
 from torso.data.images import Dataset, Images, Samples
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.partitions import partitions
@@ -25,6 +25,7 @@ __all__ = [
     "Wants",
     "augmentations",
     "build",
+    "dealing_seed",
     "dirichlet",
     "load",
     "partitions",

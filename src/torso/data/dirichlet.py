@@ -26,24 +26,50 @@ def dirichlet_class(dataset: Dataset, options: DataConfig, seed: int) -> Partiti
     """Each class is split over the clients by a Dirichlet draw, train and test alike (Fed-RoD, spec 10.3)."""
     clients, classes = clients_of(dataset, options), dataset.classes
     totals, test_totals = (np.bincount(s.labels, minlength=classes) for s in (dataset.train, dataset.test))
-    least = options.min_size
-    if clients * least > len(dataset.train):
-        raise RequestError(
-            f"data.min_size = {least}: {clients} clients × {least} samples are more than the {len(dataset.train)} "
-            f"training samples. Accepted: 1 to {len(dataset.train) // clients}"
-        )
     rng = numpy_generator(seed, "partition", "dirichlet-class")
+    shares = draw_large_enough(options, totals, clients, rng, full=len(dataset.train) / clients)
+    test = split(shares, test_totals)
+    return Partition(assign(dataset.train.labels, split(shares, totals), rng), assign(dataset.test.labels, test, rng))
+
+
+@partitions.register("dirichlet-floor")
+def dirichlet_floor(dataset: Dataset, options: DataConfig, seed: int) -> Partition:
+    """Every client has `data.floor` samples of each class first, the rest is as dirichlet-class (FedBE, spec 10.3)."""
+    clients, classes, floor = clients_of(dataset, options), dataset.classes, options.floor
+    totals, test_totals = (np.bincount(s.labels, minlength=classes) for s in (dataset.train, dataset.test))
+    rest = totals - clients * floor
+    if rest.min() < 0:
+        raise RequestError(
+            f"data.floor = {floor}: {clients} clients × {floor} samples are more than the {totals.min()} of class "
+            f"{totals.argmin()}. "
+            + (f"Accepted: 1 to {most}" if (most := totals.min() // clients) else "Expected: fewer data.clients")
+        )
+    rng = numpy_generator(seed, "partition", "dirichlet-floor")
+    shares = draw_large_enough(options, rest, clients, rng, full=len(dataset.train) / clients)
+    counts = split(shares, rest) + floor
+    test = split(counts.astype(np.float64), test_totals)
+    return Partition(assign(dataset.train.labels, counts, rng), assign(dataset.test.labels, test, rng))
+
+
+def draw_large_enough(options: DataConfig, totals: Ints, clients: int, rng: np.random.Generator, full: float) -> Shares:
+    """The first draw of shares [C, N] that gives every client `data.min_size` of these samples (by class [C]).
+
+    With `data.balance` a client that has `full` samples gets nothing of further classes."""
+    least, classes = options.min_size, len(totals)
+    if clients * least > totals.sum():
+        raise RequestError(
+            f"data.min_size = {least}: {clients} clients × {least} samples are more than the {totals.sum()} "
+            f"training samples. Accepted: 1 to {totals.sum() // clients}"
+        )
     draws = min(_DRAWS, max(10, _NUMBERS // (clients * classes)))
     best = 0
     for _ in range(draws):
         shares = draw(options.alpha, classes, clients, rng)
         if options.balance:
-            shares = even_out(shares, totals)
-        counts = split(shares, totals)
-        best = max(best, int(counts.sum(0).min()))
+            shares = even_out(shares, totals, full)
+        best = max(best, int(split(shares, totals).sum(0).min()))
         if best >= least:
-            test = split(shares, test_totals)
-            return Partition(assign(dataset.train.labels, counts, rng), assign(dataset.test.labels, test, rng))
+            return shares
     raise RequestError(
         f"data.alpha = {options.alpha}, data.clients = {clients}: in {draws} draws some client always had fewer than "
         f"data.min_size = {least} samples (best draw: {best}). Expected: a larger alpha, fewer clients, "
@@ -82,11 +108,11 @@ def split(shares: Shares, totals: Ints) -> Ints:
     return np.diff(ends, axis=1, prepend=np.int64(0))
 
 
-def even_out(shares: Shares, totals: Ints) -> Shares:
-    """Class after class, no share for clients that hold |D|/N samples already (the trick of FedNTD and PFLlib)."""
+def even_out(shares: Shares, totals: Ints, full: float) -> Shares:
+    """Class after class, no share for clients that hold `full` samples already (the trick of FedNTD and PFLlib)."""
     shares, held = shares.copy(), np.zeros(shares.shape[1], np.int64)
     for c in range(len(shares)):
-        hungry = held < totals.sum() / len(held)
+        hungry = held < full
         shares[c] *= hungry
         if not shares[c].any():
             shares[c] = hungry  # the draw fell on the sated only: the hungry share alike

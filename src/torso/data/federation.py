@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import augmentations
+from torso.data.batches import Deck
 from torso.data.fit import fitted
 from torso.data.fit_images import sized
 from torso.data.images import Dataset, Ints, Labelled
@@ -56,6 +57,19 @@ class Split:
 
     def rows(self, client: int) -> Tensor:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def deck(self, clients: Sequence[int]) -> Deck:
+        """The samples of G clients, in a few operations however many they are."""
+        if len(clients) == 1:
+            return Deck.of(self.samples, self.labels, [self.rows(clients[0])], clients)
+        sizes, device = self.sizes_of(clients), self.order.device
+        first = self.offsets[np.asarray(clients, dtype=np.int64)]
+        place = first[:, None] + np.arange(sizes.max(initial=0))
+        there = place < (first + sizes)[:, None]
+        index = self.order[torch.from_numpy(np.where(there, place, 0)).to(device, non_blocking=True)]
+        if not there.all():
+            index = index * torch.from_numpy(there).to(device, non_blocking=True)  # 0 where there is none
+        return Deck(self.samples, self.labels, index, tuple(sizes.tolist()), tuple(clients))
 
     def alone(self, client: int, others: Tensor) -> Split:
         """What one client has, and behind it some rows that are nobody's; the others have nothing."""
@@ -151,6 +165,11 @@ def seeded(options: DataConfig) -> bool:
     return not is_seedless(options.source) or options.imbalance != 1 or options.per_class > 0
 
 
+def dealing_seed(options: DataConfig, seed: int) -> int:
+    """The seed of samples and clients: `data.seed`, or the run's."""
+    return seed if options.seed < 0 else options.seed
+
+
 _READ = {
     *("source", "root", "normalize", "size", "imbalance", "imbalance_test", "per_class"),
     *("synthetic", "csv", "text", "npz", "folder"),
@@ -168,6 +187,7 @@ class Shelf:
     def dataset(self, options: DataConfig, seed: int, read: set[str] | None = None, wants: Wants = ANYTHING) -> Dataset:
         """With its long tail cut, and as a body wants it, whoever it is dealt to; `read` is given the keys that it
         comes from."""
+        seed = dealing_seed(options, seed)
         key = options.model_dump_json(include=_READ), seed if seeded(options) else None, wants
         if key not in self._read:
             keys: set[str] = set()
@@ -200,6 +220,7 @@ def build(
     shelf, given, read = shelf or Shelf(), options, set[str]()
     dataset = shelf.dataset(given, seed, read, wants)
     options = noting(given, read)
+    seed = dealing_seed(options, seed)
     dealt = deal(dataset, options, seed)
     clients = len(dealt.train)
     newcomers = draw_newcomers(clients, options.new_clients, seed)

@@ -17,7 +17,9 @@ from torso.engine.base import (
     Weighs,
     Work,
     add_up,
+    comes_and_goes,
     engines,
+    repairs,
 )
 from torso.engine.batched import Batched
 from torso.engine.threads import OneByOne
@@ -75,5 +77,7 @@ __all__ = [
     "Weighs",
     "Work",
     "add_up",
+    "comes_and_goes",
     "engines",
+    "repairs",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -107,14 +108,17 @@ class Desk:
 
     def samples(self, clients: Sequence[int]) -> tuple[int, ...]:
         """Training samples of each client; of the server its own."""
-        own, sizes = len(self.federation.server_rows), self.federation.train
-        return tuple(own if k == SERVER else int(sizes.offsets[k + 1] - sizes.offsets[k]) for k in clients)
+        if SERVER in clients:
+            return (len(self.federation.server_rows),)
+        sizes: list[int] = self.federation.train.sizes_of(clients).tolist()
+        return tuple(sizes)
 
     def train_deck(self, clients: Sequence[int]) -> Deck:
         """The training samples of G clients; the server's own where the client is SERVER."""
         split = self.federation.train
-        rows = [self.federation.server_rows if k == SERVER else split.rows(k) for k in clients]
-        return Deck.of(split.samples, split.labels, rows, clients)
+        if SERVER in clients:
+            return Deck.of(split.samples, split.labels, [self.federation.server_rows], clients)
+        return split.deck(clients)
 
     def visit_deck(self, clients: Sequence[int], with_meta: bool) -> Deck:
         """What G clients learn from: their own samples, and those that everybody got where the method says so."""
@@ -138,8 +142,7 @@ class Desk:
         return models
 
     def test_deck(self, clients: Sequence[int]) -> Deck:
-        split = self.federation.test
-        return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
+        return self.federation.test.deck(clients)
 
     def marked_deck(self, clients: Sequence[int]) -> Deck:
         """The clients' test samples with the attackers' mark, labelled as attackers want them to be taken."""
@@ -147,7 +150,7 @@ class Desk:
         if split is None:
             empty = self.federation.test
             return Deck.of(empty.samples, empty.labels, [empty.order[:0]] * len(clients), clients)
-        return Deck.of(split.samples, split.labels, [split.rows(k) for k in clients], clients)
+        return split.deck(clients)
 
     def whole_test(self, start: int, stop: int) -> Deck:
         """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
@@ -201,13 +204,17 @@ class AddsUp(Protocol):
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
 
 
+def _adds_up(engine: Any) -> TypeGuard[AddsUp]:
+    return _offers(type(engine), AddsUp)
+
+
 def add_up(
     engine: Engine, work: Work[Any], clients: Sequence[int], store: Store | None, total: S, here: bool = False
 ) -> S:
     """Do a piece of work for clients and take in its results, in their order.
 
     `here`: not where they are made, since the total keeps the single results and would travel with all of them."""
-    if isinstance(engine, AddsUp) and not here:
+    if _adds_up(engine) and not here:
         return engine.add_up(work, clients, store, total)
     for part in engine.map(work, clients, store):
         total.take(part)
@@ -245,6 +252,20 @@ class ComeAndGo(Protocol):
     def counted(self, round: int, clients: Sequence[int]) -> None:
         """A round is over, and the answers of these clients have become part of it."""
         ...
+
+
+@cache
+def _offers(kind: Any, what: Any) -> bool:
+    """Whether objects of a class have all that a protocol names: Python looks it up anew each time, in 50 µs."""
+    return issubclass(kind, what)
+
+
+def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
+    return _offers(type(engine), ComeAndGo)
+
+
+def repairs(engine: Any) -> TypeGuard[Repairs]:
+    return _offers(type(engine), Repairs)
 
 
 class Engine(Protocol):

@@ -66,15 +66,16 @@ def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: T
 
 
 def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:
-    """Losses [G, B] of what a network says; a personal branch adds its own, and nothing of that reaches the rest of
-    the network, so that one sum serves both (spec 6.2)."""
+    """Losses [G, B] of what a network says; further heads add their own, and nothing of that reaches the rest of
+    the network, so that one sum serves all (spec 6.2)."""
     losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
     if isinstance(objective, Taught) and objective.teachers:
         assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
         losses = losses + objective.against(said, batch.labels, batch.taught)
         if (whole := objective.of_batch(said, batch.real, batch.taught)) is not None:
             losses = losses + whole.unsqueeze(1)
-    return losses if said.personal is None else losses + cross_entropy(said.personal, batch.labels)
+    further = (logits for logits in (said.personal, said.beside) if logits is not None)
+    return sum((cross_entropy(logits, batch.labels) for logits in further), losses)
 
 
 def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -125,8 +126,8 @@ def _of_one(
 ) -> tuple[Tensors, Tensor]:
     """The gradients of one client whose tensors are in place, the leaves without a client dimension."""
     x = batch.inputs
-    keyed = batch.keys is not None and draws(net, x) and not Seeded.here()
-    with drawing(net, x.device, batch.keys[0]) if keyed and batch.keys is not None else nullcontext():
+    keyed = isinstance(batch.keys, tuple) and draws(net, x) and not Seeded.here()
+    with drawing(net, x.device, int(batch.keys[0])) if keyed and batch.keys is not None else nullcontext():
         said = seated(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     return {name: grad[None] for name, grad in gradients_at(leaves, mean.sum()).items()}, total

@@ -47,6 +47,14 @@ def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
     return torch.as_tensor(total).sqrt()
 
 
+def rows_apart(stacked: Tensor) -> list[Tensor]:
+    """The rows of a stacked tensor [G, *], each in memory of its own: that of the others can be given back."""
+    rows = stacked.unbind(0)
+    copies = [torch.empty_like(row) for row in rows]
+    torch._foreach_copy_(copies, rows)
+    return copies
+
+
 Rate = float | Tensor
 """A learning rate: of all clients of a stack, or of each of them [G]."""
 

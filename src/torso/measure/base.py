@@ -65,6 +65,10 @@ class Evaluation:
     keeps: bool  # … and whether they do
     arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
     arrival_habits: Habits  # … and how
+    bins: int = 15  # of the calibration error
+    shift: float = 0.5  # how even the shares of classes are that test samples are drawn again with
+    corruptions: tuple[str, ...] = ()  # of test images …
+    severities: tuple[int, ...] = ()  # … and how strong
 
     def for_clients(self, clients: Sequence[int]) -> Evaluation:
         """The same, which knows of these clients only."""
@@ -82,11 +86,14 @@ class Measurement:
 
     `clients`: each client with the model it holds; `own`: with its own, as method.personal makes it; `local`: with that
     which one more visit leaves it. `newcomers`: clients that never train, with the model they are given. `server`: the
-    generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers, to
-    be summed over batches. `mixes`: the same with right answers by class [G, C], which are then weighed by the mix of
-    classes of each client. `swept`: taken after each number of epochs of personalize.sweep as well. `whole_test`: taken
-    on the server's own test set, which a real federation may not have. `marked`: taken on images that attackers mark.
-    `trains_body`: it trains whole networks on the way, whatever the method trains.
+    generic model; "clients" are then the numbers of the batches of the test set, and the values are right answers [G],
+    or signed numbers [G, K]; they are summed over batches, and then their absolute values over K. `mixes`: the same
+    with right answers by class [G, C], which are then weighed by the mix of classes of each client. `swept`: taken
+    after each number of epochs of personalize.sweep as well. `whole_test`: taken on the server's own test set, which a
+    real federation may not have. `marked`: taken on images that attackers mark. `trains_body`: it trains whole networks
+    on the way, whatever the method trains. `images`: taken on images that it changes; other samples are refused.
+    `two_heads`: it mixes the answers of a generic and a personal head, and looks at training samples and at the mean
+    feature that the server tells.
     """
 
     take: Measure
@@ -96,6 +103,8 @@ class Measurement:
     whole_test: bool = False
     marked: bool = False
     trains_body: bool = False
+    images: bool = False
+    two_heads: bool = False
 
 
 measures: Registry[Measurement] = Registry("measure.names")
@@ -108,6 +117,8 @@ def measure(
     whole_test: bool = False,
     marked: bool = False,
     trains_body: bool = False,
+    images: bool = False,
+    two_heads: bool = False,
 ) -> Callable[[Measure], Measure]:
     """Decorator: register a measure under the name that `measure.names` and `result.json` use.
 
@@ -116,7 +127,7 @@ def measure(
     def keep(take: Measure) -> Measure:
         for name in names:
             about, whole = " ".join((take.__doc__ or "").split()), whole_test or of in ("server", "mixes")
-            measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body))
+            measures.register(name)(Measurement(take, of, about, swept, whole, marked, trains_body, images, two_heads))
         return take
 
     return keep

@@ -15,9 +15,12 @@ from torso.engine import SERVER, Desk, Engine, Work
 from torso.learn.course import Course
 from torso.learn.local import learn, learn_by_epoch
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
+from torso.measure import calibration as _calibration  # noqa: F401
+from torso.measure import head_ensemble as _head_ensemble  # noqa: F401
 from torso.measure import mixes as _mixes  # noqa: F401
 from torso.measure import neighbours as _neighbours  # noqa: F401
 from torso.measure import newcomers as _newcomers  # noqa: F401
+from torso.measure import shifts as _shifts  # noqa: F401
 from torso.measure.accuracy import generic_answer, percent_correct
 from torso.measure.base import Accuracy, Evaluation, Measure, Taken, measures
 from torso.measure.counts import class_counts_of, test_counts_of
@@ -173,7 +176,7 @@ def _of_server(
         if measures[name].of == "mixes":
             found[name] = Accuracy.over(weigh(right, *mixes()).tolist())
         else:
-            found[name] = Accuracy.over([100 * float(right) / roster.test_samples], per_client=False)
+            found[name] = Accuracy.over([100 * float(right.abs().sum()) / roster.test_samples], per_client=False)
     return found
 
 

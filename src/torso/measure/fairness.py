@@ -43,6 +43,37 @@ def worse_off(values: Values, than: Values, margin: float = 0.0) -> int:
     return sum(a < b - margin for a, b in pairs)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Clients whose quantity, as their size, is between `low` and `high`; `clients` of them have a value."""
+
+    low: float
+    high: float
+    clients: int
+    mean: float
+    worst: float  # the lowest value in it
+
+
+def by_group(values: Values, quantity: Sequence[float], groups: int = 4) -> tuple[Group, ...]:
+    """The clients' values in groups of equal numbers of clients, by a quantity that each of them has: its size, its
+    number of classes. Clients of equal quantity are in one group, so there may be fewer groups, and none is empty."""
+    pairs = sorted((q, v) for q, v in zip(quantity, values, strict=True) if v is not None and not math.isnan(v))
+    cuts = [pairs[math.ceil(len(pairs) * step / groups) - 1][0] for step in range(1, groups + 1)] if pairs else []
+    found, last = [], -math.inf
+    for cut in dict.fromkeys(cuts):
+        inside = [(q, v) for q, v in pairs if last < q <= cut]
+        kept = [v for _, v in inside]
+        found.append(Group(inside[0][0], inside[-1][0], len(kept), float(np.mean(kept)), min(kept)))
+        last = cut
+    return tuple(found)
+
+
+def group_gap(groups: Sequence[Group]) -> float:
+    """The mean of the best group less that of the worst; NaN where there is none."""
+    means = [group.mean for group in groups]
+    return max(means) - min(means) if means else math.nan
+
+
 def jain(values: Values) -> float:
     """Jain's index (Σx)² / (n·Σx²): 1 where all are equal, 1/n where one has everything; NaN where nobody has any."""
     known = _known(values)

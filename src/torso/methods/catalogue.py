@@ -22,14 +22,28 @@ from torso.learn.steps import Envelope, LookAhead
 from torso.learn.taught import Contrast, MeanRegularised, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Shifted, Simplex, Sphere
-from torso.personal import Aligned, Ditto, FineTune, Fomo, GaussianHead, Kept, LocalAggregation, Personal, ScaledHead
+from torso.nets.heads import Dual, MlpHead, Normalized, Shifted, Simplex, SparseSimplex, Sphere
+from torso.personal import (
+    Aligned,
+    Ditto,
+    FineTune,
+    Fomo,
+    GaussianHead,
+    Kept,
+    LocalAggregation,
+    Personal,
+    Realigned,
+    ScaledHead,
+)
 from torso.registry import Registry
+from torso.server.attention import Attention
+from torso.server.centre import Centre
 from torso.server.consensus import Consensus
 from torso.server.federated_features import FederatedFeatures
 from torso.server.fisher import Fisher
 from torso.server.gaussians import GaussianClasses
 from torso.server.prototypes import MixedHeads, Prototypes
+from torso.server.realignment import Realignment
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
 
 _FEDBABU, _ROD, _NCM, _FN = "FedBABU (Oh 2022)", "Fed-RoD (Chen 2022)", "FedNCM (Legate 2023)", "FedFN (Kim 2023)"
@@ -350,6 +364,33 @@ creff = fedavg.but(
     statistics=FederatedFeatures(),
     about="FedAvg whose head is trained again on features that the server learns from gradients (spec 19.17).",
     paper="CReFF (Shang 2022)",
+)
+fedamp = method(
+    server=Apart(),
+    statistics=Attention(),
+    drift=Proximal(0.01),
+    personal=Personal(),
+    about="Every client's own model; a visit begins at a mix of those that are like it (spec 19.21).",
+    paper="FedAMP (Huang 2021)",
+)
+fedthe = method(
+    head=Dual(adds=False),
+    objective=BalancedSoftmax(),
+    train=[Phase("body+head"), Phase("personal")],
+    share="body+head",
+    statistics=Centre(),
+    personal=_ROD_OWN,
+    about="A generic head and one of the client's own, mixed for each test sample without its label (spec 19.22).",
+    paper="FedTHE (Jiang 2023)",
+)
+fedloge = method(
+    head=SparseSimplex(),
+    train="all-head.classifier",
+    share="body+head.auxiliary",
+    statistics=Realignment(),
+    personal=Realigned(),
+    about="A fixed sparse classifier trains the body; a shared head gets equal norms, a client's its own (spec 19.23).",
+    paper="FedLoGe (Xiao 2024)",
 )
 
 

@@ -41,21 +41,25 @@ class HyperLinear(nn.Module):
 
 
 class DualHead(nn.Module):
-    """Generic logits; `own` adds the personal ones. The personal loss reaches the personal head only (spec 6.2)."""
+    """Generic logits; `own` adds the personal ones, or has these alone. The personal loss reaches the personal head
+    only (spec 6.2)."""
 
-    def __init__(self, generic: Linear, personal: nn.Module) -> None:
+    def __init__(self, generic: Linear, personal: nn.Module, adds: bool = True) -> None:
         super().__init__()
+        self.adds = adds
         self.generic = generic
         self.personal = personal
 
     def extra_repr(self) -> str:
-        return "generic model: generic(x); a client's: generic(x) + personal(x)"
+        own = "generic(x) + personal(x)" if self.adds else "personal(x)"
+        return f"generic model: generic(x); a client's: {own}"
 
     def forward(self, x: Tensor) -> Tensor:
         return self.generic(x)  # type: ignore[no-any-return]
 
     def own(self, features: Tensor, logits: Tensor) -> Tensor:
-        return logits.detach() + self.personal(features.detach())  # type: ignore[no-any-return]
+        own: Tensor = self.personal(features.detach())
+        return logits.detach() + own if self.adds else own
 
     def facts(self, counts: Tensor) -> dict[str, Tensor]:
         """The class proportions of G clients [G, C], where the personal head is made from them."""

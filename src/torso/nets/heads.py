@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from torso.errors import RequestError
-from torso.kinds import Count, CountOrZero, Positive
+from torso.kinds import Beta, Count, CountOrZero, Positive
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import Linear
 from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead, simplex
+from torso.nets.sparse_simplex import SparseSimplexHead, sparse_simplex
 from torso.registry import Registry
 
 HeadInit = Callable[[Tensor, Tensor | None, Generator], None]  # weight [C, d], bias [C]; in place
@@ -212,6 +213,30 @@ def corners(weight: Tensor, bias: Tensor | None, generator: Generator) -> None:
     weight.copy_(simplex(weight))
 
 
+@heads.register("sparse-simplex")
+@dataclass(frozen=True)
+class SparseSimplex(Head):
+    """A fixed classifier with a share `sparsity` of zeros, whose rows have a `length` and stand far apart, trains the
+    body; an auxiliary and a personal head learn from its features (FedLoGe, spec 19.23).
+
+    The parts are `head.classifier`, `head.auxiliary` and `personal`. It needs no more classes than features."""
+
+    sparsity: Beta = 0.6
+    length: Positive = 1.0
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return SparseSimplexHead(features, classes)
+
+    def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
+        fixed, *others = (module.get_submodule(name) for name in ("classifier", "auxiliary", "personal"))
+        for linear in (fixed, *others):
+            assert isinstance(linear, Linear)
+            init(linear.weight, linear.bias, generator)
+        _orthogonal_rows("sparse-simplex", fixed.weight, 1.0, generator, key="method.head")
+        fixed.weight.copy_(sparse_simplex(fixed.weight, self.sparsity, self.length, generator))
+        fixed.bias.zero_()
+
+
 class Layers(nn.Sequential):
     """Linear layers with ReLU between them."""
 
@@ -244,17 +269,19 @@ class Dual(Head):
 
     `personal = "linear"`: a layer of the client's own, which starts at `origin`. `"hyper"`: generated from the client's
     class proportions by a network with `hidden` units that everybody shares. That starts at PyTorch's default, so small
-    that the personal model is nearly the generic one at first, as with `origin` zeros."""
+    that the personal model is nearly the generic one at first, as with `origin` zeros. With `adds = false` the personal
+    head answers alone (FedTHE, spec 19.22)."""
 
     personal: Literal["linear", "hyper"] = "linear"
     origin: Literal["zeros", "generic", "default"] = "zeros"
     hidden: Count = 16
+    adds: bool = True
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
         own: nn.Module = Linear(features, classes, bias=bias)
         if self.personal == "hyper":
             own = HyperLinear(features, classes, self.hidden)
-        return DualHead(Linear(features, classes, bias=bias), own)
+        return DualHead(Linear(features, classes, bias=bias), own, self.adds)
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
         generic, own = module.get_submodule("generic"), module.get_submodule("personal")

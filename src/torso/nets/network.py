@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from torso.data.batches import KeyedBy
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
+from torso.nets.dropout import Dropout
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
@@ -32,17 +34,20 @@ from torso.nets.parts import (
 from torso.nets.seat import Seat, has_plain_modes, skeleton
 from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead
+from torso.nets.sparse_simplex import SparseSimplexHead
 
 Tensors = dict[str, Tensor]
 _IMAGE = 3  # dimensions of an image: channels, height, width
 
 
 class Output(NamedTuple):
-    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], and personal logits of a dual head."""
+    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], personal logits of a dual head, and those
+    of a head that learns beside."""
 
     features: Tensor
     logits: Tensor
     personal: Tensor | None = None
+    beside: Tensor | None = None
 
     @property
     def own(self) -> Tensor:
@@ -63,6 +68,7 @@ class Body(nn.Module):
     trims = False  # whether tokens may be cut to the longest sequence of a batch: padding changes nothing
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     lora: Lora | None = None  # its adapters, where it has any (adapters.py)
+    drops = False  # whether it has dropout of Torso's own, which draws from keys [G] of a batch (dropout.py)
     once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
     features: int
     blocks: Chain | tuple[nn.Module, ...]
@@ -78,6 +84,7 @@ class Body(nn.Module):
         super().__init__()
         self.features, self.pool = features, pool
         self.blocks = Chain(blocks)
+        self.drops = any(isinstance(module, Dropout) for module in self.modules())
         self.name_parts(self, parts)
 
     def name_parts(self, module: nn.Module, parts: Mapping[str, Predicate] | None) -> None:
@@ -96,6 +103,11 @@ class Body(nn.Module):
     def keyed(self) -> bool:
         """Whether it may draw random numbers in training, from keys that come with a batch."""
         return not self.native or self.draws is True
+
+    @property
+    def keyed_by(self) -> KeyedBy:
+        """Whether it draws from keys, and whether these are on the device."""
+        return self.keyed or ("device" if self.drops else False)
 
     @property
     def in_line(self) -> bool:
@@ -152,7 +164,9 @@ class Network(nn.Module):
         if not stacked:
             dual = self.head if self.personal and isinstance(self.head, DualHead) else None
             return logits if dual is None else dual.own(features, logits)
-        return Output(features, logits, self.head.own(features, logits) if isinstance(self.head, DualHead) else None)
+        own = self.head.own(features, logits) if isinstance(self.head, DualHead) else None
+        beside = self.head.beside(features) if isinstance(self.head, SparseSimplexHead) else None
+        return Output(features, logits, own, beside)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """[B, d] of samples [B, *], such as images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, *]."""
@@ -197,7 +211,7 @@ class Network(nn.Module):
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
         named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
-        named |= self.head.parts if isinstance(self.head, SimplexHead | ShiftedHead) else {}
+        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead | ShiftedHead) else {}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property

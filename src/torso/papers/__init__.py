@@ -8,6 +8,7 @@ The rooms, in the order in which they may import each other:
     pretrained    bodies trained elsewhere: blocks of experiments, run in a given time, one json file a cell
     privacy       what privacy costs: such blocks with a budget, and audits
     robust        malicious clients: methods × attacks × server rules, run in a given time
+    certified     small runs kept as hashes, and cells of all tables that are run again and compared
     pages         the pages in docs/ and the tables that the commands print
     commands      `torso papers`, `torso reproduce`, `torso leaderboard`: parse, call, print
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from torso.config import Config, RunConfig
-from torso.data import Federation, seeded
+from torso.data import Federation, dealing_seed, seeded
 from torso.engine import Batched, Engine
 from torso.learn.attacks import attacked
 from torso.learn.lockstep import Lockstep
@@ -33,6 +33,8 @@ _DEALING = {
     "test_shards",
     "balance",
     "min_size",
+    "floor",
+    "seed",
     "new_clients",
     "validation",
 }
@@ -160,7 +162,7 @@ def alike(config: Config) -> str:
             "attack": _USUAL.attack,
         }
     )
-    images = str(config.run.seed) if seeded(config.data) else ""
+    images = str(dealing_seed(config.data, config.run.seed)) if seeded(config.data) else ""
     if config.attack.chosen.changes_data():
         images = _spoiled(config)
     return f"{fingerprint(usual)} {config.run.engine} {config.run.device} {images}"

@@ -6,6 +6,7 @@ from torso.personal.base import FineTune, OwnModelStart, Personal, VisitStart, p
 from torso.personal.fomo import Fomo
 from torso.personal.gaussian import GaussianHead
 from torso.personal.kept import Ditto, Kept
+from torso.personal.realigned import Realigned
 from torso.personal.scaled import ScaledHead
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LocalAggregation",
     "OwnModelStart",
     "Personal",
+    "Realigned",
     "ScaledHead",
     "VisitStart",
     "personals",

@@ -15,6 +15,8 @@ from torso.server.sums import add
 def models_of(model: Tensors, kept: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
     """The models that G clients hold, stacked [G, *]: the server's tensors, with a client's own where it has them."""
     own = [kept.get(client, {}) for client in clients]
+    if not any(own):
+        return {name: tensor.expand(len(clients), *tensor.shape) for name, tensor in model.items()}
     return {
         name: torch.stack([mine.get(name, tensor) for mine in own])
         if any(name in mine for mine in own)

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
+from torso.many import ClientMap
 from torso.nets import Tensors
 
 
@@ -23,11 +24,13 @@ class ClientState:
     notes: Tensors = field(default_factory=dict)  # what its step, or its way to a model of its own, remembers
 
     def __bool__(self) -> bool:
-        return any(getattr(self, kind) for kind in KINDS)
+        return bool(self.kept or self.memory or self.own or self.notes)
 
     def updated(self, new: ClientState) -> ClientState:
         """After a visit: each kind that the visit left something of, as it left it; the others as they were."""
-        return ClientState(*(getattr(new, kind) or getattr(self, kind) for kind in KINDS))
+        return ClientState(
+            new.kept or self.kept, new.memory or self.memory, new.own or self.own, new.notes or self.notes
+        )
 
 
 KINDS = tuple(each.name for each in fields(ClientState))
@@ -49,11 +52,12 @@ class Store(Mapping[int, ClientState]):
     def __init__(
         self, entries: Mapping[int, ClientState | Elsewhere] | None = None, later: Store | None = None
     ) -> None:
-        self.entries, self.later = dict(entries or {}), later
+        self.entries: ClientMap[ClientState | Elsewhere] = ClientMap(entries)
+        self.later = later
 
     def __getitem__(self, client: int) -> ClientState:
-        found = self.entries.get(client, NOTHING)
-        return found.fetch() if isinstance(found, Elsewhere) else found
+        found: ClientState | Elsewhere = self.entries.get(client, NOTHING)
+        return found if isinstance(found, ClientState) else found.fetch()
 
     def __contains__(self, client: object) -> bool:
         return client in self.entries
@@ -65,8 +69,8 @@ class Store(Mapping[int, ClientState]):
         return len(self.entries)
 
     def updated(self, left: Mapping[int, ClientState | Elsewhere]) -> Store:
-        """After a round that left these clients something."""
-        return Store({**self.entries, **left}) if left else self
+        """After a round that left these clients something, in time by their number."""
+        return Store(self.entries | left) if left else self
 
     def of(self, clients: Iterable[int]) -> Store:
         """Those of some clients."""

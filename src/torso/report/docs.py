@@ -10,6 +10,7 @@ from torso.data import augmentations, partitions, sources
 from torso.learn.schedule import schedules
 from torso.measure import measures
 from torso.measure.analyses import analyses
+from torso.measure.corruptions import corruptions
 from torso.methods import methods
 from torso.methods.bibliography import TOPICS, Paper, papers
 from torso.nets import head_inits
@@ -71,6 +72,7 @@ def sections() -> dict[str, str]:
         "augmentations": table([{"name": n, "about": plain(a.about)} for n, a in augmentations.items()]),
         "measures": table([{"name": n, "of": m.of, "about": plain(m.about)} for n, m in measures.items()]),
         "analyses": table([{"name": n, "taken": a.when, "about": plain(a.about)} for n, a in analyses.items()]),
+        "corruptions": table(list_registry(corruptions)),
         "axes": table(list_axes()),
         "attacks": table(list_attacks()),
         "keys": table([{"key": f"`{key}`", "meaning": plain(meaning)} for key, meaning in describe_keys().items()]),

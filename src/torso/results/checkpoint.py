@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError
+from torso.many import ClientSet
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState, Elsewhere, Store
@@ -324,7 +325,7 @@ def _server(tensors: Tensors, model: Tensors, note: dict[str, Any], where: str) 
         **found,  # type: ignore[arg-type]
         **held,  # type: ignore[arg-type]
         round=note["round"],
-        met=frozenset(note["met"]),
+        met=ClientSet(note["met"]),
         cost=Cost(**note["cost"]),
     )
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torso.data import Federation
 from torso.errors import RequestError
 from torso.measure import Accuracy
+from torso.measure.fairness import Group, by_group
 from torso.nets import Network, Tensors
 from torso.personal.state import State
 from torso.reading import parse_json
@@ -58,6 +59,7 @@ class Result:
     names: tuple[str, ...] = ()  # of the clients, in the order of their numbers, where they have any
     class_names: tuple[str, ...] = ()  # in the order of their numbers, where the data name them
     privacy: Mapping[str, Any] = field(default_factory=dict)  # ε, δ, noise, clip and sampling of a private run
+    sha256: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # of data and final model
     analyses: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what analyses.json holds
     folder: Path | None = field(default=None, compare=False)
     models: Models | None = field(default=None, compare=False, repr=False)
@@ -115,6 +117,23 @@ class Result:
         chosen = range(everybody) if clients is None else [self._known(client, everybody) for client in clients]
         return models.networks(chosen, personal)
 
+    def by_group(self, name: str = "personalized", by: str = "size", groups: int = 4) -> tuple[Group, ...]:
+        """One accuracy of clients in groups of equal numbers of clients, by how many training samples they have (`by =
+        "size"`) or of how many classes (`by = "classes"`). It reads the class counts of the run's analyses."""
+        found, counts = self.accuracy.get(name), self.analyses.get("class_counts")
+        if found is None or not found.clients:
+            of_clients = sorted(n for n, accuracy in self.accuracy.items() if accuracy.clients)
+            raise RequestError(f"name = {name!r} is no measure of clients here. Accepted: {', '.join(of_clients)}")
+        quantities = {"size": sum, "classes": lambda row: sum(count > 0 for count in row)}
+        if by not in quantities:
+            raise RequestError(f"by = {by!r} is no quantity of clients. Accepted: {', '.join(quantities)}")
+        if counts is None or len(counts) != len(found.clients):
+            raise RequestError(
+                f"the run has no class counts of the {len(found.clients)} clients that {name!r} was measured of. "
+                "Expected: a simulation of at most 2,000 clients, measure.clients = 0, data.new_clients = 0"
+            )
+        return by_group(found.clients, [quantities[by](row) for row in counts], groups)
+
     def newcomer(self, samples: Any, labels: Any, *, epochs: int | None = None) -> Network:
         """A network for a new client with these samples and their classes [n].
 
@@ -161,6 +180,7 @@ class Result:
             "names": list(self.names),
             "class_names": list(self.class_names),
             "privacy": dict(self.privacy),
+            "sha256": dict(self.sha256),
         }
         return {
             "method": self.method,
@@ -213,7 +233,7 @@ _IN_JSON = {f.name for f in fields(Result)} - {"folder", "models"}
 _TYPES: dict[str, type] = {
     **dict.fromkeys(("method", "dataset", "model", "status"), str),
     **dict.fromkeys(("seed", "rounds"), int),
-    **dict.fromkeys(("accuracy", "cost", "seconds", "versions", "privacy"), dict),
+    **dict.fromkeys(("accuracy", "cost", "seconds", "versions", "privacy", "sha256"), dict),
     "malicious": list,
     "names": list,
 }

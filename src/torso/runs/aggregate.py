@@ -178,7 +178,7 @@ class Aggregate:
     @property
     def clients(self) -> tuple[int, ...]:
         """Those who came and are counted, in the order of the participants."""
-        return tuple(k for k in self._clients if k not in self.refused)
+        return tuple(k for k in self._clients if k not in self.refused) if self.refused else tuple(self._clients)
 
     def close(self) -> float:
         """All have come, or will not: leave out who cannot be counted, and give the mean loss of the others; NaN where

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
+from torso.data.pixels import Pixels
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
 from torso.learn.gradients import not_reached
@@ -14,11 +15,13 @@ from torso.measure import measures
 from torso.measure.analyses import analyses
 from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
+from torso.nets.heads import Dual
 from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
 from torso.runs.sampling import participants
 from torso.runs.stages import Stage
 from torso.server import NoStatistics
+from torso.server.centre import Centre
 
 
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
@@ -222,6 +225,19 @@ def check_measures(config: Config, roster: Roster) -> None:
             raise RequestError(
                 f"measure.{key} = {name!r} is of images that attackers mark, and "
                 f"{chosen('attack.kind', config.attack.chosen)} marks none. Example: --set attack.kind=backdoor"
+            )
+        if measures[name].two_heads and not (
+            isinstance(config.method.head, Dual) and isinstance(config.method.statistics, Centre)
+        ):
+            raise RequestError(
+                f"measure.{key} = {name!r} mixes two heads by where features lie, and method {config.method.name!r} "
+                "has no two heads, or nobody is told where. Expected: method.head = 'dual' and method.statistics = "
+                "'centre', as method.name = 'fedthe'"
+            )
+        if measures[name].images and not isinstance(roster.input, Pixels):
+            raise RequestError(
+                f"measure.{key} = {name!r} damages images, and {roster.name} has {roster.input.words}. Accepted: other "
+                "measures, such as shifted_initial; or data whose samples are images"
             )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases

@@ -24,7 +24,7 @@ from torso.server.state import Cost, ServerState, bytes_of
 
 def down(told: Told, client: int) -> Tensors:
     """What the server sends to one participant."""
-    return told.message(client).tensors
+    return told.tensors(client)
 
 
 def up(stage: Stage, told: Told, client: int) -> Schema:

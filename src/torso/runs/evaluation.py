@@ -63,6 +63,10 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
         ),
         # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
         arrival_habits=for_itself if phases or hears(objective) else replace(habits, objective=objective),
+        bins=config.measure.bins,
+        shift=config.measure.shift,
+        corruptions=config.measure.corruptions,
+        severities=config.measure.severities,
     )
 
 

@@ -22,7 +22,12 @@ from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
 from torso.runs.stages import Stage
 
-_ON_TRAIN = ("without_head", "neighbours")  # look at training samples too, and train nothing
+_ON_TRAIN = (
+    "without_head",
+    "neighbours",
+    "test_time",
+    "test_time_shifted",
+)  # look at training samples too, and train nothing
 
 
 def fixes_body(stage: Stage) -> bool:
@@ -82,7 +87,7 @@ class FeaturePlan:
     def _can_measure(self, stage: Stage, name: str, how: Evaluation) -> bool:
         """Whether all clients have the same body for a measure, and nothing trains or changes it on the way."""
         found, personal = measures[name], stage.method.personal
-        if found.trains_body or found.marked or is_foreign(found.take) or _of_body(stage.keeps):
+        if found.trains_body or found.marked or found.images or is_foreign(found.take) or _of_body(stage.keeps):
             return False
         if found.of == "local":
             return fixes_body(stage) and not self._augments

@@ -36,6 +36,11 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     yield "measure.during", "measure.every = 0", measure.every > 0
     of_rounds = [name for name in measure.analyses if analyses[name].when == "round"]
     yield "measure.analyses_every", "measure.analyses names none that is taken of rounds", bool(of_rounds)
+    asked = (*measure.names, *(measure.during if measure.every else ()))
+    for start, keys in {"ece_": ("bins",), "shifted_": ("shift",), "corrupted_": ("corruptions", "severities")}.items():
+        for key in keys:
+            read = any(name.startswith(start) for name in asked)
+            yield f"measure.{key}", f"measure.names has no {start}…", read
     uses_meta = any(stage.uses_meta for stage in plan)
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
     yield "model.lora", "model.lora.rank = 0, and no part of the method is one of adapters", config.lora is not None

@@ -179,19 +179,23 @@ class Told:
         each = [self.own.get(client, {}) for client in clients]
         return {**found, **{n: torch.stack([own[n].to(device) for own in each]) for n in each[0]}}
 
-    def message(self, client: int) -> Message:
-        """What one participant is sent."""
+    def tensors(self, client: int) -> Tensors:
+        """The tensors that one participant is sent."""
         tensors = {f"model/{name}": self.model[name] for name in self.travels}
         tensors |= {f"drift/{name}": tensor for name, tensor in self.drift.items()}
         tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
         tensors |= {f"said/{name}": t for name, t in {**self.said, **self.own.get(client, {})}.items()}
-        offers = self.offers.get(client, ())
-        for other in offers:
+        for other in self.offers.get(client, ()):
             tensors |= {f"model {other}/{name}": tensor for name, tensor in self.uploads[other].items()}
+        return tensors
+
+    def message(self, client: int) -> Message:
+        """What one participant is sent."""
+        offers = self.offers.get(client, ())
         numbers = MessageNumbers(
             kind="told", round=self.round, client=client, participants=self.participants, offers=offers
         )
-        return Message(numbers, tensors)
+        return Message(numbers, self.tensors(client))
 
     @classmethod
     def heard(cls, message: Message, known: Tensors, origin: Tensors | None = None) -> Told:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torso.data import Roster
-from torso.engine import ComeAndGo, Engine
+from torso.engine import Engine, comes_and_goes
 from torso.errors import RunFailed, TorsoError
 from torso.learn.stacked import all_finite
+from torso.many import ClientSet
 from torso.personal.state import State
 from torso.registry import chosen
 from torso.runs.aggregate import Aggregate
@@ -63,7 +64,7 @@ def play_round(
 
     `faults`: what goes wrong with whom of the participants; `hours`: how long they take, where time is simulated."""
     number = state.round + 1
-    here = engine.present() if isinstance(engine, ComeAndGo) else None
+    here = engine.present() if comes_and_goes(engine) else None
     turn = turn_of(stage, state, roster, participants(stage, roster, seed, number, here), seed, hours)
     before = _with_origin(stage, state.server)
     told = tell(stage, before, roster, turn.beginning, number, seed, len(turn.clients))
@@ -72,8 +73,9 @@ def play_round(
     empty = _aggregate(stage, told, roster, turn.clients, before)
     came, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
     loss, heard = came.close(), came.clients
-    missing, why = tuple(k for k in turn.clients if k not in set(heard)), {**why, **came.refused}
-    _check_enough(stage, came, missing, again=isinstance(engine, ComeAndGo))
+    counted = frozenset(heard)
+    missing, why = tuple(k for k in turn.clients if k not in counted), {**why, **came.refused}
+    _check_enough(stage, came, missing, again=comes_and_goes(engine))
     server = server_step(stage, before, came, roster)
     if stage.method.server_data != "none":
         server, server_loss = server_pass(stage, server, roster, engine, seed, number)
@@ -83,8 +85,8 @@ def play_round(
     busy = turn.busy(heard, why)
     cost = before.cost + cost_of(stage, roster, before, told, busy)
     cost = replace(cost, hours=turn.hour(before.cost.hours, busy))
-    server = replace(server, round=number, met=server.met.union(heard), cost=cost)
-    if isinstance(engine, ComeAndGo):
+    server = replace(server, round=number, met=ClientSet(server.met).union(heard), cost=cost)
+    if comes_and_goes(engine):
         engine.counted(number, heard)
     stale = turn.staleness(heard)
     played = Round(number, stage.method.name, stage.rate(number), heard, loss, cost, missing, why, stale)

@@ -13,14 +13,15 @@ from typing import Any
 
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, Repairs, engines
+from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, repairs
 from torso.engine.memory import peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
 from torso.personal.state import State
 from torso.results.checkpoint import rounds_of
-from torso.results.data_file import ACCEPT, check_data, note_data, where_data_were
+from torso.results.checksums import of_data, of_model
+from torso.results.data_file import ACCEPT, DataFile, check_data, note_data, where_data_were
 from torso.results.folder import RunFolder
 from torso.results.result import Result, versions
 from torso.runs.analyses import scene_of, watch_round
@@ -304,7 +305,7 @@ class _Run:
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
         """What the engine had to do again."""
-        notes = engine.repaired() if isinstance(engine, Repairs) else ()
+        notes = engine.repaired() if repairs(engine) else ()
         for note in notes:
             self.listener.note(note)
         return notes
@@ -381,6 +382,13 @@ class _Run:
         self._took(began)
         return found
 
+    def _checksums(self) -> dict[str, str]:
+        """Of a run that leaves a folder: what its numbers were made of."""
+        if self.folder is None:
+            return {}
+        data = DataFile.read(self.folder.path)  # none where clients keep their data to themselves
+        return {**({"data": of_data(data.fingerprint)} if data else {}), "model": of_model(self.state)}
+
     def _finish(self, status: str, accuracy: Mapping[str, Accuracy], found: Mapping[str, Any]) -> Result:
         config, seconds, privacy = self.config, self.seconds, self.job.privacy
         result = Result(
@@ -399,6 +407,7 @@ class _Run:
             names=self.job.roster.names,
             class_names=self.job.roster.class_names,
             privacy=privacy.as_json(self.state.round, self.state.server.privacy) if privacy else {},
+            sha256=self._checksums(),
             analyses={**self.counts, **over_rounds(self.analysed), **found},
             folder=self.folder.path if self.folder else None,
             models=TrainedModels(self.job, self.state) if isinstance(self.job, Simulation) else None,

@@ -254,6 +254,11 @@ def _check_statistics(stage: Stage) -> None:
         return
     named, server = chosen("method.statistics", method.statistics), chosen("method.server", method.server)
     method.statistics.check(stage.net, stage.travels)
+    if method.statistics.needs_uploads and not method.server.keeps_uploads:
+        raise RequestError(
+            f"{named} mixes the clients' last uploads, and {server} keeps none. Accepted: method.server = 'apart', or "
+            "method.statistics = 'none'"
+        )
     if method.server.waits_for:
         raise RequestError(
             f"{server} takes uploads that began at different models, and {named} combines statistics of clients that "

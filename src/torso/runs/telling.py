@@ -59,7 +59,7 @@ def held_by(stage: Stage, server: ServerState) -> Held:
     if not shared:
         first = statistics.first(stage.net, stage.net.classes)
         shared = {name: tensor.to(next(iter(server.model.values())).device) for name, tensor in first.items()}
-    return Held(shared, server.of_clients, server.model, server.uploads)
+    return Held(shared, server.of_clients, server.model, server.uploads, stage.corrected)
 
 
 def visit_of(stage: Stage, told: Told, seed: int) -> Visit:

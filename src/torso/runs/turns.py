@@ -74,6 +74,8 @@ class Together:
         return add_up(engine, visit, able, state.clients, came, here=came.holds_uploads), ()
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
+        if not why and len(heard) == len(self.clients):  # who was heard was asked
+            return Busy(self.clients, self.clients, self.clients)
         counted = frozenset(heard)
         return Busy(
             sent=tuple(k for k in self.clients if why.get(k) != "drop"),

@@ -53,11 +53,17 @@ class Terms:
     def misfits(self, sent: Sent) -> dict[int, Refused]:
         """Which of the clients sent what does not fit, and why. Nothing is read from the device."""
         form = sent.schema
+        if not self.offered and sent.round == self.round and form == self.forms[0] and self._declared(sent):
+            return {}
         found = {
             client: self._misfit(client, form, (sent.round, client, count))
             for client, count in zip(sent.clients, sent.samples, strict=True)
         }
         return {client: refused for client, refused in found.items() if refused is not None}
+
+    def _declared(self, sent: Sent) -> bool:
+        """Whether all of them have as many samples as they have declared, where they have."""
+        return not self.samples or tuple(map(self.samples.get, sent.clients)) == sent.samples
 
     def checked(self, message: Message, client: int) -> Sent:
         """What one client's message says; `Refused` where it may not be used."""

@@ -17,14 +17,14 @@ from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson, moved_by
-from torso.learn.stacked import finite_rows
+from torso.learn.stacked import finite_rows, rows_apart
 from torso.learn.steps import Habits
 from torso.learn.taught import PREVIOUS, TOLD, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
 from torso.personal.models import models_of, own_models_of
-from torso.personal.store import ClientState
+from torso.personal.store import KINDS, ClientState
 from torso.runs.messages import Sent, Told
 from torso.server.statistics import NoStatistics, Statistics, Visited
 
@@ -181,13 +181,15 @@ def _left(clients: Sequence[int], desk: Desk, stacked: ClientState) -> dict[int,
     """What each client goes on with: stacked tensors [G, *] as its own, none of which holds on to others' memory."""
     if not stacked:
         return {}
-    each = [
-        {kind: _of(tensors, g, len(clients)) for kind, tensors in vars(stacked).items()} for g in range(len(clients))
-    ]
-    return {k: desk.store[k].updated(ClientState(**mine)) for k, mine in zip(clients, each, strict=True)}
+    each = zip(*(_each(getattr(stacked, kind), len(clients)) for kind in KINDS), strict=True)
+    return {k: desk.store[k].updated(ClientState(*mine)) for k, mine in zip(clients, each, strict=True)}
 
 
-def _of(stacked: Tensors, place: int, clients: int) -> Tensors:
+def _each(stacked: Tensors, clients: int) -> list[Tensors]:
+    """Stacked tensors [G, *] by client, in as few calls as there are tensors."""
     if clients == 1 and not any(t._is_view() for t in stacked.values()):  # as one of a larger stack may be
-        return {n: t[0] for n, t in stacked.items()}
-    return {n: t[place].clone() for n, t in stacked.items()}
+        return [{n: t[0] for n, t in stacked.items()}]
+    if not stacked:
+        return [{} for _ in range(clients)]
+    rows = (rows_apart(tensor) for tensor in stacked.values())
+    return [dict(zip(stacked, mine, strict=True)) for mine in zip(*rows, strict=True)]

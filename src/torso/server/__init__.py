@@ -1,11 +1,14 @@
 """How does the server move? Pure functions of (state, what the clients sent)."""
 
+from torso.server import attention as attention  # registers its statistics
+from torso.server import centre as centre  # registers its statistics
 from torso.server import consensus as consensus  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
 from torso.server import federated_features as federated_features  # registers its statistics
 from torso.server import fisher as fisher  # registers its statistics
 from torso.server import gaussians as gaussians  # registers its statistics
 from torso.server import prototypes as prototypes  # registers its statistics
+from torso.server import realignment as realignment  # registers its statistics
 from torso.server import robust as robust  # registers its rules
 from torso.server.rules import Mean, Moved, ServerRule, servers
 from torso.server.statistics import NoStatistics, Statistic, Statistics, statistics

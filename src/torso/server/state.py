@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torso.many import ClientSet
 from torso.nets import Tensors
 
 
@@ -48,7 +49,7 @@ class ServerState:
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the rule keeps them
     statistics: Tensors = field(default_factory=dict)  # what it holds of statistics that clients sent, for all …
     of_clients: Mapping[int, Tensors] = field(default_factory=dict)  # … and by client
-    met: frozenset[int] = frozenset()  # clients that have taken part
+    met: Set[int] = ClientSet()  # clients that have taken part
     cost: Cost = Cost()
 
     @property

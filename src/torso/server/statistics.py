@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -50,8 +51,16 @@ class Held:
     shared: Tensors = field(default_factory=dict)  # [*]
     own: Mapping[int, Tensors] = field(default_factory=dict)  # by client
     model: Tensors = field(default_factory=dict)  # as it is broadcast next
-    before: Tensors = field(default_factory=dict)  # in `combine`: the model with which the round began
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the server rule keeps it
+    parameters: tuple[str, ...] = ()  # those of the tensors that travel and learn
+    before: Tensors = field(default_factory=dict)  # in `combine`: the model with which the round began
+
+    @cached_property
+    def every(self) -> Tensors:
+        """The uploads [J, *] in the order of their clients, without counters."""
+        rows = [self.uploads[client] for client in sorted(self.uploads)]
+        floats = [name for name, tensor in rows[0].items() if tensor.is_floating_point()]
+        return {name: torch.stack([row[name] for row in rows]) for name in floats}
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,7 @@ class Statistics:
     once: ClassVar[bool] = False  # whether clients send it in the first round of the method alone
     passes: ClassVar[float] = 0.0  # forward passes of each sample that `of_clients` takes, for the cost (spec 14.2)
     weighs: ClassVar[str] = ""  # the declared scalar by which models weigh in the mean, instead of by samples
+    needs_uploads: ClassVar[bool] = False  # whether it makes something of everybody's last upload
     mixes: ClassVar[bool] = False  # whether each client is told tensors of a model of its own, under the model's names
 
     def check(self, net: Network, share: frozenset[str]) -> None:

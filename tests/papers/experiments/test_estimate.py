@@ -81,7 +81,7 @@ def test_small_runs_beside_each_other_go_at_the_rate_of_many() -> None:
 
 def test_one_client_with_most_of_the_images_decides_where_clients_are_stacked() -> None:
     """Fed-RoD's Dirichlet clients: as many steps as the largest has, whatever else is in them."""
-    (run,) = plan(recipe("fedrod/8"), "method=fedavg,alpha=0.1,variant=none").runs
+    (run,) = plan(recipe("fedrod/8"), "method=fedavg,alpha=0.1,variant=plain-draw").runs
     config = run.config
     times = longest(config)
     assert 2 < times < 10  # of 20 clients

@@ -33,6 +33,17 @@ def setting(number: int, better: tuple[float, ...], worse: tuple[float, ...], pu
     return [answer("A", better, 50.0 + published, shards=number), answer("B", worse, 50.0, shards=number)]
 
 
+def test_the_plain_draw_stands_in_for_first_lines_that_were_not_run() -> None:
+    """And is named. First lines take over once as many of their pairs are there."""
+    plain = [second(line, "plain draw") for line in setting(2, shifted(2), SEEDS)]
+    unrun = [nothing("A", 51.0, shards=2), nothing("B", 50.0, shards=2)]
+    assert verdict(*unrun, *plain) == "holds (plain draw)"
+    assert verdict(*setting(2, SEEDS, shifted(9)), *plain) == "does not hold"
+    assert (
+        verdict(*unrun, *[second(line, "another way") for line in setting(2, shifted(2), SEEDS)]) == "no evidence yet"
+    )
+
+
 def test_a_claimed_difference_is_paired_within_settings() -> None:
     answers = [
         answer("A", (80.0,), 80.0, fraction=0.1),

@@ -106,3 +106,25 @@ def test_a_run_that_measured_fewer_clients_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "fedbabu-13.json").write_text(json.dumps(_lines({"measure.clients": 5}, fedavg=3.0)))
     assert tidy(tmp_path) == {"fedbabu/13": ["FedAvg: measure.clients = 5, not as usual"]}
     assert read(tmp_path) == {}
+
+
+def test_results_of_a_first_line_follow_it_when_it_becomes_a_second_one(tmp_path: Path) -> None:
+    """Fed-RoD's tables were run with a plain Dirichlet draw, which is their second line now; nothing else moves."""
+    name, wanted = "fedrod/8", {"method.name": "fedavg", "data.alpha": 0.1, "data.partition": "dirichlet-class"}
+    run = next(
+        run
+        for run in plan(recipe(name)).runs
+        if wanted.items() <= changed(run.config).items() and not run.config.data.balance
+    )
+    lines = [{**line} for line in blank(name) if not line["variant"]]
+    for line in lines:
+        if line["method"] == "FedAvg" and line["setting"]["alpha"] == 0.1:
+            ours = {"mean": 60.0, "seeds": {"0": 60.0}}
+            line |= {"ours": ours, "status": "ok", "config": changed(run.config), "machine": {}, "versions": {}}
+    (tmp_path / "fedrod-8.json").write_text(json.dumps(lines))
+    assert tidy(tmp_path) == {}
+    there = [line for line in read(tmp_path)[name] if line["ours"]]
+    assert {(line["method"], line["variant"], line["setting"]["alpha"]) for line in there} == {
+        ("FedAvg", "plain draw", 0.1)
+    }
+    assert sorted(line["metric"] for line in there) == ["G-FL (GM)", "P-FL (GM)", "P-FL (PM)"]

@@ -132,16 +132,20 @@ def test_fed_rod_is_run_as_its_paper_says() -> None:
     train = config.train
     assert (train.lr, train.momentum, train.weight_decay, train.batch_size) == (0.01, 0.9, 1e-5, 40)
     assert (train.schedule, train.decay, train.rounds, train.local_epochs, train.fraction) == ("exp", 0.99, 100, 5, 0.4)
-    assert (config.data.partition, config.data.alpha, config.data.augment) == ("dirichlet-class", 0.1, "crop-flip-2")
+    assert (config.data.partition, config.data.alpha, config.data.augment) == ("dirichlet-floor", 0.1, "crop-flip-2")
     assert (config.model.body, config.model.head_bias, config.method.head.hidden) == ("rod-cifar", False, 32)
     assert set(config.measure.names) == {"generic", "generic_as_personal", "personal"}
     assert _one("fedrod/7", "method=fedrod-hyper,alpha=0.1,dataset=FMNIST,variant=none").method.head.hidden == 16
-    assert _one("fedrod/4", "method=fedavg,dataset=FMNIST").train.fraction == 0.4  # 20 of the 50 that train
+    assert (
+        _one("fedrod/4", "method=fedavg,dataset=FMNIST,variant=none").train.fraction == 0.4
+    )  # 20 of the 50 that train
     for name in ("SCAFFOLD", "Fed-RoD (hyper)+SCAFFOLD"):  # what it would be without diverges with this momentum
-        drift = _one("fedrod/12" if "+" in name else "fedrod/8", f"method={name},alpha=0.3").method.drift
+        drift = _one("fedrod/12" if "+" in name else "fedrod/8", f"method={name},alpha=0.3,variant=none").method.drift
         assert drift.divisor == "momentum"  # type: ignore[attr-defined]
-    assert _one("fedrod/8", "method=pfedme,alpha=0.1").method.step.inner_lr == 0.01  # type: ignore[attr-defined]
-    assert _one("fedrod/8", "method=per-fedavg,alpha=0.1").method.step.with_momentum  # type: ignore[attr-defined]
+    inner = _one("fedrod/8", "method=pfedme,alpha=0.1,variant=none").method.step
+    assert inner.inner_lr == 0.01  # type: ignore[attr-defined]
+    outer = _one("fedrod/8", "method=per-fedavg,alpha=0.1,variant=none").method.step
+    assert outer.with_momentum  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -157,12 +161,13 @@ def test_what_diverges_as_its_own_paper_has_it_trains_in_fed_rods_tables(
         "data.synthetic.samples=160",
         "data.synthetic.test_samples=20",
         "data.clients=2",
+        "data.partition=dirichlet-class",
         "data.min_size=20",
         "train.fraction=1.0",
         f"train.rounds={rounds}",
         'measure.names=["generic"]',
     )
-    config = _one("fedrod/8", f"method={method},alpha=0.3").but(*few, *short, "personalize.epochs=1")
+    config = _one("fedrod/8", f"method={method},alpha=0.3,variant=none").but(*few, *short, "personalize.epochs=1")
     assert torso.run(config).ok
     assert "non-finite" in torso.run(config.but(original)).status
 
@@ -193,10 +198,10 @@ def test_clients_of_a_central_model_fine_tune_in_the_batches_of_clients() -> Non
 
 
 def test_fed_rods_baselines_are_measured_as_its_paper_says() -> None:
-    alone = _one("fedrod/8", "method=local-only,alpha=0.1")
+    alone = _one("fedrod/8", "method=local-only,alpha=0.1,variant=none")
     assert alone.method.personal == Personal()  # spec 5.1: rounds × epochs, and no further visit
     assert alone.train.rounds * alone.train.local_epochs == 500
-    meta = _one("fedrod/8", "method=per-fedavg,alpha=0.1").method.personal
+    meta = _one("fedrod/8", "method=per-fedavg,alpha=0.1,variant=none").method.personal
     assert (meta.rate, meta.factor) == ("last", 1.0)  # not the 0.001 of FedBABU's notebook
     lg = plan(recipe("fedrod/8"), "method=lg-fedavg,alpha=0.1").runs
     assert {type(run.config.method.start) for run in lg} == {Finished, Fresh}
@@ -206,13 +211,13 @@ def test_the_line_of_cross_entropy_is_fedavg() -> None:
     """Fed-RoD's table 3 prints FedAvg's numbers of table 2 in it."""
     made = plan(recipe("fedrod/3"), "balanced_loss=CE")
     names_of = {made.lines[i].variant: run.config.method.name for run in made.runs for i in run.answers}
-    assert names_of == {"": "fedavg", "two heads": "fedrod-hyper-ce"}
+    assert names_of == {"": "fedavg", "plain draw": "fedavg", "plain draw, two heads": "fedrod-hyper-ce"}
     printed = {r.metric: r.mean for r in recipe("fedrod/2").numbers if r.algorithm == "FedAvg"}
     assert {
         line.published.metric: line.published.mean for line in made.lines if "CE" in line.published.algorithm
     } == printed
     (caveat,) = (text for text in recipe("fedrod/3").caveats if "LDAM" in text)
-    ldam, cdt = (_one("fedrod/3", f"balanced_loss={loss}").method.objective for loss in ("LDAM", "CDT"))
+    ldam, cdt = (_one("fedrod/3", f"balanced_loss={loss},variant=none").method.objective for loss in ("LDAM", "CDT"))
     assert f"{ldam.gamma} and {cdt.gamma} here" in caveat  # type: ignore[attr-defined]
 
 
@@ -263,13 +268,28 @@ def test_a_number_may_have_several_second_lines_and_one_of_them_may_be_asked_for
     made = plan(recipe("fedrod/8"), "method=fedrod-hyper,alpha=0.1,metric=P-FL (PM)")
     assert [made.lines[place].variant for place in sorted(made.chosen)] == [
         "",
-        "the server's model with the client's head",
+        "plain draw",
+        "plain draw, the server's model with the client's head",
         "clients of equal size",
     ]
     evened = plan(recipe("fedrod/8"), "variant=clients-of-equal-size").runs
     assert {run.config.method.name for run in evened} == {"fedavg", "fedper", "fedrod-linear", "fedrod-hyper"}
     assert {(run.config.data.balance, run.config.data.min_size) for run in evened} == {(True, 10)}
     assert all(run.config.method.personal.mode == "local" for run in evened)
+
+
+def test_fed_rods_clients_are_those_of_the_authors_code_and_a_plain_draw_in_the_second_line() -> None:
+    """Floor of two images a class, equal sizes, ten drawn images at least, one partition for all seeds (spec 10.3)."""
+    for name in ("1", "4", "7", "8", "9", "11", "13", "15", "16"):
+        runs = plan(recipe(f"fedrod/{name}"), "variant=none", seeds=2).runs
+        dealt = {(r.config.data.partition, r.config.data.floor, r.config.data.balance) for r in runs}
+        assert dealt == {("dirichlet-floor", 2, True)}, name
+        assert {(r.config.data.min_size, r.config.data.seed) for r in runs} == {(10, 0)}, name
+        plain = plan(recipe(f"fedrod/{name}"), "variant=plain-draw", seeds=2).runs
+        assert 2 * len(plain) >= len(runs), name
+        assert {(r.config.data.partition, r.config.data.balance, r.config.data.seed) for r in plain} == {
+            ("dirichlet-class", False, -1)
+        }, name
 
 
 @pytest.mark.parametrize("table", ["fedbabu/5", "fedbabu/13"])

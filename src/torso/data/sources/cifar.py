@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torso.data.decoded import decoded
 from torso.data.fetch_catalogue import hint
 from torso.data.images import Dataset, Images, as_images
 from torso.data.sources.arrays import read_npz
@@ -193,8 +194,7 @@ def read_packed(path: Path, layout: _Layout) -> tuple[Images, Images]:
 
 
 def _decode(where: str, jpeg: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    from PIL import Image
-
+    """The images [n, 32, 32, 3], decoded or found where an earlier process has left them."""
     expected = "JPEG bytes one after another, with n + 1 offsets from 0 to their end"
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
         raise RequestError(f"{where}: offsets are {offsets.dtype} {list(offsets.shape)}. Expected: {expected}")
@@ -203,8 +203,14 @@ def _decode(where: str, jpeg: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         raise RequestError(
             f"{where}: offsets {ends[0]} to {ends[-1]} do not fit {len(jpeg)} bytes. Expected: {expected}"
         )
-    out = np.empty((len(ends) - 1, _SIDE, _SIDE, 3), np.uint8)
+    shape = (len(ends) - 1, _SIDE, _SIDE, 3)
+    return decoded((jpeg, ends), shape, lambda: _decoded_now(where, jpeg, ends, shape))
 
+
+def _decoded_now(where: str, jpeg: np.ndarray, ends: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    from PIL import Image
+
+    out = np.empty(shape, np.uint8)
     content = jpeg.tobytes()
     for i in range(len(out)):  # in one thread: images this small hold Python's lock most of the time
         with (

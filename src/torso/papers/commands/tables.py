@@ -33,6 +33,12 @@ Only = Annotated[str, typer.Option(help="Part of the table: 'shards=2,method=fed
 Seeds = Annotated[int, typer.Option(min=1, help="Run everything with this many seeds.")]
 Report = Annotated[bool, typer.Option("--report", help="Also write table.html and report.html beside table.json.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Show the configs and run nothing.")]
+Verify = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Run random cells of these results again and compare.")
+]
+Sample = Annotated[int, typer.Option(min=1, metavar="N", help="With --verify: how many cells.")]
+Minutes = Annotated[float, typer.Option(min=0.01, help="With --verify: leave out runs that take longer.")]
+Draw = Annotated[int, typer.Option(min=-1, help="With --verify: the seed of the draw; -1: another one each time.")]
 
 
 def add_to(app: typer.Typer, watching: Watching) -> None:
@@ -49,7 +55,7 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
 
     @app.command()
     def reproduce(
-        table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")],
+        table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")] = "",
         only: Only = "",
         seeds: Seeds = 1,
         data_root: Root = None,
@@ -60,12 +66,23 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         processes: Processes = 0,
         report: Report = False,
         dry_run: Dry = False,
+        verify: Verify = None,
+        sample: Sample = 20,
+        minutes: Minutes = 5.0,
+        draw: Draw = -1,
         quiet: Quiet = False,
         as_json: Json = False,
     ) -> None:
         """Run a table of a paper and print our numbers beside the published ones.
 
-        The same command continues where it stopped."""
+        The same command continues where it stopped. With --verify, run random cells of published results again."""
+        if verify is not None:
+            _verify(verify, sample, data_root, device, minutes, draw, as_json)
+            return
+        if not table:
+            raise RequestError(
+                "torso reproduce needs PAPER/TABLE, such as fedbabu/13 (see `torso papers`), or --verify DIR"
+            )
         from torso.papers.tables.published import recipe
 
         said = said_sets(sets, device, precision)
@@ -88,6 +105,32 @@ def add_to(app: typer.Typer, watching: Watching) -> None:
         if report:
             _write_pages(made, done.folder, done.answers, sets)
         end(done.broken)
+
+
+def _verify(
+    folder: Path, sample: int, root: Path | None, device: str, minutes: float, draw: int, as_json: bool
+) -> None:
+    """Print a line for each cell; exit with status 1 where one differs."""
+    import random
+    from dataclasses import asdict
+
+    from torso.papers.certified.verify import verify
+    from torso.papers.experiments.datasets import data_root
+
+    if not folder.is_dir():
+        raise RequestError(f"--verify {str(folder)!r} is no folder. Expected: results such as docs/reproduction")
+    number = random.SystemRandom().randrange(10**6) if draw < 0 else draw
+    found = verify(folder, sample, root=data_root(root), device=device or "auto", minutes=minutes, draw=number)
+    if as_json:
+        print(json.dumps({"draw": found.draw, "left": found.left, "cells": [asdict(one) for one in found.outcomes]}))
+    else:
+        for one in found.outcomes:
+            said = f"DIFFERS: {one.wrong}" if one.wrong else f"ok, {one.how}"
+            print(f"{one.name}: {one.recorded} recorded, {one.now} now: {said}")
+        left = "".join(f"; {count} drawn and left out: {why}" for why, count in found.left.items())
+        agree = sum(not one.wrong for one in found.outcomes)
+        print(f"{agree} of {len(found.outcomes)} cells agree (--draw {found.draw}){left}")
+    raise typer.Exit(0 if found.ok else 1)
 
 
 def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | None, dry_run: bool) -> TablePlan:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torso.config import Config
+from torso.papers.experiments.code_path import code_path
 from torso.precision import precision_of
 from torso.report.comparison import flat
 from torso.results.files import write_text
@@ -28,10 +29,16 @@ def changed(config: Config) -> dict[str, Any]:
 
 
 def machine(config: Config) -> dict[str, str]:
-    """Device, system and precision of a run."""
+    """Device, system and precision of a run; on CPU also what decides how sums are rounded."""
     device = device_of(config.run)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
-    return {"device": name, "system": platform.system(), "precision": precision_of(config.run.precision, device)}
+    path = {} if device.type == "cuda" else {"path": code_path()}
+    return {
+        "device": name,
+        "system": platform.system(),
+        "precision": precision_of(config.run.precision, device),
+        **path,
+    }
 
 
 def machines_and_versions(run: Sequence[Mapping[str, Any]]) -> list[str]:

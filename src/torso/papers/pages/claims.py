@@ -28,6 +28,8 @@ it.
 - **So far**: less than half of the paper's pairs have been run with two or more seeds (*one seed*: none has; *few \
 pairs*: less than half have been run at all). A verdict from one seed shows a direction, not that it is more than \
 chance.
+- **Plain draw**: the pairs are second lines, whose clients are dealt by a Dirichlet draw alone. The first lines have \
+the split of the author's code, and fewer of their pairs have been run.
 - **Another body**: the paper's pairs need a body that cannot be had here. The claim is judged by pairs of our own \
 settings, all with one body: [bodies trained elsewhere](../pretrained.md).
 
@@ -42,12 +44,16 @@ other rates for it, so the table says how many pairs are met only because the ot
 """
 
 
+def verdicts(tables: Mapping[str, Sequence[Answer]]) -> list[Verdict]:
+    return [judge(claim, tables) for claim in claims()]
+
+
 def page(tables: Mapping[str, Sequence[Answer]]) -> str:
     """The text of claims.md. `tables`: the answers of every table, run or not."""
-    verdicts = [judge(claim, tables) for claim in claims()]
+    found = verdicts(tables)
     lines = [_HEAD]
-    for paper in dict.fromkeys(verdict.claim.paper for verdict in verdicts):
-        rows = [_row(verdict) for verdict in verdicts if verdict.claim.paper == paper]
+    for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
+        rows = [_row(verdict) for verdict in found if verdict.claim.paper == paper]
         lines += [f"## {paper}", "", markdown(rows), ""]
     return "\n".join(lines)
 

@@ -34,8 +34,8 @@ def shown(rows: Sequence[Row]) -> list[Row]:
 
 def _panel(setting: str, rows: Sequence[Row], place: tuple[float, float, float, float]) -> Panel:
     near = shown(rows)
-    spans = [_span([float(row[column]["mean"]) for row in near]) for column in ("generic", "personal")]
-    panel = Panel(*place, *spans, across=Axis("generic, %", 4), up=Axis(about=4), title=f"{setting}: personal, %")
+    xs, ys = (_span([float(row[column]["mean"]) for row in near]) for column in ("generic", "personal"))
+    panel = Panel(*place, xs, ys, across=Axis("generic, %", 4), up=Axis(about=4), title=f"{setting}: personal, %")
     named = _named(rows)
     for row in near:
         role = "s1" if row["new"] else "s2" if row["method"] == FIRST else "s0" if row["method"] in named else "muted"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
 from torso.papers.pages.claims import page as page_of_claims
+from torso.papers.pages.claims import verdicts
+from torso.papers.pages.glance import draw, glance
 from torso.papers.pages.table import cell, layout, notes, place
+from torso.papers.pages.tried import page as page_of_tried
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.answers import Answer
 from torso.papers.tables.claims import OWN
 from torso.papers.tables.collect import blank, read, whole_table
-from torso.papers.tables.published import names, recipe
+from torso.papers.tables.published import PAPERS, names, recipe
 from torso.papers.tables.review import review
 from torso.papers.tables.settings import REASONS
 from torso.registry import plain
@@ -25,23 +29,36 @@ from torso.report.summary import counted
 FOLDER = Path("docs") / "reproduction"
 
 
-def overview(tables: Mapping[str, Sequence[Answer]]) -> str:
-    """The text of README.md: the review of every table, and the tables."""
+def overview(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ()) -> str:
+    """The text of README.md: what came out at a glance, the review of every table, and the tables. `own`: as
+    `claims_page` has it."""
     lines = [
         "# What was run",
         "",
-        "The papers' tables, run with Torso. Made by `python -m torso.papers.docs` from the json files beside it. See "
-        "also [how to run a table](../reproduction.md) and [do the papers' claims hold?](claims.md)",
+        "Four papers' tables, run again with Torso. A number is *near* if it lies within 3 points of the paper. More: "
+        "[do the papers' claims hold?](claims.md), [how to run a table](../reproduction.md).",
         "",
-        *_of_runs(tables),
+        *glance(tables, verdicts(_with_blanks(tables, own))),
     ]
     if not tables:
         return "\n".join([*lines, "No table has been run yet.", "", *_out_of_reach()])
+    lines += ["## How it was run", "", *_of_runs(tables), "## Table by table", ""]
     lines += [markdown([_row(name, answers) for name, answers in tables.items()]), "", *_legend(), ""]
-    for name, answers in tables.items():
-        lines += [f"## {name}: {recipe(name).title}", "", _as_markdown(name, answers), ""]
-        lines += [f"- {note}" for note in notes(recipe(name), answers)] + [""]
+    for key, paper in PAPERS.items():
+        lines += _of_paper(paper, {name: found for name, found in tables.items() if name.startswith(f"{key}/")})
     return "\n".join([*lines, *_out_of_reach()])
+
+
+def _of_paper(paper: str, tables: Mapping[str, Sequence[Answer]]) -> list[str]:
+    """The tables of a paper. Notes that several of them have are told once, first."""
+    said = {name: notes(recipe(name), answers) for name, answers in tables.items()}
+    times = Counter(note for each in said.values() for note in each)
+    shared = [note for note, count in times.items() if count > 1]
+    lines = [f"## {paper}", "", *(f"- {note}" for note in shared), ""] if tables else []
+    for name, answers in tables.items():
+        lines += [f"### {name}: {recipe(name).title}", "", _as_markdown(name, answers), ""]
+        lines += [*(f"- {note}" for note in said[name] if note not in shared), ""]
+    return lines
 
 
 def _out_of_reach() -> list[str]:
@@ -75,8 +92,19 @@ def _of_runs(tables: Mapping[str, Sequence[Answer]]) -> list[str]:
         *machines_and_versions(run),
         f"Seeds: {' or '.join(map(str, seeds))}.",
         *caveats_of(a["data"] for a in run),
+        _traced(run),
     ]
     return [*(f"- {text}" for text in said), ""]
+
+
+def _traced(run: Sequence[Answer]) -> str:
+    """What is known of how a number was made, and what is not."""
+    summed = sum("sha256" in answer for answer in run)
+    return (
+        "Every number has its config, seeds, versions and machine in the json file of its table. The SHA-256 of data "
+        f"and final models came later: {summed} of {len(run)} numbers have them. Of the others neither the sums nor "
+        "the commit of Torso are known. [What is promised](../reproduction.md#same-bits)."
+    )
 
 
 def _legend() -> list[str]:
@@ -110,7 +138,8 @@ def _legend() -> list[str]:
 def _row(name: str, answers: Sequence[Answer]) -> dict[str, object]:
     found = review(answers)
     failed = f" ({found.diverged} diverged)" if found.diverged else ""
-    seconds = [f"{it.name}: {it.near} of {it.there} (first lines: {it.first})" for it in found.second]
+    firsts = ["" if it.first is None else f" (first lines: {it.first})" for it in found.second]
+    seconds = [f"{it.name}: {it.near} of {it.there}{first}" for it, first in zip(found.second, firsts, strict=True)]
     return {
         "table": f"[{name}](#{_anchor(name)})",
         "numbers run": f"{found.measured} of {found.numbers}{failed}",
@@ -153,14 +182,21 @@ def _as_markdown(name: str, answers: Sequence[Answer]) -> str:
 def claims_page(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ()) -> str:
     """The text of claims.md; of tables that have not been run it has the published numbers. `own`: answers of settings
     of our own, of which the papers have no numbers."""
-    return page_of_claims({**{name: tables.get(name) or blank(name) for name in names()}, OWN: own})
+    return page_of_claims(_with_blanks(tables, own))
+
+
+def _with_blanks(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer]) -> dict[str, Sequence[Answer]]:
+    return {**{name: tables.get(name) or blank(name) for name in names()}, OWN: own}
 
 
 def write(folder: Path = FOLDER) -> None:
     tables = read(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "README.md").write_text(plain_lines(overview(tables)), encoding="utf-8")
     own = own_answers(records.read(folder.parent / "pretrained"))
+    draw(tables, folder)
+    (folder / "README.md").write_text(plain_lines(overview(tables, own)), encoding="utf-8")
+    if tried := page_of_tried(folder):
+        (folder / "fedrod.md").write_text(tried, encoding="utf-8")
     (folder / "claims.md").write_text(plain_lines(claims_page(tables, own)), encoding="utf-8")
 
 

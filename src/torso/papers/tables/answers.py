@@ -30,12 +30,14 @@ class RunAnswers:
     config: Mapping[str, Any]
     data: str = ""  # name of the data file
     machine: Mapping[str, str] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(result: Result, config: Config, answers: Mapping[int, str], where: Mapping[str, str]) -> RunAnswers:
     values = {place: _value(result, name) for place, name in answers.items()} if result.ok else {}
     data = file_of(config.data.source, config.data.root)
-    return RunAnswers(result.seed, result.status, values, result.versions, changed(config), data, where)
+    known = (result.versions, changed(config), data, where, result.sha256)
+    return RunAnswers(result.seed, result.status, values, *known)
 
 
 def failed(error: Exception, config: Config) -> RunAnswers:
@@ -86,6 +88,9 @@ def _answer(plan: TablePlan, place: int, by_seed: Mapping[int, RunAnswers]) -> A
         "machine": one_after_another(found.machine for found in by_seed.values()),
         "versions": dict(first.versions),
         "data": first.data,
+        **(
+            {"sha256": sums} if (sums := {str(seed): dict(f.sha256) for seed, f in by_seed.items() if f.sha256}) else {}
+        ),
     }
     values = {seed: found.values[place] for seed, found in by_seed.items() if place in found.values}
     bad = {str(seed): found.status for seed, found in by_seed.items() if place not in found.values}

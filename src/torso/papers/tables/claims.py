@@ -15,6 +15,7 @@ from torso.papers.tables.pairs import Pair, Tally, matched, tally
 _FILE = Path(__file__).with_name("claims.toml")
 OWN = "fedncm/pretrained"  # settings of our own (docs/pretrained), of which the paper has no numbers
 ELSEWHERE = "another body"
+PLAIN = "plain draw"  # second lines that stand in for first lines until those have been run
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,11 @@ class ClaimedDifference:
             for name in self.better["method"]
         ]
 
-    def pairs(self, tables: Mapping[str, Sequence[Answer]]) -> list[Pair]:
+    def pairs(self, tables: Mapping[str, Sequence[Answer]], way: str = "") -> list[Pair]:
+        """The pairs of first lines, or of second lines of this name."""
         answers = [answer for name in self.tables for answer in tables.get(name, ())]
+        if way:
+            answers = [{**answer, "variant": ""} for answer in answers if answer["variant"] == way]
         return [pair for one in self.one_to_one() for pair in matched(answers, one.better, one.worse, one.by)]
 
 
@@ -72,6 +76,7 @@ class Verdict:
 
     claim: Claim
     pairs: Sequence[Pair]
+    way: str = ""  # the name of the second lines that it is judged by
 
     @cached_property
     def published(self) -> Tally:
@@ -102,7 +107,8 @@ class Verdict:
     def word(self) -> str:
         if not self.ours.there:
             return "no evidence yet"
-        doubts, said = self.doubts, [*([ELSEWHERE] if self.elsewhere else []), *self.doubts]
+        where = [ELSEWHERE] if self.elsewhere else [self.way] if self.way else []
+        doubts, said = self.doubts, [*where, *self.doubts]
         return self.outcome + " so far" * bool(doubts) + f" ({', '.join(said)})" * bool(said)
 
     @property
@@ -163,5 +169,9 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
 
 
 def judge(claim: Claim, tables: Mapping[str, Sequence[Answer]]) -> Verdict:
-    """The verdict on a claim by the answers of its tables."""
-    return Verdict(claim, [pair for one in claim.differences for pair in one.pairs(tables)])
+    """The verdict on a claim by the answers of its tables: by first lines, or by the plain draw where more of its pairs
+    have been run."""
+    found = [
+        Verdict(claim, [p for one in claim.differences for p in one.pairs(tables, way)], way) for way in ("", PLAIN)
+    ]
+    return max(found, key=lambda verdict: verdict.ours.there)  # of equals the first

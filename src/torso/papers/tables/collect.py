@@ -17,7 +17,7 @@ from torso.papers.tables.published import names, recipe
 from torso.report.summary import counted
 from torso.results.files import write_text
 
-_OURS = ("ours", "status", "failed", "config", "machine", "versions", "data")
+_OURS = ("ours", "status", "failed", "config", "machine", "versions", "data", "sha256")
 _FREE = ("run.", "personalize.sweep", "measure.names", "measure.every", "measure.during", "measure.analyses")
 """Keys that say where and how a run ran, and what else it measured."""
 
@@ -88,6 +88,7 @@ def _own(answers: Sequence[Answer]) -> dict[str, Answer]:
 def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]:
     """Write the table's file and return messages. `sources`: key of a line → its answer; the newest source first."""
     told, lines = _configs(name), blank(name)
+    sources = tuple(_replaced(name, source) for source in sources)
     left: list[str] = []
     for place, line in enumerate(lines):
         fitting: list[Answer] = []
@@ -104,6 +105,24 @@ def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]
                 left.append(f"{line['method']}: {counted(_seeds(fitting[0]), 'seed')}, not {_seeds(best)}")
     _store(folder, name, lines)
     return list(dict.fromkeys(left))
+
+
+def _replaced(name: str, source: Mapping[str, Answer]) -> dict[str, Answer]:
+    """The answers, each at the line whose config it has: where a recipe makes its first line a second one, the result
+    of old follows. A line that measures something else is not meant."""
+    told, measures, lines = _configs(name), _measures(name), blank(name)
+    places = {_key(line): place for place, line in enumerate(lines)}
+    found = dict(source)
+    for key, answer in source.items():
+        at = places.get(key)
+        if at is None or not _differences(answer.get("config", {}), told.get(at, {})):
+            continue
+        for place, line in enumerate(lines):
+            same = _number(line) == _number(answer) and measures.get(place) == measures.get(at)
+            if same and _key(line) not in source and not _differences(answer["config"], told.get(place, {})):
+                found[_key(line)] = found.pop(key)
+                break
+    return found
 
 
 def _store(folder: Path, name: str, lines: Sequence[Answer]) -> None:
@@ -131,6 +150,12 @@ def _configs(name: str) -> Mapping[int, Mapping[str, Any]]:
     return {place: config for run, config in runs for place in run.answers}
 
 
+@cache
+def _measures(name: str) -> Mapping[int, str]:
+    """Place of a line → the measure that answers it."""
+    return {place: measure for run in whole_table(name).runs for place, measure in run.answers.items()}
+
+
 def _questions(name: str) -> dict[int, str]:
     """Place of a line → a key that is equal where lines of two tables need the same measure of the same run."""
     made, told = whole_table(name), _configs(name)
@@ -154,8 +179,13 @@ def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]
     return [f"{key} = {found.get(key, 'as usual')}, not {told.get(key, 'as usual')}" for key in keys]
 
 
+def _number(answer: Answer) -> str:
+    """The published number of a line, as a key."""
+    return json.dumps([answer[key] for key in ("setting", "dataset", "model", "method", "metric")])
+
+
 def _key(answer: Answer) -> str:
-    return json.dumps([answer[key] for key in ("setting", "dataset", "model", "method", "variant", "metric")])
+    return f"{_number(answer)} {answer['variant']}"
 
 
 def _file(name: str) -> str:

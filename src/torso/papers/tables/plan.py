@@ -64,7 +64,9 @@ def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
     found: list[TableLine] = []
     for number in recipe.numbers:
         found.append(TableLine(number, resolve(recipe, number)))
-        seconds = recipe.label(number.algorithm).second_lines if isinstance(found[-1].wanted, Wanted) else ()
+        always = recipe.again if recipe.deals(number) else ()
+        own = recipe.label(number.algorithm).second_lines
+        seconds = (*always, *own) if isinstance(found[-1].wanted, Wanted) else ()
         found += [
             TableLine(number, resolve(recipe, number, second), second.name)
             for second in seconds

@@ -83,6 +83,12 @@ class Recipe:
     datasets: Mapping[str, tuple[str, ...]]  # data set → settings
     labels: Mapping[str, Label]
     caveats: tuple[str, ...]
+    dealt: tuple[str, ...] = ()  # settings of the numbers that have a Dirichlet partition, over the number's own
+    again: tuple[SecondLine, ...] = ()  # second lines of these numbers, whatever the method
+
+    def deals(self, number: PublishedNumber) -> bool:
+        """Whether the recipe deals this number's clients in a way of its own."""
+        return bool(self.dealt) and str(number.setting.get("partition", "")).startswith("dirichlet")
 
     @property
     def name(self) -> str:
@@ -103,6 +109,11 @@ def names() -> tuple[str, ...]:
     places = {paper: place for place, paper in enumerate(PAPERS)}
     found.sort(key=lambda it: (places[it[0]], not it[1].isdigit(), int(it[1].lstrip("a"))))
     return tuple(f"{paper}/{table}" for paper, table in found)
+
+
+def in_short(paper: str) -> str:
+    """What came out of a paper's tables, in a sentence or two."""
+    return str(tomllib.loads((TABLES / paper / "paper.toml").read_text("utf-8"))["in_short"])
 
 
 @cache
@@ -127,6 +138,8 @@ def recipe(name: str) -> Recipe:
         datasets={key: tuple(sets) for key, sets in common["datasets"].items()},
         labels=labels,
         caveats=(*common.get("caveats", ()), *own.get("caveats", ())),
+        dealt=tuple(common.get("dealt", ())),
+        again=tuple(map(_second_line, _listed(common.get("again", ())))),
     )
 
 

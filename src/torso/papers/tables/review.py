@@ -91,12 +91,13 @@ def rank_correlations(answers: Iterable[Answer], least: int = 3) -> dict[tuple[t
 
 @dataclass(frozen=True)
 class SecondLineCount:
-    """Second lines of one name: how many are near the paper, of how many, and how many of their first lines are."""
+    """Second lines of one name: how many are near the paper, of how many, and how many of their first lines are (None:
+    none of these has been run)."""
 
     name: str
     near: int
     there: int
-    first: int
+    first: int | None
 
 
 def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
@@ -107,7 +108,8 @@ def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
         seconds = [answer for answer in answers if answer["variant"] == name and judged(answer)]
         near, there = within_points(seconds)
         first = [{**firsts[_number(second)], "not_comparable": ""} for second in seconds]
-        found += [SecondLineCount(name, near, there, within_points(first)[0])] if there else []
+        near_first, run_first = within_points(first)
+        found += [SecondLineCount(name, near, there, near_first if run_first else None)] if there else []
     return found
 
 

@@ -129,6 +129,7 @@ def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None =
         f"data.source={_SOURCES[number.dataset]}",
         f"model.body={_body(number)}",
         *_of_setting(number.setting),
+        *(recipe.dealt if recipe.deals(number) else ()),
         *_of_hyper(number),
         *label.sets,
         *(second.sets if second else ()),
@@ -136,7 +137,7 @@ def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None =
     answers = {**_MEASURES, **label.answers, **(second.answers if second else {})}
     name = answers[number.metric]
     epochs = number.setting.get("finetune_epochs", 0) if name in ("personalized", "id_after", "ood_after") else 0
-    return Wanted(tuple(dict.fromkeys(sets)), name, epochs)
+    return Wanted(tuple(reversed(dict.fromkeys(reversed(sets)))), name, epochs)  # the last word counts
 
 
 def refusal(number: PublishedNumber) -> str:

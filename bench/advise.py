@@ -1,0 +1,288 @@
+"""How good is the advice of `torso advise`, and at which cost?
+
+    python bench/advise.py search SETTING --data-root DIR           the fuller search: methods × rates, then three seeds
+    python bench/advise.py advise SETTING --rounds N --seed S       the advice, and what it reaches on test data
+    python bench/advise.py study                                    both for all settings → docs/advise/study.json
+
+Settings are in advise.toml. The fuller search is `torso leaderboard` in these settings; rates are chosen by personal
+accuracy on validation data, and three runs at the best rates are measured on test data. The advice is run at the same
+seeds with all training samples and all rounds, and measured on the same test data. Regret: the personal accuracy of the
+best method of the fuller search minus that of the advice. Cost: samples that were trained on, in rounds of FedAvg.
+On an accelerator `cifar` in place of SETTING runs the advice in the four settings of the leaderboard, whose own numbers
+(docs/leaderboard.json) are the fuller search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+import tomllib
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from torso.advise.advising import advise
+from torso.advise.answer import config_for
+from torso.advise.arms import Stable
+from torso.config import Config
+from torso.papers.board import definition, rows, runs, trials
+from torso.papers.board.contestants import Contestant
+from torso.papers.board.leaderboard import run_leaderboard
+from torso.papers.board.runs import BoardRuns
+from torso.papers.board.trials import BoardPlan, presets
+from torso.papers.experiments.datasets import find_all
+from torso.papers.experiments.estimate import trained_on
+from torso.runs.events import Stop
+from torso.runs.job import data_of
+from torso.runs.run import run
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs" / "advise" / "study.json"
+PAGE = HERE.parent / "docs" / "advise.md"
+BEGIN, END = "<!-- generated: advise -->", "<!-- end -->"
+SEEDS = 3
+STUDY = tomllib.loads((HERE / "advise.toml").read_text("utf-8"))
+
+
+def sets_of(setting: str, root: str) -> list[str]:
+    return [text.replace("{root}", root) for text in (*STUDY["common"]["sets"], *STUDY["settings"][setting])]
+
+
+def board_of(setting: str, root: str) -> definition.Board:
+    """The leaderboard's definition with this setting in place of its own."""
+    board, search = definition.load(), STUDY["search"]
+    return board.model_copy(
+        update={
+            "validation": search["validation"],
+            "measures": ("personalized", "generic"),
+            "config": {"run": {"checkpoint_every": 0}},
+            "settings": {setting: tuple(sets_of(setting, root))},
+            "later": {},
+            "entries": {name: sets for name, sets in board.entries.items() if name not in search["without"]},
+            "follows": {},
+        }
+    )
+
+
+def search(setting: str, out: Path, root: str) -> None:
+    # `torso advise` advises on personal models, so the fuller search chooses rates by these alone
+    runs.CHOOSES = trials.CHOOSES = ("personalized",)  # type: ignore[misc, assignment]
+    rows.MEASURED = {name: rows.MEASURED[name] for name in ("generic", "personal")}  # type: ignore[misc]
+    board = board_of(setting, root)
+    plan = BoardPlan(board)
+    contestants = [Contestant(plan, setting, entry) for entry in presets(board)]
+    place = BoardRuns(out / setting)
+    began, cpu = time.perf_counter(), time.process_time()
+    found = run_leaderboard(contestants, place, SEEDS)
+    spent: dict[str, Any] = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
+    (out / f"search-{setting}.json").write_text(json.dumps({"setting": setting, **spent, "rows": found}, indent=1))
+
+
+def cost_of(rows_: list[dict[str, Any]], config: Config, clients: int) -> float:
+    """The fuller search in rounds of FedAvg: as `torso advise` counts its own."""
+    stable = Stable(config, Stop(), training=np.arange(clients))
+    total, train = 0.0, config.train
+    tuning = clients * config.personalize.epochs / (stable.participants * train.local_epochs)
+    for row in rows_:
+        trainings = len({point["train.lr"] for point in row["tried"]}) + len(row["seeds"])
+        measurements = len(row["tried"]) + len(row["seeds"])
+        ours, fedavg = (with_clients(config.but(*sets), clients) for sets in (row["sets"], ["method.name=fedavg"]))
+        total += trainings * train.rounds * trained_on(ours) / trained_on(fedavg) + measurements * tuning
+    return total
+
+
+def with_clients(config: Config, clients: int) -> Config:
+    return config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})})
+
+
+def ask(setting: str, out: Path, root: str, rounds: int, seed: int) -> None:
+    """The advice at one seed, and what it and its challenger reach on test data at the seeds of the fuller search."""
+    config = Config.load(None, [*sets_of(setting, root), f"run.seed={seed}"])
+    began = time.process_time()
+    answer = advise(config, rounds=rounds)
+    spent = time.process_time() - began
+    found = answer.as_json()
+    reached = {"advice": on_test(answer.config)}
+    if answer.stay and answer.challenger is not None:
+        reached["challenger"] = on_test(config_for(config, answer.challenger, answer.tuned_at))
+    data = {"setting": setting, "seed": seed, "rounds": rounds, "cpu_seconds": spent, "test": reached, **found}
+    (out / f"advice-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
+
+
+def on_test(config: Config) -> dict[str, float]:
+    """Personal accuracy on test data, by seed."""
+    asked = config.but('measure.names=["personalized"]')
+    runs_ = {seed: run(asked.but(f"run.seed={seed}")) for seed in range(SEEDS)}
+    return {str(seed): found.accuracy["personalized"].mean if found.ok else 0.0 for seed, found in runs_.items()}
+
+
+def searched(setting: str, out: Path) -> dict[str, Any] | None:
+    """What the fuller search has found; of one that was stopped, the methods that are finished."""
+    path, part = out / f"search-{setting}.json", out / setting / "leaderboard" / "board.json"
+    if path.is_file():
+        return {"rows": json.loads(path.read_text("utf-8"))["rows"], "complete": True}
+    if not part.is_file():
+        return None
+    done = [row for row in json.loads(part.read_text("utf-8")) if len(row["seeds"]) == SEEDS]
+    return {"rows": done, "complete": False} if done else None
+
+
+def study(out: Path, root: str) -> None:
+    """docs/advise/study.json, and the table of docs/advise.md, from what search and advise have left in `out`."""
+    settings = {}
+    for setting in STUDY["settings"]:
+        full = searched(setting, out)
+        if full is None:
+            continue
+        config = Config.load(None, sets_of(setting, root))
+        clients = data_of(config).clients
+        personal = {row["method"]: row["personal"] for row in full["rows"] if row["personal"]}
+        ok = {row["method"] for row in full["rows"] if row["status"] == "ok"}
+        best = max(ok, key=lambda name: personal[name]["mean"])
+        cost = cost_of(full["rows"], config, clients)
+        advice = [json.loads(one.read_text("utf-8")) for one in sorted(out.glob(f"advice-{setting}-*.json"))]
+        settings[setting] = {
+            "search": {
+                "methods": len(full["rows"]),
+                "complete": full["complete"],
+                "cost_rounds": round(cost),
+                "best": best,
+                "personal": personal,
+                "chosen": {row["method"]: row["chosen"] for row in full["rows"]},
+            },
+            "advice": [summary(one, personal, best, cost) for one in advice],
+        }
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    data = {"machine": f"{os.cpu_count()} CPU cores", "versions": versions, "settings": settings}
+    DOCS.parent.mkdir(exist_ok=True)
+    DOCS.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(filled(PAGE.read_text("utf-8"), data), "utf-8")
+
+
+def filled(page: str, data: dict[str, Any]) -> str:
+    """The page with its tables made from the study."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tables(data)}\n{END}{after}"
+
+
+def tables(data: dict[str, Any]) -> str:
+    lines = [
+        "| setting | methods searched | best of the search | FedAvg | training alone | cost of the search, rounds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, found in data["settings"].items():
+        full = found["search"]
+        reached = {method: f"{value['mean']:.1f}" for method, value in full["personal"].items()}
+        best = f"{full['best']} {reached[full['best']]}"
+        methods = f"{full['methods']}{'' if full['complete'] else ' (stopped)'}"
+        lines.append(
+            f"| {name} | {methods} | {best} | {reached['fedavg']} | {reached.get('local-only', '–')} | "
+            f"{full['cost_rounds']:,} |"
+        )
+    lines += [
+        "",
+        "| setting | budget | seed | advice | personal accuracy | regret | regret of FedAvg "
+        "| challenger: gain predicted | its regret | share of the cost |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in data["settings"].items():
+        for one in sorted(found["advice"], key=lambda one: (one["rounds"], one["seed"])):
+            over = one["gain_over_fedavg"]
+            predicted = f"{one['challenger']}: {over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]"
+            advice = "stay with FedAvg" if one["stay"] else one["advice"]
+            lines.append(
+                f"| {name} | {one['rounds']} | {one['seed']} | {advice} | {one['personal']:.1f} | {one['regret']:+.1f} "
+                f"| {one['regret_of_fedavg']:+.1f} | {predicted} | {one['regret_of_challenger']:+.1f} | "
+                f"{100 * one['share_of_cost']:.1f} % |"
+            )
+    return "\n".join([*lines, "", *summed(data)])
+
+
+def summed(data: dict[str, Any]) -> list[str]:
+    """One line a budget: mean and largest regret."""
+    every = [one for found in data["settings"].values() for one in found["advice"]]
+    said = []
+    for rounds in sorted({one["rounds"] for one in every}):
+        some = [one for one in every if one["rounds"] == rounds]
+        regrets, fedavg = [one["regret"] for one in some], [one["regret_of_fedavg"] for one in some]
+        small = sum(regret <= 1 for regret in regrets)
+        shares = [100 * one["share_of_cost"] for one in some]
+        said.append(
+            f"- Budget of {rounds} rounds, {min(shares):.1f} to {max(shares):.1f} % of the cost of the search, n = "
+            f"{len(some)}: mean regret {fmean(regrets):.2f} points, largest {max(regrets):.2f}; at most 1 point "
+            f"in {small} of {len(some)}. FedAvg of the search: mean {fmean(fedavg):.2f}."
+        )
+    return said
+
+
+def summary(one: dict[str, Any], personal: dict[str, Any], best: str, cost: float) -> dict[str, Any]:
+    reached = {name: fmean(by_seed.values()) for name, by_seed in one["test"].items()}
+    kept = ("rounds", "seed", "advice", "stay", "rates", "challenger", "gain_over_fedavg", "gain_over_alone")
+    return {
+        **{name: one[name] for name in kept},
+        "judged_rounds": one["judged"]["rounds"],
+        "test": one["test"],
+        "personal": round(reached["advice"], 4),
+        "regret": round(personal[best]["mean"] - reached["advice"], 4),
+        "regret_of_fedavg": round(personal[best]["mean"] - personal["fedavg"]["mean"], 4),
+        "regret_of_challenger": round(personal[best]["mean"] - reached.get("challenger", reached["advice"]), 4),
+        "cost_rounds": round(one["cost"]["rounds"]),
+        "share_of_cost": round(one["cost"]["rounds"] / cost, 4),
+        "cpu_seconds": round(one["cpu_seconds"], 1),
+    }
+
+
+def cifar(out: Path, root: str, rounds: int, seed: int) -> None:
+    """The advice in the four settings of the leaderboard; needs an accelerator."""
+    board = definition.load()
+    plan = BoardPlan(board, roots=find_all(("cifar10", "cifar100"), Path(root)))
+    rows_ = json.loads((HERE.parent / "docs" / "leaderboard.json").read_text("utf-8"))["board"]
+    for setting in board.settings:
+        config = plan.config(setting, presets(board)[0], {}, f"run.seed={seed}")
+        answer = advise(config, rounds=rounds)
+        there = [row for row in rows_ if row["setting"] == setting and row["personal"]]
+        personal = {row["method"]: row["personal"] for row in there}
+        best = max((row["method"] for row in there if not row["new"]), key=lambda name: personal[name]["mean"])
+        cost = cost_of(there, config, config.data.clients - config.data.new_clients)
+        one = {
+            "rounds": rounds,
+            "seed": seed,
+            "cpu_seconds": 0.0,
+            "test": {"advice": on_test(answer.config)},
+            **answer.as_json(),
+        }
+        data = {"setting": setting, "best": best, "cost_rounds": cost, **summary(one, personal, best, cost)}
+        (out / f"cifar-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["search", "advise", "study"])
+    parser.add_argument("setting", nargs="?", choices=[*STUDY["settings"], "cifar"])
+    parser.add_argument("--out", type=Path, default=Path("runs/advise"))
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    if asked.what == "study":
+        study(asked.out, asked.data_root)
+    elif asked.what == "search":
+        search(asked.setting, asked.out, asked.data_root)
+    elif asked.setting == "cifar":
+        cifar(asked.out, asked.data_root, asked.rounds, asked.seed)
+    else:
+        ask(asked.setting, asked.out, asked.data_root, asked.rounds, asked.seed)
+
+
+if __name__ == "__main__":
+    main()

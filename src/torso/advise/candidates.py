@@ -1,0 +1,69 @@
+"""Who competes: methods, and the rates that each of them tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from torso.config import read_toml
+from torso.errors import RequestError
+from torso.methods import methods
+
+FILE = Path(__file__).with_name("candidates.toml")
+RATES = (0.01, 0.03, 0.1, 0.3)  # of FedAvg; beyond an end that is best, the next one is tried
+EVERY_RATE = (0.0003, 0.001, 0.003, *RATES, 1.0, 3.0)
+
+
+class Candidate(BaseModel):
+    """A method as KEY=VALUE. `factors`: its rates, as multiples of FedAvg's best."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    sets: tuple[str, ...]
+    factors: tuple[float, ...] = Field(min_length=1)
+    why: str = ""
+
+
+FEDAVG = Candidate(name="fedavg", sets=("method.name=fedavg",), factors=(1,), why="what others are compared with")
+ALONE = Candidate(name="local-only", sets=("method.name=local-only",), factors=(1,), why="training alone")
+
+
+@cache
+def usual() -> tuple[Candidate, ...]:
+    """Those of candidates.toml, the most promising first."""
+    return tuple(Candidate(**entry) for entry in read_toml(FILE)["candidates"])
+
+
+def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
+    """Those that are named, or the usual ones; raises RequestError where a name is unknown."""
+    known = {candidate.name: candidate for candidate in usual()}
+    found = []
+    for name in dict.fromkeys(names):
+        if name not in known:
+            methods.look_up(name, "--methods")
+        found.append(known.get(name) or Candidate(name=name, sets=(f"method.name={name}",), factors=(1, 3)))
+    others = tuple(one for one in found if one.name not in (FEDAVG.name, ALONE.name))
+    if names and not others:
+        raise RequestError(
+            f"--methods {','.join(names)}: fedavg and local-only take part anyway. Accepted: other methods, or nothing"
+        )
+    return others or usual()
+
+
+def near(rate: float) -> float:
+    """The nearest rate of the grid, which has three per decade or so."""
+    return min(EVERY_RATE, key=lambda known: abs(known / rate - 1))
+
+
+def beyond(tried: Sequence[float], best: float) -> float | None:
+    """The next rate where the best one is an end of those tried; None where it is not, or nothing is beyond."""
+    place = EVERY_RATE.index(best)
+    if best == min(tried) and place > 0:
+        return EVERY_RATE[place - 1]
+    if best == max(tried) and place < len(EVERY_RATE) - 1:
+        return EVERY_RATE[place + 1]
+    return None

@@ -1,0 +1,147 @@
+"""The choice rule, as pure functions of accuracies by client.
+
+Methods are ranked on part A. The best one beside FedAvg is the challenger. Part B, by which nothing was chosen, says
+how much it gains over FedAvg with fine-tuning: it is advised where the whole interval is above zero. Training alone,
+which takes no part in the tournament, is judged on part B, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from torso.advise.candidates import FEDAVG, Candidate
+from torso.report.statistics import student_interval
+
+NEARLY = 5.0  # points
+Scores = Mapping[int, float]
+"""Client → accuracy of its own model in %, of clients that could be measured."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method with a learning rate."""
+
+    candidate: Candidate
+    rate: float
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an arm has reached after fine-tuning for so many epochs; no scores where it failed."""
+
+    arm: Arm
+    epochs: int
+    scores: Scores
+    status: str = "ok"
+    generic: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.scores.values()) if self.scores else -math.inf
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A paired difference in percentage points, with its 95% interval over clients; one client gives none."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    clients: int
+
+    @property
+    def clear(self) -> bool:
+        """Whether the whole interval is above zero."""
+        return self.low is not None and self.low > 0
+
+    def as_json(self) -> dict[str, Any]:
+        ends = [None if end is None else round(end, 4) for end in (self.low, self.high)]
+        return {"mean": round(self.mean, 4), "low": ends[0], "high": ends[1], "clients": self.clients}
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.mean:+.1f} points (one client: no interval)"
+        return f"{self.mean:+.1f} points [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+def gain(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Gain | None:
+    """Ours minus theirs, one entry a seed: by client, averaged over the seeds at which both were measured."""
+    apart: dict[int, list[float]] = {}
+    for mine, other in zip(ours, theirs, strict=True):
+        for client in sorted(mine.keys() & other.keys()):
+            apart.setdefault(client, []).append(mine[client] - other[client])
+    if not apart:
+        return None
+    mean, low, high = student_interval([fmean(values) for values in apart.values()])
+    return Gain(mean, low, high, len(apart))
+
+
+Judged = Callable[[Outcome, Outcome], Gain | None]
+"""The gain of one over another on part B."""
+
+
+def reference(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """FedAvg with the rate and the fine-tuning that are best for it; None where it failed throughout."""
+    found = [one for one in outcomes if one.arm.candidate is FEDAVG and one.scores]
+    return max(found, key=lambda one: one.mean) if found else None
+
+
+def anchor(outcomes: Sequence[Outcome]) -> float | None:
+    """FedAvg's rate, of which others try multiples: the smallest that is nearly as good as the best, because short runs
+    favour large rates. None where FedAvg failed throughout."""
+    best = reference(outcomes)
+    if best is None:
+        return None
+    return min(
+        one.arm.rate
+        for one in outcomes
+        if one.arm.candidate is FEDAVG and one.scores and one.mean >= best.mean - NEARLY
+    )
+
+
+def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, float]]:
+    """The best outcome of each arm with its mean gain over `to`, paired by client, the best first. Arms that failed are
+    left out; of equals the first stays."""
+    best: dict[tuple[str, float], tuple[Outcome, float]] = {}
+    for one in outcomes:
+        over = gain([one.scores], [to.scores])
+        if over is None:
+            continue
+        key = one.arm.name, one.arm.rate
+        if key not in best or over.mean > best[key][1]:
+            best[key] = one, over.mean
+    return sorted(best.values(), key=lambda pair: -pair[1])
+
+
+def finalists(order: Sequence[tuple[Outcome, float]], places: int, each: int = 2) -> list[Arm]:
+    """Who goes on: so many arms, at most `each` rates of a method. FedAvg's best two are always among them, so that
+    what others are compared with is tuned no worse."""
+    taken = [one.arm for one, _ in order if one.arm.candidate is FEDAVG][:each]
+    places = max(places, len(taken) + 1)  # somebody has to challenge it
+    for one, _ in order:
+        if len(taken) < places and one.arm not in taken and sum(arm.name == one.arm.name for arm in taken) < each:
+            taken.append(one.arm)
+    return taken
+
+
+def challenger(order: Sequence[tuple[Outcome, float]]) -> Outcome | None:
+    """The best outcome of a method other than FedAvg."""
+    return next((one for one, _ in order if one.arm.candidate is not FEDAVG), None)
+
+
+def advised(fedavg: Outcome, best: Outcome | None, alone: Outcome, judged: Judged) -> Outcome:
+    """FedAvg with fine-tuning, unless the challenger is clearly better; training alone where it is clearly better than
+    either. Who is compared with whom is fixed before part B is looked at."""
+    found = fedavg
+    if best is not None and (over := judged(best, fedavg)) is not None and over.clear:
+        found = best
+    over = judged(alone, found)
+    return alone if over is not None and over.clear else found

@@ -1,0 +1,80 @@
+"""How sure a model is, held against how often it is right: the expected calibration error (spec 9.10).
+
+G clients, B samples, C classes, K bins of equal width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from torso.data.batches import Batch, on_device
+from torso.engine import Desk
+from torso.learn.looking import look
+from torso.measure.base import Evaluation, measure
+from torso.measure.mixes import look_at_test
+from torso.nets import Output, Tensors
+
+
+def own_logits(said: Output) -> Tensor:
+    return said.own
+
+
+def generic_logits(said: Output) -> Tensor:
+    return said.logits
+
+
+def gaps(looks: Iterable[tuple[Batch, Output]], bins: int, logits: Callable[[Output], Tensor], total: Tensor) -> Tensor:
+    """Confidence minus right answers, summed in each bin [G, K], from `total`, zeros.
+
+    A sample of confidence p, its largest probability, is in the bin ((b − 1)/K, b/K]. A model that is not finite counts
+    as sure and wrong."""
+    for batch, said in looks:
+        sure, answer = logits(said).softmax(dim=-1).max(dim=-1)  # [G, B]
+        finite = sure.isfinite()
+        sure = sure.masked_fill(~finite, 1.0)
+        right = (answer == batch.labels) & finite
+        gap = sure - right.to(sure.dtype)
+        place = ((sure * bins).ceil().long() - 1).clamp(0, bins - 1)
+        total.scatter_add_(1, place, gap if batch.real is None else gap * batch.real)
+    return total
+
+
+def error_of(gap: Tensor, samples: Tensor) -> Tensor:
+    """ECE [G] in percent: Σ_b |Σ confidence − right answers| / n, from the sums of bins [G, K]; NaN without samples."""
+    return 100 * gap.abs().sum(dim=1) / samples
+
+
+@torch.no_grad()
+def _of_clients(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    deck, room = desk.test_deck(clients), desk.room
+    nothing = torch.zeros(len(clients), how.bins, device=deck.index.device)
+    looks = look(room, deck.in_order(how.batch_size, room.lens), tensors, how.batch_size)
+    return error_of(gaps(looks, how.bins, own_logits, nothing), on_device(nothing.device, deck.sizes))
+
+
+@measure("ece_initial", of="clients")
+def ece_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """Expected calibration error of the model that a client holds, on its own test data, in percent; less is better
+    (spec 9.10)."""
+    return {"ece_initial": _of_clients(desk, clients, tensors, how)}
+
+
+@measure("ece_personalized", of="own")
+def ece_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """Expected calibration error of the client's own model, as method.personal makes it; less is better (spec 9.10)."""
+    return {"ece_personalized": _of_clients(desk, clients, tensors, how)}
+
+
+@measure("ece_generic", of="server")
+@torch.no_grad()
+def ece_generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """Expected calibration error of the generic model on the whole test set; less is better (spec 9.10)."""
+    one = {name: tensor[:1] for name, tensor in tensors.items()}
+    nothing = torch.zeros(len(clients), how.bins, device=desk.federation.test.labels.device)
+    for row, number in zip(nothing, clients, strict=True):
+        looks = look_at_test(desk, 1, one, how.batch_size, [number])
+        gaps(looks, how.bins, generic_logits, row.unsqueeze(0))
+    return {"ece_generic": nothing}

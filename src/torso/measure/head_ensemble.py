@@ -1,0 +1,97 @@
+"""Two heads mixed for each test sample, without its label (FedTHE, spec 19.22).
+
+G clients at a time, B samples, C classes, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.data.batches import Deck, Shuffle
+from torso.engine import Desk
+from torso.measure.accuracy import class_sums, largest, percent_correct
+from torso.measure.base import Evaluation, measure
+from torso.measure.shifts import corrupted_decks, shifted
+from torso.nets import Output, Tensors
+from torso.server.centre import CENTRE
+
+STEPS = 20  # the weights that are tried: 0, 1/20, …, 1
+ALPHA, BETA = 0.1, 0.3  # the weight of a sample in the history of samples, and of itself beside that history
+
+
+@dataclass
+class HeadEnsemble:
+    """The answers of G clients to their test samples, one batch after the other; it remembers where these lay."""
+
+    generic: Tensor  # [G, d]: mean feature of all clients' training samples …
+    own: Tensor  # [G, d]: … and of the client's own
+    history: Tensor | None = None  # [G, d]: moving average of the features of test samples
+
+    def __call__(self, said: Output) -> Tensor:
+        weight = self.weights(said).unsqueeze(-1)  # [G, B, 1]
+        return largest(weight * said.logits + (1 - weight) * said.own)
+
+    def weights(self, said: Output) -> Tensor:
+        """e [G, B], the share of the generic head: that with the least loss."""
+        seen = self.seen(said.features)
+        far, near = ((seen - centre.unsqueeze(1)).norm(dim=-1) for centre in (self.generic, self.own))
+        alike = F.cosine_similarity(said.logits.softmax(dim=-1), said.own.softmax(dim=-1), dim=-1)
+        best, least = torch.zeros_like(far), torch.full_like(far, torch.inf)
+        for step in range(STEPS + 1):
+            e = step / STEPS
+            mixed = (e * said.logits + (1 - e) * said.own).log_softmax(dim=-1)
+            entropy = -(mixed.exp() * mixed).sum(dim=-1)
+            loss = alike * entropy + (1 - alike) * (e * far + (1 - e) * near)
+            best, least = torch.where(loss < least, e, best), torch.minimum(loss, least)
+        return best
+
+    def seen(self, features: Tensor) -> Tensor:
+        """β·h + (1 − β)·history [G, B, d], sample after sample; the first begins the history."""
+        past, found = self.history, []
+        for h in features.unbind(dim=1):
+            past = h if past is None else ALPHA * h + (1 - ALPHA) * past
+            found.append(BETA * h + (1 - BETA) * past)
+        self.history = past
+        return torch.stack(found, dim=1)
+
+
+@torch.no_grad()
+def _ensemble(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> HeadEnsemble:
+    total, count = class_sums(desk, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0))
+    own = total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)
+    return HeadEnsemble(how.visit.told_to(desk, clients)[CENTRE], own)
+
+
+def _on(decks: Iterable[Deck], desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    """The mean accuracy over decks; each has a history of its own."""
+    start = _ensemble(desk, clients, tensors, how)
+    found = []
+    for deck in decks:
+        answer = HeadEnsemble(start.generic, start.own)
+        found.append(percent_correct(desk.room, deck, tensors, how.batch_size, answer))
+    return torch.stack(found).mean(dim=0)
+
+
+@measure("test_time", of="own", two_heads=True)
+def at_test_time(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The client's own model, whose generic and personal head are mixed for each test sample by how sure both are and
+    where its features lie (FedTHE, spec 19.22)."""
+    return {"test_time": _on([desk.test_deck(clients)], desk, clients, tensors, how)}
+
+
+@measure("test_time_shifted", of="own", two_heads=True)
+def at_test_time_shifted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The same on the client's test samples drawn again with other shares of their classes (spec 9.11)."""
+    deck = shifted(desk.test_deck(clients), how.shift, how.shuffle.seed)
+    return {"test_time_shifted": _on([deck], desk, clients, tensors, how)}
+
+
+@measure("test_time_corrupted", of="own", images=True, two_heads=True)
+def at_test_time_corrupted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The same on damaged copies of the client's test images: the mean over corruptions and severities (spec 9.12)."""
+    return {"test_time_corrupted": _on(corrupted_decks(desk, clients, how), desk, clients, tensors, how)}

@@ -1,0 +1,90 @@
+"""Accuracy where test data are not what training data were: other shares of labels, damaged images (spec 9.11, 9.12).
+
+G clients, n samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso.data.batches import Deck
+from torso.data.images import Ints
+from torso.engine import Desk
+from torso.measure.accuracy import percent_correct
+from torso.measure.base import Evaluation, measure
+from torso.measure.corruptions import corrupted
+from torso.nets import Tensors
+from torso.randomness import numpy_generator
+
+
+def redrawn(labels: Ints, alpha: float, rng: np.random.Generator) -> Ints:
+    """As many places among samples with these labels [n], drawn with replacement: the class of each by a mix from a
+    Dirichlet distribution over the classes that are there, then one of its samples, each alike."""
+    if not len(labels):
+        return np.empty(0, dtype=np.int64)
+    order = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    mix = rng.dirichlet(np.full(len(counts), alpha))
+    drawn = rng.choice(len(counts), size=len(labels), p=mix)
+    within = (rng.random(len(labels)) * counts[drawn]).astype(np.int64)
+    return np.asarray(order[starts[drawn] + within], dtype=np.int64)
+
+
+def shifted(deck: Deck, alpha: float, seed: int) -> Deck:
+    """The samples of each client, drawn again; always the same for a seed, a client and its samples."""
+    labels, index = deck.labels[deck.index].cpu().numpy(), deck.index.cpu()
+    rows = []
+    for place, (client, size) in enumerate(zip(deck.clients, deck.sizes, strict=True)):
+        places = redrawn(labels[place, :size], alpha, numpy_generator(seed, "label shift", client))
+        rows.append(index[place, torch.from_numpy(places)].to(deck.index.device))
+    return Deck.of(deck.samples, deck.labels, rows, deck.clients)
+
+
+def _on_shifted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    deck = shifted(desk.test_deck(clients), how.shift, how.shuffle.seed)
+    return percent_correct(desk.room, deck, tensors, how.batch_size)
+
+
+@measure("shifted_initial", of="clients")
+def shifted_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The model that a client holds, on its own test samples drawn again with other shares of their classes
+    (spec 9.11)."""
+    return {"shifted_initial": _on_shifted(desk, clients, tensors, how)}
+
+
+@measure("shifted_personalized", of="own")
+def shifted_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The client's own model, on its own test samples drawn again with other shares of their classes (spec 9.11)."""
+    return {"shifted_personalized": _on_shifted(desk, clients, tensors, how)}
+
+
+def corrupted_decks(desk: Desk, clients: Sequence[int], how: Evaluation) -> Iterator[Deck]:
+    """The clients' test images, damaged in every way that is asked for; each is gone with the next."""
+    clean = desk.test_deck(clients)
+    for name in how.corruptions:
+        for severity in how.severities:
+            yield corrupted(clean, name, severity, how.shuffle.seed)
+
+
+def _on_corrupted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    """The mean over corruptions and severities."""
+    decks = corrupted_decks(desk, clients, how)
+    return torch.stack([percent_correct(desk.room, deck, tensors, how.batch_size) for deck in decks]).mean(dim=0)
+
+
+@measure("corrupted_initial", of="clients", images=True)
+def corrupted_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The model that a client holds, on damaged copies of its own test images: the mean over measure.corruptions and
+    measure.severities (spec 9.12)."""
+    return {"corrupted_initial": _on_corrupted(desk, clients, tensors, how)}
+
+
+@measure("corrupted_personalized", of="own", images=True)
+def corrupted_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+    """The client's own model, on damaged copies of its own test images: the mean over measure.corruptions and
+    measure.severities (spec 9.12)."""
+    return {"corrupted_personalized": _on_corrupted(desk, clients, tensors, how)}

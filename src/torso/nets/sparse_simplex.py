@@ -1,0 +1,67 @@
+"""A fixed, sparse classifier that trains the body, and two heads that learn from its features (FedLoGe, spec 19.23).
+
+G clients, B samples, d features, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from torso.nets.dual import DualHead
+from torso.nets.layers import Linear
+from torso.nets.simplex import CLASSIFIER, simplex
+
+AUXILIARY = "head.auxiliary"  # a part of the network
+_STEPS, _RATE = 500, 0.01
+
+
+class SparseSimplexHead(DualHead):
+    """V·f trains the body, V fixed; an auxiliary head that everybody shares and a personal one learn from f alone."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        nn.Module.__init__(self)
+        self.adds = False
+        self.classifier = Linear(features, classes)
+        self.auxiliary = Linear(features, classes)
+        self.personal = Linear(features, classes)
+
+    def extra_repr(self) -> str:
+        return "generic model: classifier(x), of which the auxiliary head takes the place; a client's: personal(x)"
+
+    @property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """Parts of the network that a method can name."""
+        return {
+            part: tuple(f"{part}.{name}" for name in module.state_dict())
+            for part, module in ((CLASSIFIER, self.classifier), (AUXILIARY, self.auxiliary))
+        }
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(x)  # type: ignore[no-any-return]
+
+    def beside(self, features: Tensor) -> Tensor:
+        """The logits of the auxiliary head; its loss does not reach the body."""
+        return self.auxiliary(features.detach())  # type: ignore[no-any-return]
+
+
+def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generator: Generator) -> Tensor:
+    """C rows [C, d] of a length, a share of whose entries is 0, as far apart as gradient steps find: from the corners
+    of a simplex with entries struck out, up the mean over classes of the angle to the nearest other class.
+
+    Of every row at least one entry stays."""
+    classes, features = orthonormal.shape
+    order = torch.rand(classes, features, generator=generator).argsort(dim=1)
+    mask = (order >= min(int(sparsity * features), features - 1)).to(orthonormal.dtype)
+    own = torch.eye(classes, dtype=torch.bool)
+    with torch.enable_grad():
+        rows = (simplex(orthonormal) * mask).detach().clone().requires_grad_()
+        optimizer = torch.optim.Adam([rows], lr=_RATE)
+        for _ in range(_STEPS if classes > 1 else 0):
+            unit = F.normalize(rows * mask, dim=1)
+            nearest = (unit @ unit.T).masked_fill(own, -1.0).amax(dim=1)
+            optimizer.zero_grad()
+            (-torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()).backward()
+            optimizer.step()
+    return length * F.normalize(rows.detach() * mask, dim=1)

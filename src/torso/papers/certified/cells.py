@@ -1,0 +1,58 @@
+"""The small runs that are certified: every preset of the catalogue, and those of cells.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torso.config import Config
+from torso.methods import methods
+from torso.papers.experiments.definition import Strict, check_known, read_definition
+
+FILE = Path(__file__).with_name("cells.toml")
+
+
+class Elsewhere(Strict):
+    """Cells on data that do not come with Torso: the name of their file, and the presets that run on them."""
+
+    file: str
+    sets: tuple[str, ...]
+    presets: tuple[str, ...]
+
+
+class Definition(Strict):
+    """What cells.toml says. `presets`: what a preset needs beside the common settings."""
+
+    common: tuple[str, ...]
+    presets: Mapping[str, tuple[str, ...]]
+    cells: Mapping[str, tuple[str, ...]]
+    elsewhere: Mapping[str, Elsewhere]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run by its name and settings. `file`: of the data, if they do not come with Torso."""
+
+    name: str
+    sets: tuple[str, ...]
+    file: str = ""
+
+    def config(self, root: str = "") -> Config:
+        return Config.load(None, [*self.sets, *([f"data.root={root}"] if root else [])])
+
+
+def cells() -> tuple[Cell, ...]:
+    known = read_definition(Definition, FILE)
+    check_known(known.presets, methods.own, "cells.toml: the preset")
+    return tuple(_cells(known))
+
+
+def _cells(known: Definition) -> Iterator[Cell]:
+    for name in sorted(methods.own):
+        yield Cell(f"preset {name}", (*known.common, f"method.name={name}", *known.presets.get(name, ())))
+    for name, sets in known.cells.items():
+        yield Cell(name, (*known.common, *sets))
+    for data, more in known.elsewhere.items():
+        for name in more.presets:
+            yield Cell(f"{data} {name}", (*known.common, *more.sets, f"method.name={name}"), more.file)

@@ -1,0 +1,88 @@
+"""What is kept of a cell, and whether a second run of it agrees.
+
+On the same code path (kind of processor, instructions, versions of PyTorch and NumPy) all bits have to be the same. On
+another path sums are rounded otherwise: then the data have to be the same, the sketch of the models has to agree to
+`NEAR`, and accuracies to `POINTS`."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from torso.data.fingerprint import Fingerprint
+from torso.personal.state import State
+from torso.results.checksums import of_data, of_model, tensors_of
+from torso.results.result import Result
+
+NEAR = 3e-4  # of the norm; between the code paths that were tried these cells differ by 1.1e-4 at most
+POINTS = 10.0  # one image of a small client may be many points of its accuracy
+_PROJECTIONS = 3
+
+
+@dataclass(frozen=True)
+class Record:
+    """`sketch`: the norm of all tensors at the end, and their projections on three random directions over the norm."""
+
+    status: str
+    data: str
+    model: str
+    sketch: tuple[float, ...]
+    accuracy: Mapping[str, float]
+
+    @classmethod
+    def of(cls, result: Result) -> Record:
+        assert result.state is not None
+        assert result.federation is not None
+        accuracy = {name: round(found.mean, 4) for name, found in sorted(result.accuracy.items())}
+        data = of_data(Fingerprint.of(result.federation))
+        return cls(result.status, data, of_model(result.state), sketch(result.state), accuracy)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Record:
+        return cls(**{**tree, "sketch": tuple(tree["sketch"])})
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sketch": list(self.sketch)}
+
+
+def sketch(state: State) -> tuple[float, ...]:
+    """Four numbers that differ little where models differ little: rounding does not show, another rule does."""
+    squares, sums = 0.0, np.zeros(_PROJECTIONS)
+    for name, tensor in tensors_of(state):
+        values = tensor.detach().double().cpu().numpy().reshape(-1)
+        signs = np.random.default_rng(zlib.crc32(name.encode())).integers(0, 2, (_PROJECTIONS, len(values))) * 2 - 1
+        squares += float(values @ values)
+        sums += signs @ values
+    norm = math.sqrt(squares)
+    return tuple(float(f"{value:.9g}") for value in (norm, *(sums / max(norm, 1e-12))))
+
+
+def differences(before: Record, now: Record, *, exact: bool) -> list[str]:
+    """What a second run has otherwise, in words. `exact`: both ran on one code path."""
+    if before.data != now.data:
+        return ["the data are others"]
+    if before.status != now.status:
+        return [f"it ended with {now.status!r}, not {before.status!r}"]
+    if exact:
+        bits = [] if before.model == now.model else ["the models have other bits"]
+        return [*bits, *_moved(before, now, 0.0)]
+    apart = _apart(before.sketch, now.sketch)
+    far = [] if apart <= NEAR else [f"the models are {apart:.1e} apart, beyond rounding"]
+    return [*far, *_moved(before, now, POINTS)]
+
+
+def _apart(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    norm = abs(one[0] - other[0]) / max(one[0], 1e-12)
+    return max(norm, *(abs(a - b) for a, b in zip(one[1:], other[1:], strict=True)))
+
+
+def _moved(before: Record, now: Record, by: float) -> list[str]:
+    if before.accuracy.keys() != now.accuracy.keys():
+        return [f"measured: {', '.join(now.accuracy)}, not {', '.join(before.accuracy)}"]
+    pairs = {name: (value, now.accuracy[name]) for name, value in before.accuracy.items()}
+    return [f"{name}: {was} → {is_}" for name, (was, is_) in pairs.items() if abs(was - is_) > by]

@@ -1,0 +1,31 @@
+"""Which code a processor runs: PyTorch, MKL and oneDNN choose it by the kind of processor, and other code rounds
+otherwise."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+_CHOSEN_BY = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def code_path() -> str:
+    """The kind of processor, the instructions that PyTorch uses, and what the environment says of it."""
+    said = [f"{name}={os.environ[name]}" for name in _CHOSEN_BY if os.environ.get(name)]
+    return ", ".join([_processor(), torch.backends.cpu.get_cpu_capability(), *said])
+
+
+def _processor() -> str:
+    """Maker, family and model, as Linux tells them; elsewhere what Python knows."""
+    text = _CPUINFO.read_text("utf-8", errors="replace") if _CPUINFO.is_file() else ""
+    first = dict(part for line in text.partition("\n\n")[0].splitlines() if len(part := _entry(line)) == 2)
+    told = [first[key] for key in ("vendor_id", "cpu family", "model") if key in first]
+    return " ".join(told) or f"{platform.machine()} {platform.processor()}".strip()
+
+
+def _entry(line: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in line.split(":", 1))

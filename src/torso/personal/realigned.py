@@ -1,0 +1,41 @@
+"""A client's head: the common one with each class as long as in the client's own (FedLoGe, spec 19.23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torso.errors import RequestError
+from torso.nets import Network, Tensors
+from torso.nets.sparse_simplex import SparseSimplexHead
+from torso.personal.base import OwnModelStart, Personal, personals
+
+_NEVER = -1e4  # logit of a class that the client lacks
+
+
+@personals.register("realigned")
+@dataclass(frozen=True)
+class Realigned(Personal):
+    """The model that a client holds, with personal rows ψ_c·(‖φ_c‖ + 1): the auxiliary head ψ that everybody shares,
+    each class stretched by the norm of the client's own φ, and added to itself. A class that the client lacks is never
+    the answer (FedLoGe, spec 19.23)."""
+
+    def check(self, net: Network) -> None:
+        if not isinstance(net.head, SparseSimplexHead):
+            raise RequestError(
+                f"method.personal = 'realigned' takes norms of one head to another, and {type(net.head).__name__} has "
+                "none to take them to. Accepted: method.head = 'sparse-simplex'"
+            )
+
+    def begin(self, at: OwnModelStart) -> Tensors:
+        common, own = ("head.auxiliary.", "head.personal.")
+        norms = at.held[f"{own}weight"].norm(dim=-1, keepdim=True)  # [G, C, 1]
+        lacks = at.counts() == 0
+        weight = at.held[f"{common}weight"] * (norms + 1)
+        bias = at.held[f"{common}bias"] + at.held[f"{own}bias"]
+        return {
+            **at.held,
+            f"{own}weight": weight.masked_fill(lacks.unsqueeze(-1), 0.0),
+            f"{own}bias": torch.where(lacks, _NEVER, bias),
+        }

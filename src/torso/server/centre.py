@@ -1,0 +1,38 @@
+"""Where the features of all clients lie: their mean, which clients are told (FedTHE, spec 19.22).
+
+G clients, C classes, d features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from torso.nets import Network, Tensors
+from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+
+CENTRE = "centre"
+
+
+@statistics.register("centre")
+@dataclass(frozen=True)
+class Centre(Statistics):
+    """Clients send the mean feature of their samples under the model that the visit leaves; the server takes the mean
+    over the participants, weighted as their models are, and tells it to all (FedTHE, spec 19.22)."""
+
+    passes: ClassVar[float] = 1.0
+
+    def declares(self, net: Network, classes: int) -> Declared:
+        return {CENTRE: Statistic((net.body.features,), "mean feature of its samples", "mean")}
+
+    def first(self, net: Network, classes: int) -> Tensors:
+        return {CENTRE: torch.zeros(net.body.features)}
+
+    def of_clients(self, at: Visited) -> Tensors:
+        total, count = at.class_sums(at.learned.tensors)
+        return {CENTRE: total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)}
+
+    def combine(self, held: Held, came: Came) -> Held:
+        return replace(held, shared={CENTRE: came.combined[CENTRE]})

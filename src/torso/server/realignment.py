@@ -1,0 +1,33 @@
+"""The generic model answers with an auxiliary head whose classes are made equally long (FedLoGe, spec 19.23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from torso.errors import RequestError
+from torso.kinds import Positive
+from torso.nets import Network, Tensors
+from torso.nets.sparse_simplex import SparseSimplexHead
+from torso.server.statistics import Held, Statistics, statistics
+
+
+@statistics.register("realignment")
+@dataclass(frozen=True)
+class Realignment(Statistics):
+    """Nothing more travels. Accuracy is reported with `length`·ψ_c/‖ψ_c‖ in place of the fixed classifier, ψ the
+    auxiliary head (FedLoGe, spec 19.23)."""
+
+    length: Positive = 1.7
+
+    def check(self, net: Network, share: frozenset[str]) -> None:
+        if not isinstance(net.head, SparseSimplexHead):
+            raise RequestError(
+                f"method.statistics = 'realignment' needs an auxiliary head, found {type(net.head).__name__}. "
+                "Accepted: method.head = 'sparse-simplex'"
+            )
+
+    def shows(self, held: Held) -> Tensors:
+        weight = self.length * F.normalize(held.model["head.auxiliary.weight"], dim=-1)
+        return {"head.classifier.weight": weight, "head.classifier.bias": held.model["head.auxiliary.bias"]}

@@ -1,0 +1,151 @@
+"""The choice rule with numbers made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from torso.advise.answer import Answer, answer_of
+from torso.advise.candidates import ALONE, FEDAVG, chosen, usual
+from torso.advise.choice import Arm, Outcome, advised, anchor, challenger, finalists, gain, ranked, reference
+from torso.advise.tournament import Course
+from torso.advise.traits import Traits
+from torso.config import Config
+from torso.errors import RequestError
+
+BRM, BABU = usual()[:2]
+TRAITS = Traits(3, 2, 30, 10, 10.0, 10, 0.5, 1.0, 0.5)
+
+
+def outcome(candidate: object, *values: float, rate: float = 0.1, epochs: int = 5) -> Outcome:
+    return Outcome(Arm(candidate, rate), epochs, dict(enumerate(values)))  # type: ignore[arg-type]
+
+
+def test_a_gain_is_paired_by_client_and_averaged_over_seeds() -> None:
+    """Client 0: (10 + 4) / 2 = 7, client 1: (0 + 4) / 2 = 2; clients 2 and 3 have no partner. Mean 4.5; the standard
+    error of 7 and 2 is 2.5, and Student's quantile with one degree of freedom 12.706."""
+    found = gain([{0: 80, 1: 90}, {0: 84, 1: 90, 2: 50}], [{0: 70, 1: 90}, {0: 80, 1: 86, 3: 1}])
+    assert found is not None
+    assert (found.mean, found.clients) == (4.5, 2)
+    assert found.low == pytest.approx(4.5 - 12.7062 * 2.5, abs=1e-3)
+    assert found.high == pytest.approx(4.5 + 12.7062 * 2.5, abs=1e-3)
+    assert not found.clear
+    assert gain([{0: 1.0}], [{1: 1.0}]) is None
+    alone = gain([{0: 3.0}], [{0: 1.0}])
+    assert alone is not None
+    assert (alone.mean, alone.low, alone.clear) == (2.0, None, False)
+
+
+def judged(ours: tuple[float, ...], alone: tuple[float, ...] = (50.0, 50.0, 50.0)) -> Course:
+    """FedAvg has 60, 70 and 80 at its three clients; scores of the challenger and of training alone are given."""
+    fedavg, best, by_itself = (
+        outcome(FEDAVG, 60, 70, 80),
+        outcome(BRM, *ours, rate=0.3),
+        outcome(ALONE, *alone, epochs=1),
+    )
+    return Course(
+        final=[fedavg, best],
+        judged={1: [fedavg, best, by_itself]},
+        rounds={"heats": 2, "final": 8, "judgement": 8},
+        fedavg=fedavg,
+        best=best,
+        alone=by_itself.arm,
+    )
+
+
+def answered(course: Course) -> Answer:
+    return answer_of(course, Config(), TRAITS, 0.2, 0.03, {"rounds": 100.0, "seconds": 1.0})
+
+
+def test_a_clear_gain_is_advised_with_its_rates() -> None:
+    """Gains 2, 3, 4: mean 3, standard error 1/√3, quantile 4.303: from 0.52 to 5.48."""
+    found = answered(judged((62, 73, 84)))
+    assert not found.stay
+    assert found.headline() == "Advice: fedavg-brm-ft."
+    assert found.over_fedavg is not None
+    assert found.over_fedavg.low == pytest.approx(3 - 4.30265 / math.sqrt(3), abs=1e-4)
+    assert found.rates == {"train.lr": 0.3, "personalize.lr": 0.03, "personalize.epochs": 5}
+    assert found.over_alone is not None
+    assert found.over_alone.mean == pytest.approx((12 + 23 + 34) / 3)
+    config = found.config
+    assert (config.method.name, config.train.lr, config.personalize.lr) == ("fedavg-brm-ft", 0.3, 0.03)
+    assert "+3.0 points [+0.5, +5.5]" in "\n".join(found.lines())
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [(61.0, 73.0, 85.0), (60.0, 70.0, 80.0), (58.0, 67.0, 76.0)],
+    ids=["gains 1, 3, 5: from −2.0 to 8.0", "no gain", "clearly worse"],
+)
+def test_where_nothing_is_clearly_better_stay_with_fedavg(ours: tuple[float, ...]) -> None:
+    found = answered(judged(ours))
+    assert found.stay
+    assert found.headline() == "Advice: stay with FedAvg and fine-tune."
+    assert (found.method.arm.name, found.config.method.name, found.rates["train.lr"]) == ("fedavg", "fedavg", 0.1)
+    assert found.over_alone is not None
+    assert found.over_alone.mean == 20  # of FedAvg, which is what is advised
+    assert found.as_json()["challenger"] == "fedavg-brm-ft"
+
+
+def test_training_alone_is_advised_where_it_is_clearly_better() -> None:
+    """Gains of training alone 12, 13, 14 over FedAvg, and 10 over the challenger, which is clearly better itself."""
+    found = answered(judged((62, 73, 84), alone=(72, 83, 94)))
+    assert found.headline() == "Advice: train alone (local-only)."
+    assert (found.stay, found.over_alone) == (False, None)
+    assert found.over_fedavg is not None
+    assert found.over_fedavg.mean == 13
+    assert found.config.method.name == "local-only"
+    unsure = answered(judged((62, 73, 84), alone=(62, 74, 86)))  # gains 0, 1, 2 over the challenger: from −1.5
+    assert unsure.headline() == "Advice: fedavg-brm-ft."
+
+
+def test_a_challenger_that_fails_when_it_is_judged_is_not_advised() -> None:
+    course = judged((62, 73, 84))
+    course.judged[1] = [course.judged[1][0], Outcome(Arm(BRM, 0.3), 0, {}, "failed"), course.judged[1][2]]
+    assert answered(course).stay
+
+
+def test_the_rule_without_a_challenger() -> None:
+    fedavg, alone = outcome(FEDAVG, 1.0), outcome(ALONE, 1.0)
+    assert advised(fedavg, None, alone, lambda ours, theirs: None) is fedavg
+
+
+def test_arms_are_ranked_by_paired_gains_over_the_best_fedavg() -> None:
+    """FedProx was measured on clients 1 and 2, where FedAvg has 70 and 90: its 82 is a gain of 2."""
+    weak, fedavg = outcome(FEDAVG, 50, 60, 70, rate=0.01), outcome(FEDAVG, 50, 70, 90)
+    part = Outcome(Arm(chosen(["fedprox"])[0], 0.1), 1, {1: 74.0, 2: 90.0})
+    one, five = outcome(BRM, 51, 71, 91, epochs=1), outcome(BRM, 53, 73, 93)
+    failed = Outcome(Arm(BABU, 0.3), 0, {}, "failed: non-finite loss")
+    seen = [weak, fedavg, part, one, five, failed]
+    assert reference(seen) is fedavg
+    assert reference([failed]) is None
+    order = ranked(seen, fedavg)
+    assert order == [(five, 3.0), (part, 2.0), (fedavg, 0.0), (weak, -10.0)]
+    assert challenger(order) is five
+    assert finalists(order, 3) == [fedavg.arm, weak.arm, five.arm]
+    assert finalists(order, 4) == [fedavg.arm, weak.arm, five.arm, part.arm]
+    assert finalists(order, 1) == [fedavg.arm, weak.arm, five.arm]  # somebody challenges it
+
+
+def test_others_try_multiples_of_the_smallest_rate_that_is_nearly_best() -> None:
+    tried = {0.01: 64.0, 0.03: 66.0, 0.1: 68.0, 0.3: 71.0}
+    seen = [outcome(FEDAVG, value, rate=rate) for rate, value in tried.items()]
+    assert anchor(seen) == 0.03  # 5 points behind 71
+    assert anchor([*seen, outcome(BRM, 99.0, rate=0.01), outcome(FEDAVG, 74.0, rate=1.0)]) == 0.3
+    assert anchor([outcome(BRM, 99.0)]) is None
+
+
+def test_a_method_has_two_rates_in_the_final_at_most() -> None:
+    rates = [outcome(BRM, value, rate=rate) for value, rate in ((9.0, 0.1), (8.0, 0.3), (7.0, 1.0))]
+    order = ranked([outcome(FEDAVG, 5.0), *rates, outcome(BABU, 6.0)], outcome(FEDAVG, 5.0))
+    assert [arm.name for arm in finalists(order, 9)] == ["fedavg", "fedavg-brm-ft", "fedavg-brm-ft", "fedbabu-balanced"]
+
+
+def test_who_competes() -> None:
+    assert chosen([]) == usual()
+    assert [one.name for one in chosen(["fedper", "ditto", "fedavg"])] == ["fedper", "ditto"]
+    with pytest.raises(RequestError, match="did you mean 'fedper'"):
+        chosen(["fedpr"])
+    with pytest.raises(RequestError, match="take part anyway"):
+        chosen(["fedavg"])
