@@ -416,6 +416,7 @@ TABLE: dict[str, tuple[int, int]] = {
     "fedpac": (4 * (P + ROW), 4 * (P + ROW + CLASSES * FEATURES + 1)),
     "fedas": (4 * P_B, 4 * P_B + 4),
     "pfedfda": tuple(4 * (P_B + CLASSES * FEATURES + FEATURES**2) for _ in range(2)),
+    "creff": (4 * (P + ROW), 4 * (P + CLASSES * ROW + CLASSES)),
     "feddbe": (4 * (P + FEATURES + 1), 4 * P),  # the mean feature went up in the first round
     "local-only": (0, 0),
 }

@@ -26,6 +26,7 @@ from torso.results.checkpoint import load_newest, save
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
+from torso.server.federated_features import FederatedFeatures, as_one, class_gradients, distance
 from torso.server.fisher import Fisher
 from torso.server.gaussians import GaussianClasses, Gaussians, Seen, estimated, head_of, loss_of
 from torso.server.prototypes import MixedHeads, Prototypes, least_on_simplex, mixing_weights, moments
@@ -349,7 +350,7 @@ def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
 # all of them
 
 
-@pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedas", "feddbe", "pfedfda"])
+@pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"])
 def test_it_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
     job = simulate(_config(methods[name]), federation())
     stage = job.plan[0]
@@ -367,3 +368,90 @@ def test_what_nobody_tells_cannot_be_read(axis: str, choice: str) -> None:
     config = _config(methods["fedavg"]).but(f"method.{axis}={choice}")
     with pytest.raises(RequestError, match=rf"method.{axis} = '{choice}' reads 'means' .* tells nothing of it"):
         simulate(config, federation())
+
+
+# CReFF
+
+
+def test_the_gradients_of_a_class_by_hand() -> None:
+    """v = (1, 0) of class 0 and (0, 1) of class 1 under the unit matrix: (p − e)vᵀ, p − e = (−σ, σ) and (σ, −σ). With a
+    bias of 0 each row has p − e once more."""
+    features = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+    wrong = torch.tensor([[-SIGMA, SIGMA], [SIGMA, -SIGMA]])
+    wanted = torch.stack([torch.outer(wrong[0], features[0, 0]), torch.outer(wrong[1], features[1, 0])])
+    assert_close(class_gradients(features, torch.eye(2)), wanted)
+    with_bias = as_one({"head.weight": torch.eye(2), "head.bias": torch.zeros(2)})
+    assert_close(class_gradients(features, with_bias), torch.cat([wanted, wrong.unsqueeze(-1)], dim=-1))
+
+
+def test_the_distance_of_gradients_by_hand() -> None:
+    """Two rows of the same direction: 0; of the opposite: 2 each; one the same and one at a right angle: 1. A bias,
+    here (3, 4) against (4, −3), is one more vector, at a right angle."""
+    one = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    for other, far in ((3 * one, 0.0), (-one, 4.0), (torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), 1.0)):
+        assert_close(distance(one, other, 2), torch.tensor([far]))
+    biased = [torch.cat([one, torch.tensor([[[a], [b]]])], dim=-1) for a, b in ((3.0, 4.0), (4.0, -3.0))]
+    assert_close(distance(*biased, 2), torch.tensor([1.0]))
+
+
+def test_what_clients_of_creff_send_by_hand() -> None:
+    """Client 0: (1, 0) of class 0, client 1: three times (0, 1) of class 1; means over a class, at the head of the
+    start. Each class has one client, so the server's mean is that client's."""
+    job = on(tiny.job("creff", head="eye"), federated((Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [1] * 3))))
+    told = tell(job.plan[0], ServerState(job.model), job.roster, (0, 1), 1, seed=0)
+    assert torch.equal(told.said["retrained"], torch.eye(2))
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        sent = list(engine.map(visit_of(job.plan[0], told, 0), [0, 1]))
+    assert_close(sent[0].said["gradients"][0], torch.tensor([[[-SIGMA, 0.0], [SIGMA, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]))
+    assert_close(sent[1].said["gradients"][0, 1], torch.tensor([[0.0, SIGMA], [0.0, -SIGMA]]))
+    assert sent[1].said["present"].tolist() == [[0.0, 1.0]]
+
+
+def test_the_head_is_trained_again_by_hand() -> None:
+    """One step of rate 2 on (1, 0) of class 0, class 1 not seen: W − 2·(p − e)vᵀ. With both seen, half of each."""
+    features = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+    statistics = FederatedFeatures(train_steps=1, train_lr=2.0)
+    alone = statistics.retrained(torch.eye(2), features, torch.tensor([1.0, 0.0]))
+    assert_close(alone, torch.tensor([[1 + 2 * SIGMA, 0.0], [-2 * SIGMA, 1.0]]))
+    both = statistics.retrained(torch.eye(2), features, torch.ones(2))
+    assert_close(both, torch.tensor([[1 + SIGMA, -SIGMA], [-SIGMA, 1 + SIGMA]]))
+
+
+def test_features_learn_to_have_the_gradients_of_real_ones() -> None:
+    """Real features near (2, 0) and (0, 2); an absent class keeps its features to the bit."""
+    statistics, head = FederatedFeatures(features=3, match_steps=200, match_lr=1.0), torch.eye(3, 2)
+    real = torch.tensor([[[2.0, 0.1], [1.8, -0.1]], [[0.1, 2.0], [0.0, 1.9]], [[0.0, 0.0], [0.0, 0.0]]])
+    wanted = class_gradients(real, head)
+    start = torch.randn(3, 3, 2, generator=torch.Generator().manual_seed(0))
+    there = torch.tensor([True, True, False])
+    found = statistics.matched(start, head, wanted, there)
+    before, after = (distance(class_gradients(each, head), wanted, 2) for each in (start, found))
+    assert bool((after[:2] < 0.1).all())
+    assert bool((after[:2] < before[:2]).all())
+    assert torch.equal(found[2], start[2])
+
+
+def test_the_first_match_is_at_the_head_that_clients_were_told() -> None:
+    """In the first round that is the head of the start, not the one after the server's step."""
+    moved = {"head.weight": 5 * torch.eye(2)}
+    held = Held(
+        FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2),
+        model=moved,
+        before={"head.weight": torch.eye(2)},
+    )
+    came = Came(1, {0: 1.0}, {"gradients": torch.ones(2, 2, 2), "present": torch.ones(2)})
+    once = FederatedFeatures(features=2, match_steps=1, train_steps=0)
+    found = once.combine(held, came)
+    wanted = once.matched(held.shared["features"], torch.eye(2), torch.ones(2, 2, 2), torch.ones(2) > 0)
+    assert torch.equal(found.shared["features"], wanted)
+    assert torch.equal(found.shared["retrained"], moved["head.weight"])  # training begins at the averaged head
+    assert torch.equal(once.shows(found)["head.weight"], moved["head.weight"])
+
+
+def test_creff_trains_fedavgs_model_to_the_bit() -> None:
+    """What is broadcast and averaged is FedAvg's; the head that accuracy is reported on is another."""
+    one, plain = (
+        story(on(tiny.job(name, head="eye"), federated(ONE_CLASS)), rounds=3)[-1][0] for name in ("creff", "fedavg")
+    )
+    assert all(torch.equal(tensor, plain.model[name]) for name, tensor in one.model.items())
+    assert not torch.equal(one.reported.model["head.weight"], plain.model["head.weight"])

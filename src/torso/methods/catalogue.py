@@ -39,6 +39,7 @@ from torso.registry import Registry
 from torso.server.attention import Attention
 from torso.server.centre import Centre
 from torso.server.consensus import Consensus
+from torso.server.federated_features import FederatedFeatures
 from torso.server.fisher import Fisher
 from torso.server.gaussians import GaussianClasses
 from torso.server.prototypes import MixedHeads, Prototypes
@@ -358,6 +359,11 @@ pfedfda = method(
     personal=GaussianHead(),
     about="Heads are made of Gaussian classes, between the client's own and everybody's (spec 19.16).",
     paper="pFedFDA (McLaughlin 2024)",
+)
+creff = fedavg.but(
+    statistics=FederatedFeatures(),
+    about="FedAvg whose head is trained again on features that the server learns from gradients (spec 19.17).",
+    paper="CReFF (Shang 2022)",
 )
 fedamp = method(
     server=Apart(),

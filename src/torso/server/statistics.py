@@ -53,6 +53,7 @@ class Held:
     model: Tensors = field(default_factory=dict)  # as it is broadcast next
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the server rule keeps it
     parameters: tuple[str, ...] = ()  # those of the tensors that travel and learn
+    before: Tensors = field(default_factory=dict)  # in `combine`: the model with which the round began
 
     @cached_property
     def every(self) -> Tensors:
