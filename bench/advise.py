@@ -44,6 +44,8 @@ from torso.runs.run import run
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "advise" / "study.json"
+PAGE = HERE.parent / "docs" / "advise.md"
+BEGIN, END = "<!-- generated: advise -->", "<!-- end -->"
 SEEDS = 3
 STUDY = tomllib.loads((HERE / "advise.toml").read_text("utf-8"))
 
@@ -70,8 +72,9 @@ def board_of(setting: str, root: str) -> definition.Board:
 
 def search(setting: str, out: Path, root: str) -> None:
     # `torso advise` advises on personal models, so the fuller search chooses rates by these alone
-    runs.CHOOSES = trials.CHOOSES = ("personalized",)  # type: ignore[misc, assignment]
-    rows.MEASURED = {name: rows.MEASURED[name] for name in ("generic", "personal")}  # type: ignore[misc]
+    for module in (runs, trials):
+        vars(module)["CHOOSES"] = ("personalized",)
+    vars(rows)["MEASURED"] = {name: rows.MEASURED[name] for name in ("generic", "personal")}
     board = board_of(setting, root)
     plan = BoardPlan(board)
     contestants = [Contestant(plan, setting, entry) for entry in presets(board)]
@@ -120,14 +123,24 @@ def on_test(config: Config) -> dict[str, float]:
     return {str(seed): found.accuracy["personalized"].mean if found.ok else 0.0 for seed, found in runs_.items()}
 
 
+def searched(setting: str, out: Path) -> dict[str, Any] | None:
+    """What the fuller search has found; of one that was stopped, the methods that are finished."""
+    path, part = out / f"search-{setting}.json", out / setting / "leaderboard" / "board.json"
+    if path.is_file():
+        return {"rows": json.loads(path.read_text("utf-8"))["rows"], "complete": True}
+    if not part.is_file():
+        return None
+    done = [row for row in json.loads(part.read_text("utf-8")) if len(row["seeds"]) == SEEDS]
+    return {"rows": done, "complete": False} if done else None
+
+
 def study(out: Path, root: str) -> None:
-    """docs/advise/study.json from what search and advise have left in `out`."""
+    """docs/advise/study.json, and the table of docs/advise.md, from what search and advise have left in `out`."""
     settings = {}
     for setting in STUDY["settings"]:
-        path = out / f"search-{setting}.json"
-        if not path.is_file():
+        full = searched(setting, out)
+        if full is None:
             continue
-        full = json.loads(path.read_text("utf-8"))
         config = Config.load(None, sets_of(setting, root))
         clients = data_of(config).clients
         personal = {row["method"]: row["personal"] for row in full["rows"] if row["personal"]}
@@ -138,6 +151,7 @@ def study(out: Path, root: str) -> None:
         settings[setting] = {
             "search": {
                 "methods": len(full["rows"]),
+                "complete": full["complete"],
                 "cost_rounds": round(cost),
                 "best": best,
                 "personal": personal,
@@ -149,11 +163,69 @@ def study(out: Path, root: str) -> None:
     data = {"machine": f"{os.cpu_count()} CPU cores", "versions": versions, "settings": settings}
     DOCS.parent.mkdir(exist_ok=True)
     DOCS.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(filled(PAGE.read_text("utf-8"), data), "utf-8")
+
+
+def filled(page: str, data: dict[str, Any]) -> str:
+    """The page with its tables made from the study."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tables(data)}\n{END}{after}"
+
+
+def tables(data: dict[str, Any]) -> str:
+    lines = [
+        "| setting | methods searched | best of the search | FedAvg | training alone | cost of the search, rounds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, found in data["settings"].items():
+        full = found["search"]
+        reached = {method: f"{value['mean']:.1f}" for method, value in full["personal"].items()}
+        best = f"{full['best']} {reached[full['best']]}"
+        methods = f"{full['methods']}{'' if full['complete'] else ' (stopped)'}"
+        lines.append(
+            f"| {name} | {methods} | {best} | {reached['fedavg']} | {reached.get('local-only', '–')} | "
+            f"{full['cost_rounds']:,} |"
+        )
+    lines += [
+        "",
+        "| setting | budget | seed | advice | personal accuracy | regret | regret of FedAvg "
+        "| challenger: gain predicted | its regret | share of the cost |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in data["settings"].items():
+        for one in sorted(found["advice"], key=lambda one: (one["rounds"], one["seed"])):
+            over = one["gain_over_fedavg"]
+            predicted = f"{one['challenger']}: {over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]"
+            advice = "stay with FedAvg" if one["stay"] else one["advice"]
+            lines.append(
+                f"| {name} | {one['rounds']} | {one['seed']} | {advice} | {one['personal']:.1f} | {one['regret']:+.1f} "
+                f"| {one['regret_of_fedavg']:+.1f} | {predicted} | {one['regret_of_challenger']:+.1f} | "
+                f"{100 * one['share_of_cost']:.1f} % |"
+            )
+    return "\n".join([*lines, "", *summed(data)])
+
+
+def summed(data: dict[str, Any]) -> list[str]:
+    """One line a budget: mean and largest regret."""
+    every = [one for found in data["settings"].values() for one in found["advice"]]
+    said = []
+    for rounds in sorted({one["rounds"] for one in every}):
+        some = [one for one in every if one["rounds"] == rounds]
+        regrets, fedavg = [one["regret"] for one in some], [one["regret_of_fedavg"] for one in some]
+        small = sum(regret <= 1 for regret in regrets)
+        shares = [100 * one["share_of_cost"] for one in some]
+        said.append(
+            f"- Budget of {rounds} rounds, {min(shares):.1f} to {max(shares):.1f} % of the cost of the search, n = "
+            f"{len(some)}: mean regret {fmean(regrets):.2f} points, largest {max(regrets):.2f}; at most 1 point "
+            f"in {small} of {len(some)}. FedAvg of the search: mean {fmean(fedavg):.2f}."
+        )
+    return said
 
 
 def summary(one: dict[str, Any], personal: dict[str, Any], best: str, cost: float) -> dict[str, Any]:
     reached = {name: fmean(by_seed.values()) for name, by_seed in one["test"].items()}
-    kept = ("seed", "advice", "stay", "rates", "challenger", "gain_over_fedavg", "gain_over_alone")
+    kept = ("rounds", "seed", "advice", "stay", "rates", "challenger", "gain_over_fedavg", "gain_over_alone")
     return {
         **{name: one[name] for name in kept},
         "judged_rounds": one["judged"]["rounds"],
@@ -180,7 +252,13 @@ def cifar(out: Path, root: str, rounds: int, seed: int) -> None:
         personal = {row["method"]: row["personal"] for row in there}
         best = max((row["method"] for row in there if not row["new"]), key=lambda name: personal[name]["mean"])
         cost = cost_of(there, config, config.data.clients - config.data.new_clients)
-        one = {"seed": seed, "cpu_seconds": 0.0, "test": {"advice": on_test(answer.config)}, **answer.as_json()}
+        one = {
+            "rounds": rounds,
+            "seed": seed,
+            "cpu_seconds": 0.0,
+            "test": {"advice": on_test(answer.config)},
+            **answer.as_json(),
+        }
         data = {"setting": setting, "best": best, "cost_rounds": cost, **summary(one, personal, best, cost)}
         (out / f"cifar-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
 

@@ -20,6 +20,7 @@ from torso.papers import commands as papers
 from torso.plugins import Plugins, load_plugins
 from torso.report import (
     audit_command,
+    bench_command,
     data_command,
     export_command,
     federation_command,
@@ -319,43 +320,6 @@ def attacks(plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006
     print_list(list_attacks(), as_json)
 
 
-_bench = typer.Typer(help="Measure speed on this machine.")
-app.add_typer(_bench, name="bench")
-
-
-@_bench.command("engine")
-def bench_engine(
-    bodies: Annotated[str, typer.Option(help="Networks, with commas between them.")] = "conv4,mobilenet",
-    clients: Annotated[str, typer.Option(help="Numbers of stacked clients, with commas between them.")] = "10,100",
-    batch: Annotated[int, typer.Option(min=1, help="Images of a client in a step.")] = 50,
-    precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16 (auto: tf32 on an accelerator).")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
-    as_json: Json = False,
-) -> None:
-    """Measure training steps of stacked clients in images per second, beside clients one by one and one large model."""
-    from torso.engine.bench import measure_engine
-    from torso.report.printing import print_list
-    from torso.runs.job import device_named
-
-    try:
-        counts = [int(count) for count in clients.split(",")]
-    except ValueError:
-        raise RequestError(f"--clients {clients!r} is no list of numbers. Example: 10,100") from None
-    if min(counts) < 1:
-        raise RequestError(f"--clients {clients!r}: at least one client steps. Example: 10,100")
-    if precision not in ("auto", "fp32", "tf32", "bf16"):
-        raise RequestError(f"--precision {precision!r} is unknown. Accepted: auto, fp32, tf32, bf16")
-    found = measure_engine(bodies.split(","), counts, batch, precision, device_named(device))
-    if as_json:
-        print(json.dumps(found))
-        return
-    rows = [{**row, "times_centralised": row.get("times_centralised", "")} for row in found["rows"]]
-    rows = [{"times_one_by_one": "", **row} for row in rows]
-    columns = ("body", "what", "clients", "images_per_s", "times_one_by_one", "times_centralised", "warm_up_s")
-    print_list([{column: row[column] for column in columns} for row in rows], as_json=False)
-    print(", ".join(f"{key}: {value}" for key, value in {**found["machine"], "precision": found["precision"]}.items()))
-
-
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -440,6 +404,7 @@ def _escape(text: str) -> str:
 
 
 audit_command.add_to(app)
+bench_command.add_to(app, _watching)
 data_command.add_to(app)
 export_command.add_to(app)
 predict_command.add_to(app)

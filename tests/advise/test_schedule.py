@@ -6,7 +6,7 @@ import pytest
 
 from torso.advise.budget import SURE, Budget, Until
 from torso.advise.candidates import beyond, near
-from torso.advise.schedule import final_rounds, spread, survivors
+from torso.advise.schedule import shortest, spread, survivors
 from torso.advise.tournament import smallest
 from torso.runs.events import Stop
 
@@ -16,49 +16,51 @@ MEASURING = (2.0, 4.0)
 
 
 def test_a_budget_by_hand() -> None:
-    """200 rounds, 16 at most in a run. Judgement: 4·16 + 3·4 = 76; twice that is more than half of 200, so one seed.
-    Heats of r rounds: 8r + 8·2; final: 1 + 8/4 = 3 arms of min(16, 4r) rounds: 3·16 + 3·4. With r = 6: 64 + 60 + 76."""
-    plan = spread(200, 16, EIGHT, JUDGED, MEASURING, 6)
+    """240 rounds, 16 at most in a run, 2 rates of FedAvg. Judgement: 4·16 + 3·4 = 76; twice that is more than half of
+    240, so one seed. Heats of r rounds: 8r + 8·2. Rates and final have 4r rounds, at most 16: 2·16 + 2·4 = 40, and for
+    8/4 = 2 arms 40. With r = 8: 80 + 40 + 40 + 76 = 236; with r = 9: 244."""
+    plan = spread(240, 16, EIGHT, JUDGED, MEASURING, 2)
     assert plan is not None
-    assert (plan.arms, plan.heats.rounds, plan.heats.cost) == (8, 6, 64)
-    assert (len(plan.final.weights), plan.final.rounds, plan.final.cost) == (3, 16, 60)
+    assert (plan.arms, plan.heats.rounds, plan.heats.cost) == (8, 8, 80)
+    assert (len(plan.rates.weights), plan.rates.rounds, plan.rates.cost) == (2, 16, 40)
+    assert (len(plan.final.weights), plan.final.rounds, plan.final.cost) == (2, 16, 40)
     assert (plan.judgement.rounds, plan.seeds, plan.judgement.cost) == (16, 1, 76)
-    assert plan.cost == 200
-    less = spread(199, 16, EIGHT, JUDGED, MEASURING, 6)
-    assert less is not None
-    assert less.heats.rounds == 5
+    assert plan.cost == 236
+    more = spread(244, 16, EIGHT, JUDGED, MEASURING, 2)
+    assert more is not None
+    assert more.heats.rounds == 9
 
 
 def test_a_large_budget_buys_two_seeds_and_no_more_rounds_than_the_config_has() -> None:
-    plan = spread(10_000, 16, EIGHT, JUDGED, MEASURING, 6)
+    plan = spread(10_000, 16, EIGHT, JUDGED, MEASURING, 2)
     assert plan is not None
     assert (plan.heats.rounds, plan.final.rounds, plan.judgement.rounds, plan.seeds) == (16, 16, 16, 2)
-    edge = spread(2 * 2 * 76, 16, EIGHT, JUDGED, MEASURING, 6)  # two seeds fit into half of it
+    edge = spread(2 * 2 * 76, 16, EIGHT, JUDGED, MEASURING, 2)  # two seeds fit into half of it
     assert edge is not None
     assert edge.seeds == 2
 
 
 def test_a_small_budget_leaves_out_the_last_arms_and_then_says_no() -> None:
-    """Six arms in heats of 2 rounds: 12 + 12; final 3·8 + 12: together 60. Judged within half of 116: 11 rounds, 56."""
-    plan = spread(116, 16, EIGHT, JUDGED, MEASURING, 6)
+    """One arm: heats of 2 rounds 4, then 8 rounds: final 12, rates 24, together 40. The judgement has half of 72: six
+    rounds, 36, too much; of 76 six as well: 36 + 40. Two arms cost 8 + 12 + 24."""
+    plan = spread(76, 16, EIGHT, JUDGED, MEASURING, 2)
     assert plan is not None
-    assert (plan.arms, plan.heats.rounds, plan.final.rounds, plan.judgement.rounds) == (6, 2, 8, 11)
-    assert spread(115, 16, EIGHT, JUDGED, MEASURING, 6) is None
-    assert smallest(16, EIGHT, JUDGED, MEASURING, 6) == 116
+    assert (plan.arms, plan.heats.rounds, plan.final.rounds, plan.judgement.rounds) == (1, 2, 8, 6)
+    assert spread(75, 16, EIGHT, JUDGED, MEASURING, 2) is None
+    assert smallest(16, EIGHT, JUDGED, MEASURING, 2) == 76
 
 
 def test_weights_count() -> None:
-    """One arm costs 2: heats 9r + 16, final 3·(9/8)·16 + 12 = 66; of 200 − 76 that leaves 4 rounds."""
-    plan = spread(200, 16, [2.0, *EIGHT[1:]], JUDGED, MEASURING, 6)
+    """One arm costs 2: heats 9r + 16, final 2·(9/8)·16 + 8 = 44; 240 − 76 − 40 − 44 − 16 leaves 7 rounds."""
+    plan = spread(240, 16, [2.0, *EIGHT[1:]], JUDGED, MEASURING, 2)
     assert plan is not None
-    assert (plan.heats.rounds, plan.final.cost) == (4, 66)
+    assert (plan.heats.rounds, plan.final.cost) == (7, 44)
 
 
-def test_who_goes_on_and_for_how_long() -> None:
-    assert [survivors(arms) for arms in (2, 6, 8, 16, 17)] == [3, 3, 3, 5, 6]
-    assert final_rounds(60, 16, [1.0, 1.0, 1.0], 4.0, 2) == 16  # (60 − 12) / 3
-    assert final_rounds(59, 16, [1.0, 1.0, 1.0], 4.0, 2) == 15
-    assert final_rounds(0, 16, [1.0], 4.0, 5) == 5  # not fewer than the heats had
+def test_a_long_run_has_long_heats() -> None:
+    """A heat has an eighth of the rounds; a budget for less has fewer arms, not shorter heats."""
+    assert [shortest(most) for most in (1, 8, 16, 30, 100)] == [1, 2, 2, 4, 13]
+    assert [survivors(arms) for arms in (1, 4, 5, 11)] == [1, 1, 2, 3]
 
 
 def test_minutes_become_rounds_by_the_pace_so_far() -> None:
@@ -91,7 +93,7 @@ def test_runs_end_at_a_time_or_when_the_user_says_so() -> None:
 
 def test_rates_lie_on_a_grid_and_widen_at_its_ends() -> None:
     assert [near(0.03 * factor) for factor in (1, 3, 10, 0.3)] == [0.03, 0.1, 0.3, 0.01]
-    assert beyond([0.01, 0.03, 0.1, 0.3], 0.3) == 1.0
-    assert beyond([0.01, 0.03, 0.1, 0.3], 0.01) == 0.003
-    assert beyond([0.01, 0.03, 0.1, 0.3], 0.1) is None
+    assert beyond([0.03, 0.1, 0.3], 0.3) == 1.0
+    assert beyond([0.03, 0.1, 0.3], 0.03) == 0.01
+    assert beyond([0.03, 0.1, 0.3], 0.1) is None
     assert beyond([3.0], 3.0) == 1.0  # nothing is beyond the largest

@@ -84,16 +84,12 @@ class Answer:
         return said
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each arm of the final, then of the heats, the best first."""
-        course = self.course
+        """A row for each arm: of the final, FedAvg's, and of the heats, the best first."""
+        course, fedavg = self.course, self.course.fedavg
+        assert fedavg is not None
         rows: list[dict[str, Any]] = []
-        for stage, outcomes in (("final", course.final), ("heats", course.heats)):
-            fedavg = [one for one in outcomes if one.arm.name == "fedavg" and one.scores]
-            if not fedavg:
-                continue
-            best = max(fedavg, key=lambda one: one.mean)
-            order = ranked(outcomes, best)
-            rows += [_row(stage, course.rounds[stage], one, over) for one, over in order]
+        for stage, outcomes in (("final", course.final), ("rates", course.rates), ("heats", course.heats)):
+            rows += [_row(stage, course.rounds[stage], one, over) for one, over in ranked(outcomes, fedavg)]
             rows += [_failed(stage, course.rounds[stage], one) for one in outcomes if not one.scores]
         return rows
 

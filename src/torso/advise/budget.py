@@ -60,4 +60,4 @@ class Budget:
         """So many rounds were played in so many seconds."""
         self.spent += rounds
         if rounds > 0:
-            self.pace = seconds / rounds
+            self.pace = max(seconds / rounds, 1e-9)

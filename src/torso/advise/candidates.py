@@ -13,8 +13,8 @@ from torso.errors import RequestError
 from torso.methods import methods
 
 FILE = Path(__file__).with_name("candidates.toml")
-RATES = (0.01, 0.03, 0.1, 0.3)  # of FedAvg; beyond an end that is best, the next one is tried
-EVERY_RATE = (0.0003, 0.001, 0.003, *RATES, 1.0, 3.0)
+RATES = (0.03, 0.1, 0.3)  # of FedAvg; beyond an end that is best, the next one is tried
+EVERY_RATE = (0.0003, 0.001, 0.003, 0.01, *RATES, 1.0, 3.0)
 
 
 class Candidate(BaseModel):

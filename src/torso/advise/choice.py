@@ -16,7 +16,6 @@ from typing import Any
 from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_interval
 
-NEARLY = 5.0  # points
 Scores = Mapping[int, float]
 """Client → accuracy of its own model in %, of clients that could be measured."""
 
@@ -94,19 +93,6 @@ def reference(outcomes: Sequence[Outcome]) -> Outcome | None:
     return max(found, key=lambda one: one.mean) if found else None
 
 
-def anchor(outcomes: Sequence[Outcome]) -> float | None:
-    """FedAvg's rate, of which others try multiples: the smallest that is nearly as good as the best, because short runs
-    favour large rates. None where FedAvg failed throughout."""
-    best = reference(outcomes)
-    if best is None:
-        return None
-    return min(
-        one.arm.rate
-        for one in outcomes
-        if one.arm.candidate is FEDAVG and one.scores and one.mean >= best.mean - NEARLY
-    )
-
-
 def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, float]]:
     """The best outcome of each arm with its mean gain over `to`, paired by client, the best first. Arms that failed are
     left out; of equals the first stays."""
@@ -122,12 +108,10 @@ def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, floa
 
 
 def finalists(order: Sequence[tuple[Outcome, float]], places: int, each: int = 2) -> list[Arm]:
-    """Who goes on: so many arms, at most `each` rates of a method. FedAvg's best two are always among them, so that
-    what others are compared with is tuned no worse."""
-    taken = [one.arm for one, _ in order if one.arm.candidate is FEDAVG][:each]
-    places = max(places, len(taken) + 1)  # somebody has to challenge it
+    """Who goes on: so many arms, at most `each` rates of a method."""
+    taken: list[Arm] = []
     for one, _ in order:
-        if len(taken) < places and one.arm not in taken and sum(arm.name == one.arm.name for arm in taken) < each:
+        if len(taken) < places and sum(arm.name == one.arm.name for arm in taken) < each:
             taken.append(one.arm)
     return taken
 

@@ -40,7 +40,8 @@ def nearest(traits: Traits, count: int = 2) -> list[dict[str, Any]]:
 
     def far(setting: Mapping[str, Any]) -> float:
         of = setting["traits"]
-        return abs(of["shift"] - traits.shift) / 0.2 + abs(math.log10(max(traits.median, 1) / of["median"]))
+        apart = abs(float(of["shift"]) - traits.shift) / 0.2
+        return apart + abs(math.log10(max(traits.median, 1) / float(of["median"])))
 
     return sorted(evidence(), key=far)[:count]
 

@@ -1,4 +1,4 @@
-"""How a budget is spent: heats of many arms for a few rounds, a final of a few arms for more, and a judgement.
+"""How a budget is spent: FedAvg's rate, heats of many arms for a few rounds, a final of a few for more, a judgement.
 
 An arm is a method with a learning rate. Costs are counted in rounds of FedAvg: a run costs `weight · rounds`, and
 measuring costs as many rounds as train on as many samples.
@@ -30,8 +30,10 @@ class Rung:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`arms`: how many of the arms compete, from the first."""
+    """`rates` and `final` have as many rounds, so that FedAvg need not be run again in the final. `arms`: how many of
+    the arms compete, from the first."""
 
+    rates: Rung
     heats: Rung
     final: Rung
     judgement: Rung
@@ -43,12 +45,12 @@ class Schedule:
 
     @property
     def cost(self) -> float:
-        return self.heats.cost + self.final.cost + self.seeds * self.judgement.cost
+        return self.rates.cost + self.heats.cost + self.final.cost + self.seeds * self.judgement.cost
 
 
 def survivors(arms: int) -> int:
-    """How many arms of the heats are in the final: two of FedAvg's, and at least one other."""
-    return max(3, 1 + math.ceil(arms / KEEP))
+    """How many arms of the heats are in the final."""
+    return math.ceil(arms / KEEP)
 
 
 def shortest(most: int) -> int:
@@ -62,35 +64,29 @@ def spread(
     weights: Sequence[float],
     judged: Sequence[float],
     measuring: tuple[float, float],
-    least: int,
+    rates: int,
 ) -> Schedule | None:
     """The schedule for a budget: as many rounds as it allows, `most` of them at most.
 
-    `weights`: of all arms, the most promising first; `least` of them have to compete. `judged`: of the runs that are
-    judged. `measuring`: what it costs in the heats, and later. None: the budget is too small."""
+    `weights`: of all arms beside FedAvg's, the most promising first. `judged`: of the runs that are judged.
+    `measuring`: what it costs in the heats, and elsewhere. `rates`: of FedAvg. None: the budget is too small."""
     early, late = measuring
-    judgement, seeds = _judgement(budget * JUDGED, most, judged, late)
-    for arms in range(len(weights), least - 1, -1):
+    judgement, seeds = judgement_for(budget * JUDGED, most, judged, late)
+    for arms in range(len(weights), 0, -1):
         for rounds in range(most, shortest(most) - 1, -1):
-            heats = Rung(tuple(weights[:arms]), rounds, early)
-            mean = sum(weights[:arms]) / arms
-            final = Rung((mean,) * survivors(arms), min(most, KEEP * rounds), late)
-            found = Schedule(heats, final, judgement, seeds)
+            heats, longer = Rung(tuple(weights[:arms]), rounds, early), min(most, KEEP * rounds)
+            mean = sum(heats.weights) / arms
+            final = Rung((mean,) * survivors(arms), longer, late)
+            found = Schedule(Rung((1.0,) * rates, longer, late), heats, final, judgement, seeds)
             if found.cost <= budget + 1e-9:
                 return found
     return None
 
 
-def _judgement(budget: float, most: int, weights: Sequence[float], measuring: float) -> tuple[Rung, int]:
+def judgement_for(budget: float, most: int, weights: Sequence[float], measuring: float) -> tuple[Rung, int]:
     """Two seeds of all rounds where that fits, else one of as many as do."""
     whole = Rung(tuple(weights), most, measuring)
     if 2 * whole.cost <= budget:
         return whole, 2
     fits = math.floor((budget - len(weights) * measuring) / sum(weights))
     return Rung(tuple(weights), min(most, max(fits, LEAST)), measuring), 1
-
-
-def final_rounds(budget: float, most: int, weights: Sequence[float], measuring: float, least: int) -> int:
-    """Rounds of a final whose arms are known by now, for what is left of the budget; not fewer than `least`."""
-    fits = math.floor((budget - len(weights) * measuring) / sum(weights))
-    return max(min(most, fits), min(least, most))

@@ -35,7 +35,9 @@ def dealt(config: Config, table: Table) -> tuple[Federation, float]:
             f"--counts: the stand-in {config.data.source!r} has room for {scale:.2g} of these samples, which leaves "
             f"client {empty[0]} with none. Accepted: a larger stand-in"
         )
-    rows = assign(labels, counts.T, numpy_generator(config.run.seed, "partition", "counts"))
+    wanted = np.zeros((whole.classes, clients), np.int64)  # of further classes nobody gets a sample
+    wanted[:classes] = counts.T
+    rows = assign(labels, wanted, numpy_generator(config.run.seed, "partition", "counts"))
     device, nobody = whole.device, torch.zeros(0, dtype=torch.int64, device=whole.device)
     train = replace(whole.train, order=torch.from_numpy(rows.order).to(device), offsets=rows.offsets)
     test = Split(whole.test.samples, whole.test.labels, nobody, np.zeros(clients + 1, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""The tournament: heats, a final, and a judgement of the winner on samples by which nothing was chosen."""
+"""The tournament: FedAvg's rate, heats, a final, and a judgement on samples by which nothing was chosen."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from torso.advise.arms import FINAL, HEATS, Look, Stable
 from torso.advise.budget import Budget, Until
 from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beyond, near
-from torso.advise.choice import Arm, Outcome, anchor, challenger, finalists, ranked, reference
+from torso.advise.choice import Arm, Outcome, challenger, finalists, ranked, reference
 from torso.advise.parts import Parts, parts_of
-from torso.advise.schedule import LEAST, Schedule, final_rounds, spread
+from torso.advise.schedule import Schedule, judgement_for, spread
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError, TorsoError
@@ -33,6 +33,7 @@ class TooLittleTime(TorsoError):
 class Course:
     """What has happened: outcomes by stage, with their rounds, and who was judged at which seeds."""
 
+    rates: list[Outcome] = field(default_factory=list)  # of FedAvg
     heats: list[Outcome] = field(default_factory=list)
     final: list[Outcome] = field(default_factory=list)
     judged: dict[int, list[Outcome]] = field(default_factory=dict)  # by seed
@@ -72,9 +73,10 @@ class Tournament:
         plan, arms = self._plan()
         reserve = plan.seeds * plan.judgement.cost
         self._choosing_ends(reserve)
+        self._rates(plan)
         self._heats(plan, arms)
-        self._final(plan, reserve)
-        self._judgement(plan)
+        self._final(plan)
+        self._judgement()
         return self.course
 
     def _check(self) -> None:
@@ -107,15 +109,14 @@ class Tournament:
         arms: list[Arm] = []
         for place in range(most):
             arms += [Arm(one, one.factors[place]) for one in self.candidates if place < len(one.factors)]
-        weights = [1.0] * len(RATES) + [self.stable.weight(arm) for arm in arms]
-        judged = [1.0, self.stable.weight(Arm(ALONE, 1.0)), max(map(self.stable.weight, arms))]
+        weights = [self.stable.weight(arm) for arm in arms]
+        judged = [1.0, self.stable.weight(Arm(ALONE, 1.0)), max(weights)]
         measuring = self.stable.measuring(HEATS), self.stable.measuring(FINAL)
-        least = len(RATES) + 1
-        given = self.config.train.rounds, weights, judged, measuring, least
+        given = self.config.train.rounds, weights, judged, measuring, len(RATES) + 1  # one beyond an end
         plan = spread(self.budget.left(), *given)
         if plan is None:
             raise RequestError(self._too_small(smallest(*given)))
-        chosen = arms[: plan.arms - len(RATES)]
+        chosen = arms[: plan.arms]
         left = {arm.name for arm in arms} - {arm.name for arm in chosen}
         self.course.dropped = tuple(one.name for one in self.candidates if one.name in left)
         return plan, chosen
@@ -148,22 +149,28 @@ class Tournament:
         self.budget.pay(cost, self.budget.clock() - began)
         return found
 
-    def _heats(self, plan: Schedule, arms: Sequence[Arm]) -> None:
-        course, rounds, seed = self.course, plan.heats.rounds, self.config.run.seed
-        self.stage, course.rounds["heats"] = "heats", rounds
-
-        def played(some: Sequence[Arm]) -> list[Outcome]:
-            return self._runs(some, rounds, seed, HEATS, self.parts.choosing)
-
-        course.heats = played([Arm(FEDAVG, rate) for rate in RATES])
+    def _rates(self, plan: Schedule) -> None:
+        """FedAvg's rate, in runs as long as the final: short ones favour other rates."""
+        course, rounds = self.course, plan.rates.rounds
+        self.stage, course.rounds["rates"] = "rates", rounds
+        course.rates = self._chosen_by_a([Arm(FEDAVG, rate) for rate in RATES], rounds, FINAL)
         for _ in range(_WIDER):
-            best, tried = self._reference(course.heats), [one.arm.rate for one in course.heats]
+            best, tried = self._reference(course.rates), [one.arm.rate for one in course.rates]
             if (further := beyond(tried, best.arm.rate)) is None:
                 break
-            course.heats += played([Arm(FEDAVG, further)])
-        rate = anchor(course.heats)
-        assert rate is not None
-        course.heats += played(list(dict.fromkeys(Arm(arm.candidate, near(rate * arm.rate)) for arm in arms)))
+            course.rates += self._chosen_by_a([Arm(FEDAVG, further)], rounds, FINAL)
+        course.fedavg = self._reference(course.rates)
+
+    def _chosen_by_a(self, arms: Sequence[Arm], rounds: int, look: Look) -> list[Outcome]:
+        return self._runs(arms, rounds, self.config.run.seed, look, self.parts.choosing)
+
+    def _heats(self, plan: Schedule, arms: Sequence[Arm]) -> None:
+        course, rounds = self.course, plan.heats.rounds
+        assert course.fedavg is not None
+        self.stage, course.rounds["heats"] = "heats", rounds
+        rate = course.fedavg.arm.rate
+        others = list(dict.fromkeys(Arm(arm.candidate, near(rate * arm.rate)) for arm in arms))
+        course.heats = self._chosen_by_a(others, rounds, HEATS)
 
     def _reference(self, outcomes: Sequence[Outcome]) -> Outcome:
         found = reference(outcomes)
@@ -173,23 +180,18 @@ class Tournament:
             raise TorsoError(f"FedAvg failed at every rate: {outcomes[0].status}")
         raise TooLittleTime(f"time was up before FedAvg was measured. Give more than --minutes {self.budget.minutes:g}")
 
-    def _final(self, plan: Schedule, reserve: float) -> None:
-        course, seed = self.course, self.config.run.seed
-        order = ranked(course.heats, self._reference(course.heats))
-        arms = finalists(order, len(plan.final.weights))
-        weights, measuring = [self.stable.weight(arm) for arm in arms], self.stable.measuring(FINAL)
-        left = self.budget.left() - reserve
-        rounds = final_rounds(left, self.config.train.rounds, weights, measuring, plan.heats.rounds)
+    def _final(self, plan: Schedule) -> None:
+        course, rounds = self.course, plan.final.rounds
+        assert course.fedavg is not None
         self.stage, course.rounds["final"] = "final", rounds
-        course.final = self._runs(arms, rounds, seed, FINAL, self.parts.choosing)
-        last = course.final if reference(course.final) and challenger(ranked(course.final, course.final[0])) else []
-        if not last:  # time was up: the heats have to do
-            last = course.heats
-        course.fedavg = self._reference(last)
-        course.best = challenger(ranked(last, course.fedavg))
+        arms = finalists(ranked(course.heats, course.fedavg), len(plan.final.weights))
+        course.final = self._chosen_by_a(arms, rounds, FINAL)
+        course.best = challenger(ranked(course.final, course.fedavg))
+        if course.best is None:  # time was up: the heats have to do
+            course.best = challenger(ranked(course.heats, course.fedavg))
         course.alone = Arm(ALONE, course.fedavg.arm.rate)  # on the leaderboard its best rate is FedAvg's
 
-    def _judgement(self, plan: Schedule) -> None:
+    def _judgement(self) -> None:
         course, fedavg, best = self.course, self.course.fedavg, self.course.best
         assert fedavg is not None
         assert course.alone is not None
@@ -197,10 +199,11 @@ class Tournament:
         arms = list(dict.fromkeys([fedavg.arm, course.alone, *([best.arm] if best else [])]))
         look = Look(FINAL.epochs, FINAL.clients, generic=True)
         weights = [self.stable.weight(arm) for arm in arms]
-        left, most = self.budget.left() / plan.seeds, self.config.train.rounds
-        rounds = final_rounds(left, most, weights, plan.judgement.measuring, LEAST)
+        most, measuring = self.config.train.rounds, self.stable.measuring(FINAL)
+        plan, seeds = judgement_for(self.budget.left(), most, weights, measuring)
+        rounds = plan.rounds
         course.rounds["judgement"] = rounds
-        for number in range(plan.seeds):
+        for number in range(seeds):
             seed = self.config.run.seed + 1 + number
             found = self._runs(arms, rounds, seed, look, self.parts.judging)
             if {one.arm for one in found} >= set(arms):
@@ -213,14 +216,14 @@ class Tournament:
 
 
 def smallest(
-    most: int, weights: Sequence[float], judged: Sequence[float], measuring: tuple[float, float], least: int
+    most: int, weights: Sequence[float], judged: Sequence[float], measuring: tuple[float, float], rates: int
 ) -> int:
     """The smallest budget, in rounds of FedAvg, for which there is a schedule."""
     low, high = 0, 1
-    while spread(high, most, weights, judged, measuring, least) is None:
+    while spread(high, most, weights, judged, measuring, rates) is None:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        found = spread(middle, most, weights, judged, measuring, least)
+        found = spread(middle, most, weights, judged, measuring, rates)
         low, high = (middle, high) if found is None else (low, middle)
     return high

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torso.data.augment import Augmentation, Lens
 from torso.data.token_lens import TokenLens
 from torso.randomness import client_keys, key, random_bits
 
+KeyedBy = bool | Literal["device"]  # whether batches have keys on the host, or on the device
 _LAST = torch.iinfo(torch.int64).max
 
 
@@ -45,7 +47,8 @@ class Batch:
     """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
 
     `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest.
-    `keys`: one for each client and step, for a network that draws random numbers itself (dropout).
+    `keys`: one for each client and step, for a network that draws random numbers (dropout): numbers of the host for one
+    that is not Torso's own, a tensor [G] on the device for one that is.
     `taught`: what models that do not learn say of the samples, where a loss compares with them."""
 
     inputs: Tensor  # [G, B, *], as the network takes them
@@ -53,7 +56,7 @@ class Batch:
     real: Tensor | None = None
     active: Tensor | None = None
     lead: int | None = None
-    keys: tuple[int, ...] | None = None
+    keys: tuple[int, ...] | Tensor | None = None
     pad: int = 0  # id of padding, where inputs are token sequences: batches may have different lengths
     taught: dict[str, Tensor] | None = None  # [G, B, …]
 
@@ -61,11 +64,16 @@ class Batch:
         """That of the first clients, which may be more than have samples."""
         real = None if self.real is None else self.real[:clients]
         taught = None if self.taught is None else {what: said[:clients] for what, said in self.taught.items()}
-        return Batch(self.inputs[:clients], self.labels[:clients], real, keys=self.keys, taught=taught)
+        keys = self.keys[:clients] if isinstance(self.keys, Tensor) else self.keys
+        return Batch(self.inputs[:clients], self.labels[:clients], real, keys=keys, taught=taught)
 
     def again(self, time: int) -> Batch:
         """The same samples met once more in the same step, with other random numbers."""
-        return self if self.keys is None else replace(self, keys=tuple(key(each, "again", time) for each in self.keys))
+        if self.keys is None:
+            return self
+        if isinstance(self.keys, Tensor):
+            return replace(self, keys=random_bits(~self.keys, time + 1)[:, time])
+        return replace(self, keys=tuple(key(each, "again", time) for each in self.keys))
 
     def only(self, other: Batch) -> Batch:
         """This batch without the samples of clients that have none in the other."""
@@ -89,9 +97,11 @@ class Batch:
         inputs[:, :width] = torch.where(wide, ours, theirs[:, :width])
         labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
         padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
-        keys = self.keys
-        if keys is not None:  # as those draw that have one batch alone and meet it twice
-            had = zip(self.active.tolist(), keys, other.again(1).keys or keys, strict=True)
+        keys, twice = self.keys, other.again(1).keys  # as those draw that have one batch alone and meet it twice
+        if isinstance(keys, Tensor) and isinstance(twice, Tensor):
+            keys = torch.where(self.active, keys, twice)
+        elif isinstance(keys, tuple) and not isinstance(twice, Tensor):
+            had = zip(self.active.tolist(), keys, twice or keys, strict=True)
             keys = tuple(here if has else there for has, here, there in had)
         return Batch(inputs, labels, torch.where(mine, padded, fallback), other.active, other.lead, keys)
 
@@ -228,11 +238,11 @@ class Deck:
         epoch: int,
         change: Augmentation | None,
         skip_single: bool = False,
-        keyed: bool = False,
+        keyed: KeyedBy = False,
     ) -> Iterator[Batch]:
         """Training: a fresh permutation per epoch; `ceil(n / B)` batches, the last one may be short (spec 1.2).
 
-        `keyed`: whether batches have keys, which only a network that is not Torso's own asks for."""
+        `keyed`: whether batches have keys, for a network that draws, and where they are."""
         columns = self.index.shape[1]
         bits = random_bits(self._keys(how, "shuffle", epoch), columns)
         positions = torch.arange(columns, device=bits.device)
@@ -246,6 +256,10 @@ class Deck:
         batches = self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
         if not keyed:
             return batches
+        if keyed == "device":
+            most = -(-max(self.sizes) // batch_size)
+            steps = random_bits(self._keys(how, "drop", epoch), max(most, 1))  # [G, steps]
+            return (replace(b, keys=steps[:, step]) for step, b in enumerate(batches))
         return (replace(b, keys=self._key_list(how, "dropout", epoch, step)) for step, b in enumerate(batches))
 
     def endless(
@@ -255,7 +269,7 @@ class Deck:
         how: Shuffle,
         change: Augmentation | None,
         skip_single: bool = False,
-        keyed: bool = False,
+        keyed: KeyedBy = False,
     ) -> Iterator[Batch]:
         """Training batches of one epoch after the other, without end."""
         for epoch in itertools.count():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 import torch
@@ -204,7 +203,7 @@ class AddsUp(Protocol):
     def add_up(self, work: Work[Any], clients: Sequence[int], store: Store | None, total: S) -> S: ...
 
 
-def _adds_up(engine: object) -> TypeGuard[AddsUp]:
+def _adds_up(engine: Any) -> TypeGuard[AddsUp]:
     return _offers(type(engine), AddsUp)
 
 
@@ -254,17 +253,21 @@ class ComeAndGo(Protocol):
         ...
 
 
-@cache
-def _offers(kind: type, what: Any) -> bool:
-    """Whether objects of a class have all that a protocol names: Python looks it up anew each time, in 50 µs."""
-    return issubclass(kind, what)
+_known: dict[tuple[Any, Any], bool] = {}
 
 
-def comes_and_goes(engine: object) -> TypeGuard[ComeAndGo]:
+def _offers(kind: Any, what: Any) -> bool:
+    """Whether objects of a class have all that a protocol names: looked up once, not several times a round."""
+    if (kind, what) not in _known:
+        _known[kind, what] = issubclass(kind, what)
+    return _known[kind, what]
+
+
+def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
     return _offers(type(engine), ComeAndGo)
 
 
-def repairs(engine: object) -> TypeGuard[Repairs]:
+def repairs(engine: Any) -> TypeGuard[Repairs]:
     return _offers(type(engine), Repairs)
 
 

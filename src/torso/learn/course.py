@@ -63,7 +63,7 @@ class Course:
     meta: Deck | None = None
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed
+        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by
         return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single, keyed)
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
@@ -71,7 +71,7 @@ class Course:
         if self.meta is None:
             return None
         shuffle = self.shuffle.for_use(f"meta {number}")
-        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed
+        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by
         return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single, keyed)
 
     def of_places(self, order: Sequence[int], places: Tensor) -> Course:

@@ -72,8 +72,16 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
     if isinstance(objective, Taught) and objective.teachers:
         assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
         losses = losses + objective.against(said, batch.labels, batch.taught)
-    further = (logits for logits in (said.personal, said.beside) if logits is not None)
-    return sum((cross_entropy(logits, batch.labels) for logits in further), losses)
+        if (whole := objective.of_batch(said, batch.real, batch.taught)) is not None:
+            losses = losses + whole.unsqueeze(1)
+    return with_further_heads(losses, said, batch)
+
+
+def with_further_heads(losses: Tensor, said: Output, batch: Batch) -> Tensor:
+    """Losses [G, B] and those of a personal head, and of one that learns beside."""
+    for logits in (said.personal, said.beside):
+        losses = losses if logits is None else losses + cross_entropy(logits, batch.labels)
+    return losses
 
 
 def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -124,8 +132,8 @@ def _of_one(
 ) -> tuple[Tensors, Tensor]:
     """The gradients of one client whose tensors are in place, the leaves without a client dimension."""
     x = batch.inputs
-    keyed = batch.keys is not None and draws(net, x) and not Seeded.here()
-    with drawing(net, x.device, batch.keys[0]) if keyed and batch.keys is not None else nullcontext():
+    keyed = isinstance(batch.keys, tuple) and draws(net, x) and not Seeded.here()
+    with drawing(net, x.device, int(batch.keys[0])) if keyed and batch.keys is not None else nullcontext():
         said = seated(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     return {name: grad[None] for name, grad in gradients_at(leaves, mean.sum()).items()}, total

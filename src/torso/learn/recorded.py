@@ -210,7 +210,8 @@ def _room_for(batch: Batch, width: int, masked: bool) -> Batch:
     labels = batch.labels.new_zeros(clients, width)
     real = torch.zeros(clients, width, device=labels.device) if masked else None
     taught = {what: said.new_zeros(clients, width, *said.shape[2:]) for what, said in (batch.taught or {}).items()}
-    return Batch(inputs, labels, real, taught=taught or None)
+    keys = torch.zeros_like(batch.keys) if isinstance(batch.keys, Tensor) else None
+    return Batch(inputs, labels, real, keys=keys, taught=taught or None)
 
 
 def _fill(fixed: Batch, batch: Batch) -> None:
@@ -218,6 +219,8 @@ def _fill(fixed: Batch, batch: Batch) -> None:
     width = batch.labels.shape[1]
     fixed.inputs[:, :width].copy_(batch.inputs)
     fixed.labels[:, :width].copy_(batch.labels)
+    if isinstance(batch.keys, Tensor) and isinstance(fixed.keys, Tensor):
+        fixed.keys.copy_(batch.keys)
     for what, said in (batch.taught or {}).items():
         assert fixed.taught is not None
         fixed.taught[what][:, :width].copy_(said)

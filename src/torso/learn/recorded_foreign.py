@@ -94,7 +94,7 @@ class ForeignRecorder(Recorder):
     @contextmanager
     def _drawing(self, net: Network, batch: Batch) -> Iterator[None]:
         """Random numbers of the step come from its key, in a replay as well."""
-        if batch.keys is None or not draws(net, batch.inputs):
+        if not isinstance(batch.keys, tuple) or not draws(net, batch.inputs):
             yield
             return
         self._seeded = Seeded(batch.inputs.device, batch.keys[0])

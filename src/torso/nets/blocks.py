@@ -150,3 +150,9 @@ def he_normal(module: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
         nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def glorot_uniform(module: nn.Module) -> None:
+    """Draw the weights of one convolution or linear layer from U(±√(6 / (fan in + fan out))); its bias stays."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.xavier_uniform_(module.weight)

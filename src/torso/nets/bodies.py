@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, did_you_mean
-from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, he_normal
+from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, glorot_uniform, he_normal
+from torso.nets.dropout import Dropout
 from torso.nets.network import Body, FlatBody
 from torso.nets.sequences import Embedding, Encoder, SequenceBody
 from torso.registry import Registry
@@ -247,6 +248,17 @@ def rod_cifar(channels: int, height: int, width: int) -> Body:
     units = [Unit(i, o, 3, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
     left, right = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
     return _he([*units, Unit(64, 64, 3, padding=0), Dense(64 * left * right, 64)], 64)
+
+
+@body("pfl-cnn", least=6)
+def pfl_cnn(channels: int, height: int, width: int) -> Body:
+    """pfl-research's network for CIFAR-10: two valid 3×3 convolutions (32, 64), a pool, a hidden layer of 128, dropout
+    of 0.25 and 0.5."""
+    second = Chain([Unit(32, 64, 3, padding=0, pool=nn.MaxPool2d(2)), Dropout(0.25, place=0)])
+    hidden = Chain([Dense(64 * ((height - 4) // 2) * ((width - 4) // 2), 128), Dropout(0.5, place=1)])
+    made = Body([Unit(channels, 32, 3, padding=0), second, hidden], 128)
+    made.apply(glorot_uniform)
+    return made
 
 
 @body("rod-cifar-wide", least=18)

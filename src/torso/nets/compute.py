@@ -16,19 +16,38 @@ from torso.data.inputs import Input, Tokens, as_input
 from torso.data.token_lens import trimmed
 from torso.errors import RequestError
 from torso.nets.draws import Keyed, Seeded, Watching
+from torso.nets.dropout import dropping, drops
 from torso.nets.network import Network, Output, Tensors, hollow
 from torso.nets.seat import skeleton
 
 
 def apply(
-    net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None, keys: Sequence[int] | None = None
+    net: Network, tensors: Tensors, x: Tensor, real: Tensor | None = None, keys: Sequence[int] | Tensor | None = None
 ) -> Output:
     """Features [G, B, d] and logits [G, B, classes] of x [G, B, …] under stacked tensors [G, …].
 
     The tensors of running statistics are moved in place. Not thread-safe: one `skeleton` per thread. `keys`: one for
-    each client, from which a body that is not Torso's draws random numbers in training (`Batch.keys`).
+    each client, from which a body draws random numbers in training (`Batch.keys`).
     """
     drawing = draws(net, x) and not Seeded.here()
+    if net.body.drops and not drawing and (layers := drops(net.body)):
+        if not isinstance(keys, Tensor):
+            raise _without_keys()
+        with dropping(layers, keys):
+            return _apply(net, tensors, x, real, None, drawing)
+    return _apply(net, tensors, x, real, None if isinstance(keys, Tensor) else keys, drawing)
+
+
+def _without_keys() -> RequestError:
+    return RequestError(
+        "the body draws random numbers in training (dropout), and there is no key to draw them from. "
+        "Pass the batch's on: torso.nets.apply(…, keys=batch.keys)"
+    )
+
+
+def _apply(
+    net: Network, tensors: Tensors, x: Tensor, real: Tensor | None, keys: Sequence[int] | None, drawing: bool
+) -> Output:
     if not drawing and (given := _in_line(net, tensors)) is not None:
         said: Output = net.seat.called(net, given, x, real, stacked=True)
         return said
@@ -41,10 +60,7 @@ def apply(
 
     if drawing:
         if keys is None:
-            raise RequestError(
-                "the body draws random numbers in training (dropout), and there is no key to draw them from. "
-                "Pass the batch's on: torso.nets.apply(…, keys=batch.keys)"
-            )
+            raise _without_keys()
         return _one_by_one(net, one, tensors, x, real, keys)
     if x.shape[0] == 1:
         if not any(tensor.requires_grad for tensor in tensors.values()) and (seated := net.seat.take(net, tensors)):

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from torso.data.batches import KeyedBy
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.blocks import Chain
 from torso.nets.card import Card
+from torso.nets.dropout import Dropout
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
@@ -30,6 +32,7 @@ from torso.nets.parts import (
     without,
 )
 from torso.nets.seat import Seat, has_plain_modes, skeleton
+from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead
 from torso.nets.sparse_simplex import SparseSimplexHead
 
@@ -65,6 +68,7 @@ class Body(nn.Module):
     trims = False  # whether tokens may be cut to the longest sequence of a batch: padding changes nothing
     vmaps = True  # of one that is not native: whether vmap can compute it for several clients
     lora: Lora | None = None  # its adapters, where it has any (adapters.py)
+    drops = False  # whether it has dropout of Torso's own, which draws from keys [G] of a batch (dropout.py)
     once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
     features: int
     blocks: Chain | tuple[nn.Module, ...]
@@ -80,6 +84,7 @@ class Body(nn.Module):
         super().__init__()
         self.features, self.pool = features, pool
         self.blocks = Chain(blocks)
+        self.drops = any(isinstance(module, Dropout) for module in self.modules())
         self.name_parts(self, parts)
 
     def name_parts(self, module: nn.Module, parts: Mapping[str, Predicate] | None) -> None:
@@ -98,6 +103,11 @@ class Body(nn.Module):
     def keyed(self) -> bool:
         """Whether it may draw random numbers in training, from keys that come with a batch."""
         return not self.native or self.draws is True
+
+    @property
+    def keyed_by(self) -> KeyedBy:
+        """Whether it draws from keys, and whether these are on the device."""
+        return self.keyed or ("device" if self.drops else False)
 
     @property
     def in_line(self) -> bool:
@@ -201,7 +211,7 @@ class Network(nn.Module):
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
         named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
-        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead) else {}
+        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead | ShiftedHead) else {}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property

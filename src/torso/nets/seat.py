@@ -23,7 +23,7 @@ class Seat(Generic[N]):
 
     def __init__(self) -> None:
         self.modes: dict[frozenset[str], list[tuple[nn.Module, bool]]] = {}  # by what learns: who is in train mode
-        self._own: dict[tuple[str, ...], list[tuple[dict[str, Any], str]]] = {}  # by names: where they are in the network
+        self._own: dict[tuple[str, ...], list[tuple[dict[str, Any], str]]] = {}  # by names: where they are
         self._net: N | None = None  # the copy that holds the tensors; None: there is none of these names
         self._places: dict[str, tuple[dict[str, Any], str]] = {}  # by name: parameters or buffers of a layer, and which
         self._layers: list[tuple[nn.Module, nn.Module]] = []  # the copy's, and the network's own

@@ -1,0 +1,95 @@
+"""pfl-research's own benchmark (Granqvist et al. 2024), with its network and dropout.
+
+CIFAR-10, 1,000 clients of 50 images, 50 of them in a round, one local epoch in batches of 10 at rate 0.1, FedAvg, 1,500
+rounds, the whole test set every 10.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torso.config import Config
+from torso.precision import precision_of
+from torso.runs.job import data_of, device_named
+from torso.runs.run import run
+
+if TYPE_CHECKING:
+    from torso.runs.events import Listener, Stop
+
+Row = dict[str, Any]
+CLIENTS, SAMPLES = 1000, 50
+
+
+def pfl_config(source: str, root: str, rounds: int, precision: str, device: str, seed: int) -> Config:
+    """The benchmark as an experiment; `source`: cifar10, or synthetic images of its size for a look at the time."""
+    made = {"samples": CLIENTS * SAMPLES, "test_samples": 1000, "size": 32, "channels": 3}
+    return Config(
+        method="fedavg",
+        data={
+            "source": source,
+            "root": root,
+            "clients": CLIENTS,
+            "partition": "iid",
+            "augment": "none",
+            **({"synthetic": made} if source == "synthetic" else {}),
+        },
+        model={"body": "pfl-cnn"},
+        train={
+            "rounds": rounds,
+            "fraction": 50 / CLIENTS,
+            "local_epochs": 1,
+            "batch_size": 10,
+            "lr": 0.1,
+            "momentum": 0.0,
+            "weight_decay": 0.0,
+            "schedule": "const",
+        },
+        measure={"every": 10, "during": ["generic"], "names": ["generic"]},
+        run={"seed": seed, "device": device, "precision": precision},
+    )
+
+
+def measure_pfl(config: Config, listener: Listener | None = None, stop: Stop | None = None) -> Row:
+    """What `torso bench pfl` prints: seconds of training, of measuring, and of the process until now."""
+    began = time.perf_counter()
+    federation = data_of(config)
+    data = time.perf_counter() - began
+    result = run(config, federation=federation, listener=listener, stop=stop)
+    device = device_named(config.run.device)
+    found = result.accuracy.get("generic")
+    spent = result.seconds
+    return {
+        "machine": _machine(device),
+        "precision": precision_of(config.run.precision, device),
+        "source": config.data.source,
+        "rounds": result.rounds,
+        "status": result.status,
+        "data_s": round(data, 2),
+        "training_s": round(spent["train"], 2),
+        "ms_a_round": round(1e3 * spent["train"] / max(result.rounds, 1), 2),
+        "measuring_s": round(spent["measure"], 2),
+        "process_s": round(process_seconds(), 2),
+        "accuracy": None if found is None else round(found.mean, 2),
+        "n": 1,
+    }
+
+
+def _machine(device: torch.device) -> Row:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    return {"device": name, "cores": os.cpu_count(), **versions}
+
+
+def process_seconds() -> float:
+    """How long this process has been there; where the system does not say, the CPU seconds that it took."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            began = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.process_time()

@@ -1,0 +1,99 @@
+"""The tournament where time runs out, somebody stops it, or a candidate cannot be run. Time is told, not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from torso.advise.budget import Budget
+from torso.advise.candidates import FEDAVG, chosen
+from torso.advise.tournament import TooLittleTime, Tournament
+from torso.config import Config
+from torso.data import Federation
+from torso.errors import RequestError
+from torso.runs.events import Stop
+from torso.runs.job import data_of
+from torso.runs.run import Stopped
+
+CONFIG = Config(
+    data={"clients": 4, "shards": 5},
+    train={"rounds": 2, "fraction": 0.5, "local_epochs": 1},
+    run={"workers": 1},
+)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return data_of(CONFIG)
+
+
+class Clock:
+    """Ten minutes, of which the pilot takes one second; `at` says what the time is when runs have ended."""
+
+    def __init__(self, at: Callable[[str], float | None] = lambda text: None) -> None:
+        self.now, self.at = 0.0, at
+
+    def __call__(self) -> float:
+        return self.now
+
+    def told(self, text: str) -> None:
+        if text.startswith("pilot"):
+            self.now += 1.0
+        self.now = self.at(text) or self.now
+
+
+def held(
+    federation: Federation, clock: Clock, names: Sequence[str] = ("fedper",), user: Stop | None = None
+) -> Tournament:
+    budget = Budget(None, 10.0, clock)
+    return Tournament(CONFIG, federation, chosen(names), budget, user or Stop(), clock.told)
+
+
+def test_with_enough_time_everything_has_all_rounds_and_two_seeds(federation: Federation) -> None:
+    course = held(federation, Clock()).hold()
+    assert course.rounds == {"rates": 2, "heats": 2, "final": 2, "judgement": 2}
+    assert list(course.judged) == [1, 2]
+    assert {one.arm.name for one in course.final} == {"fedper"}
+    assert {one.arm.candidate for one in course.rates} == {FEDAVG}
+
+
+def test_where_time_for_choosing_is_up_the_judgement_still_has_its_share(federation: Federation) -> None:
+    """The first run of a candidate ends at 597 s, when only the judgement's time is left: nobody else is run."""
+    clock = Clock(lambda text: 597.0 if text.startswith("heats: 1 of 2") else None)
+    course = held(federation, clock).hold()
+    assert course.final == []
+    assert [one.arm.name for one in course.heats] == ["fedper"] * 2  # 1 and 2 epochs
+    assert course.best is not None
+    assert course.best.arm.name == "fedper"
+    assert course.judged
+
+
+def test_no_time_at_all(federation: Federation) -> None:
+    with pytest.raises(TooLittleTime, match="so nothing is advised"):
+        held(federation, Clock(lambda text: 1e6 if text.startswith("final: 1 of 1") else None)).hold()
+    with pytest.raises(RequestError, match=r"--minutes 10 is too short for these data: .* Accepted: "):
+        held(federation, Clock(lambda text: 590.0 if text.startswith("pilot") else None)).hold()
+
+
+def test_a_user_may_stop_it(federation: Federation) -> None:
+    user = Stop()
+    clock = Clock()
+
+    def told(text: str) -> None:
+        clock.told(text)
+        if text.startswith("heats"):
+            user.ask()
+
+    stopped = Tournament(CONFIG, federation, chosen(["fedper"]), Budget(None, 10.0, clock), user, told)
+    with pytest.raises(Stopped, match="nothing was written"):
+        stopped.hold()
+
+
+def test_a_candidate_that_cannot_be_run_is_named(federation: Federation) -> None:
+    there = Tournament(CONFIG, federation, chosen(["fedper", "fedavg-data-sharing"]), Budget(200, None), Stop())
+    course = there.hold()
+    assert list(course.refused) == ["fedavg-data-sharing"]
+    nobody = Tournament(CONFIG, federation, chosen(["fedavg-data-sharing"]), Budget(200, None), Stop())
+    with pytest.raises(RequestError, match=r"no candidate can be run with this config. fedavg-data-sharing: "):
+        nobody.hold()
