@@ -196,7 +196,8 @@ def tables(data: dict[str, Any]) -> str:
     for name, found in data["settings"].items():
         for one in sorted(found["advice"], key=lambda one: (one["rounds"], one["seed"])):
             over = one["gain_over_fedavg"]
-            predicted = f"{one['challenger']}: {over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]"
+            interval = f"{over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]" if over else "failed"
+            predicted = f"{one['challenger']}: {interval}"
             advice = "stay with FedAvg" if one["stay"] else one["advice"]
             lines.append(
                 f"| {name} | {one['rounds']} | {one['seed']} | {advice} | {one['personal']:.1f} | {one['regret']:+.1f} "
