@@ -16,7 +16,7 @@ part() { # NAME SECONDS COMMAND…
 	name=$1 most=$2
 	shift 2
 	began=$(date +%s)
-	timeout "$most" "$@" >"$out/$name.json" 2>"$out/$name.log"
+	timeout -k 5 "$most" "$@" >"$out/$name.json" 2>"$out/$name.log"
 	echo "$name: exit $?, $(($(date +%s) - began)) s"
 	tail -c 1500 "$out/$name.json"
 }

@@ -47,7 +47,7 @@ class NearMeans(Taught):
     """Cross-entropy + μ·‖f − m_y‖², m_y the told mean of the label's class."""
 
     mu: NotNegative = 0.01
-    teachers: ClassVar[tuple[str, ...]] = ("told.means",)  # type: ignore[misc]
+    teachers: ClassVar[tuple[str, ...]] = ("told.means",)
 
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
         return self.mu * (said.features - taught["told.means"]).square().sum(dim=-1)  # [G, B]

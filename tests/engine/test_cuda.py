@@ -51,6 +51,9 @@ LATER = [
     "mofedsam",
     "fedetf",
     "fedgela",
+    "fedamp",
+    "fedthe",
+    "fedloge",
 ]  # losses with teachers, two passes, a head
 
 

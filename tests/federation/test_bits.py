@@ -17,6 +17,7 @@ from torso.results.checkpoint import load_newest
 from torso.runs.job import simulate
 
 METHODS = (
+    *("fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"),
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
     *("fedamp", "fedthe", "fedloge"),
     *("fedrod-linear", "fedrod-hyper", "fedncm", "fedncm-ft", "fedfn", "per-fedavg", "lg-fedavg", "local-only"),

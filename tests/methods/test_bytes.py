@@ -415,6 +415,9 @@ TABLE: dict[str, tuple[int, int]] = {
     "fedproto": (4 * ROW, 4 * ROW),
     "fedpac": (4 * (P + ROW), 4 * (P + ROW + CLASSES * FEATURES + 1)),
     "fedas": (4 * P_B, 4 * P_B + 4),
+    "pfedfda": tuple(4 * (P_B + CLASSES * FEATURES + FEATURES**2) for _ in range(2)),
+    "creff": (4 * (P + ROW), 4 * (P + CLASSES * ROW + CLASSES)),
+    "feddbe": (4 * (P + FEATURES + 1), 4 * P),  # the mean feature went up in the first round
     "local-only": (0, 0),
 }
 
@@ -448,7 +451,7 @@ class Idle:
             drift={name: torch.zeros_like(model[name])[None] for name in self.stage.corrected}
             if self.stage.method.drift.sends
             else {},
-            said={n: torch.zeros(1, *each.shape) for n, each in self.stage.declared(offered).items()},
+            said={n: torch.zeros(1, *each.shape) for n, each in self.stage.declared(offered, told.round).items()},
             left={client: ClientState(kept={name: model[name] for name in self.stage.keeps})},
         )
 

@@ -33,9 +33,8 @@ from torso.runs.stages import Stage
 
 SEED = 3
 SINGLE_UPLOADS = ("median", "centred-clipping")
-ON_THE_PATH_OF_OTHERS = {"head": "simplex", "step": "sam", "personal": "scaled-head"}  # tested by themselves
-
-WITH_A_HEAD_OF_ITS_OWN = {"personal": "realigned"}  # refused with others
+ON_THE_PATH_OF_OTHERS = {"simplex", "sam", "scaled-head"}  # tested by themselves
+REFUSED_WITH_OTHERS = {"realigned", "gaussian-head"}  # they need a head, or statistics, of their own
 
 
 def choices(axis: str) -> dict[str, Any]:
@@ -46,8 +45,7 @@ def choices(axis: str) -> dict[str, Any]:
     ):  # of rules on single uploads, which differ in one function, one without a state and one with it
         known = {name: rule for name, rule in known.items() if not rule.needs_each or name in SINGLE_UPLOADS}
         known["fedbuff"] = AXES["server"]["fedbuff"](buffer=2)
-    known.pop(ON_THE_PATH_OF_OTHERS.get(axis, ""), None)
-    known.pop(WITH_A_HEAD_OF_ITS_OWN.get(axis, ""), None)
+    known = {name: choice for name, choice in known.items() if name not in ON_THE_PATH_OF_OTHERS | REFUSED_WITH_OTHERS}
     if axis == "head":
         known["dual-hyper"] = AXES["head"]["dual"](personal="hyper")
     if axis == "personal":

@@ -7,6 +7,7 @@ With W the unit matrix and s = (1, 1), a sample (1, 0) of class 0 has p − e = 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,26 @@ import torch
 from torch.testing import assert_close
 
 from torso.engine import OneByOne
-from torso.learn.taught import Prototypical
+from torso.errors import RequestError
+from torso.learn.taught import MeanRegularised, Prototypical
 from torso.methods import methods
 from torso.nets import Output
 from torso.personal import Aligned
 from torso.personal.state import State
-from torso.runs.job import Simulation
+from torso.results.checkpoint import load_newest, save
+from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
+from torso.runs.telling import tell, visit_of
+from torso.server.federated_features import FederatedFeatures, as_one, class_gradients, distance
 from torso.server.fisher import Fisher
+from torso.server.gaussians import GaussianClasses, Gaussians, Seen, estimated, head_of, loss_of
 from torso.server.prototypes import MixedHeads, Prototypes, least_on_simplex, mixing_weights, moments
+from torso.server.state import ServerState
 from torso.server.statistics import Came, Held, Visited
 
 from . import tiny
 from .by_hand import BODY, Data, federated, on, story
+from .test_pairs import SEED, _config, assert_same, federation
 from .tiny import SIGMA, tiny_parts  # noqa: F401  a fixture
 
 ONE_CLASS = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [0, 0, 0]))  # both clients have class 0 alone
@@ -218,3 +226,232 @@ def test_without_alignment_and_with_equal_traces_fedas_is_fedper_with_uniform_we
     one = story(task("fedas", data, personal=Aligned(lr=0.0)), 1)[-1][0]
     uniform = on(tiny.job(methods["fedper"].but(train="body"), head="eye", weighting="uniform"), federated(data))
     assert_close(one.model[BODY], story(uniform, 1)[-1][0].model[BODY])
+
+
+# FedDBE
+
+
+def test_the_mean_of_a_batch_leaves_padding_out_by_hand() -> None:
+    """f = 1 and 3, and 9 as padding: f̄ = 2. z̄ = 0.5 → (1.5)² = 2.25, times κ/2 = 2: 4.5. Not established: 0."""
+    said = Output(torch.tensor([[[1.0], [3.0], [9.0]]]).expand(2, 3, 1), torch.zeros(2, 3, 2))
+    told = {"told.consensus": torch.tensor([[0.5], [0.5]]), "told.established": torch.tensor([1.0, 0.0])}
+    loss = MeanRegularised(4.0)
+    taught = loss.of_told(told, torch.zeros(2, 3, dtype=torch.int64))
+    found = loss.of_batch(said, torch.tensor([[1.0, 1.0, 0.0]] * 2), taught)
+    assert_close(found, torch.tensor([4.5, 0.0]))
+
+
+def test_feddbe_two_rounds_by_hand() -> None:
+    """W stays the unit matrix, so ∂ℓ/∂shift = p − e. Round 1: client 0 to s = (1 + σ, 1) and shift (σ, −σ), client 1,
+    with three samples, to (1, 1 + σ) and (−σ, σ). The mean of bodies is a = (1 + σ/4, 1 + 3σ/4), the consensus
+    (¼(1 + σ), ¾(1 + σ)). Round 2: client 0 has logits a₀ + σ and −σ, loses q₀ = small(a₀ + 2σ) and is drawn by
+    κ/2·(a₀ − ¼(1 + σ)) = ¾·κ/2; client 1 by ¼·κ/2."""
+    data = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [1] * 3))
+    method = methods["feddbe"].but(train="body+head.shift", objective=MeanRegularised(0.4))
+    (first, _), (second, _) = story(on(tiny.job(method, head="eye"), federated(data)), rounds=2)
+    assert_close(first.clients[0].kept, {"head.shift": torch.tensor([SIGMA, -SIGMA])})
+    assert_close(first.server.statistics["consensus"], torch.tensor([0.25, 0.75]) * (1 + SIGMA))
+    assert float(first.server.statistics["established"]) == 1
+    a = torch.tensor([1 + SIGMA / 4, 1 + 3 * SIGMA / 4])
+    assert_close(first.model[BODY], a)
+    q = [small(float(each) + 2 * SIGMA) for each in a]
+    own = [float(a[0]) + q[0] - 0.2 * 0.75, float(a[1]) + q[1] - 0.2 * 0.25]
+    mean = torch.tensor([0.25 * own[0] + 0.75 * float(a[0]), 0.25 * float(a[1]) + 0.75 * own[1]])
+    assert_close(second.model[BODY], mean)
+    assert_close(second.clients[0].kept["head.shift"], torch.tensor([SIGMA + q[0], -SIGMA - q[0]]))
+    assert torch.equal(second.server.statistics["consensus"], first.server.statistics["consensus"])  # once and for all
+    assert first.cost.bytes_up == 2 * 4 * (2 + 2)  # s, and the mean feature …
+    assert second.cost.bytes_up - first.cost.bytes_up == 2 * 4 * 2  # … once
+    assert first.cost.bytes_down == 2 * 4 * (2 + 2 + 1)  # s, the consensus, whether there is one
+
+
+def test_without_its_term_and_with_a_shift_that_stays_feddbe_is_fedavg_to_the_bit() -> None:
+    method = methods["feddbe"].but(train="all-head.shift", objective=MeanRegularised(0.0))
+    one = story(on(tiny.job(method, head="eye"), federated(ONE_CLASS)), rounds=3)[-1][0]
+    plain = story(on(tiny.job("fedavg", head="eye"), federated(ONE_CLASS)), rounds=3)[-1][0]
+    assert torch.equal(one.model[BODY], plain.model[BODY])
+    assert torch.equal(one.model["head.linear.weight"], plain.model["head.weight"])
+
+
+# pFedFDA
+
+
+def test_the_head_of_gaussian_classes_by_hand() -> None:
+    """μ = 1 and −1, Σ = 2, shares ¾ and ¼: W = ½ and −½, b = log π − ½·½. A class without samples is ruled out."""
+    found = Gaussians(torch.tensor([[[1.0], [-1.0]]]), torch.full((1, 1, 1), 2.0))
+    head = head_of(found, torch.tensor([[3, 1]]), ridge=1e-12)
+    assert_close(head["head.weight"], torch.tensor([[[0.5], [-0.5]]]))
+    assert_close(head["head.bias"], torch.tensor([[math.log(0.75) - 0.25, math.log(0.25) - 0.25]]))
+    assert head_of(found, torch.tensor([[3, 0]]), 1e-12)["head.bias"][0, 1] < -1e3
+
+
+def test_estimates_by_hand() -> None:
+    """Features 1 and 3 of class 0 and 5 of class 1, and 99 as padding: means 2 and 5, Σ = (1 + 1 + 0)/3; of a class
+    that is not there the told mean. Half way to μ = 0, Σ = 1: 1, 2.5 and ½·⅔ + ½."""
+    told = Gaussians(torch.zeros(1, 3, 1), torch.ones(1, 1, 1))
+    told.means[0, 2] = 7.0
+    seen = Seen(
+        torch.tensor([[[1.0], [3.0], [5.0], [99.0]]]), torch.tensor([[0, 0, 1, 1]]), torch.tensor([[1.0, 1, 1, 0]])
+    )
+    own = estimated(seen, told)
+    assert_close(own.means.flatten(), torch.tensor([2.0, 5.0, 7.0]))
+    assert_close(own.covariance.flatten(), torch.tensor([2 / 3]))
+    half = own.mixed(told, torch.tensor([0.5]))
+    assert_close(half.means.flatten(), torch.tensor([1.0, 2.5, 7.0]))
+    assert_close(half.covariance.flatten(), torch.tensor([1 / 3 + 0.5]))
+
+
+def test_the_losses_of_a_sample_by_hand() -> None:
+    """f = 1 under μ = ±1, Σ = 1, equal shares: logits differ by 2, so −log of 1 − small(2)."""
+    found = Gaussians(torch.tensor([[[1.0], [-1.0]]]), torch.ones(1, 1, 1))
+    seen = Seen(torch.tensor([[[1.0], [1.0]]]), torch.tensor([[0, 0]]), torch.tensor([[1.0, 0.0]]))
+    assert_close(loss_of(seen, found, torch.tensor([[1, 1]]), 1e-12), torch.tensor([-math.log(1 - small(2.0))]))
+
+
+def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_wrong() -> None:
+    """Classes at ±1. Told the same, 0 is as good as any and is taken; told the opposite, at ½ both classes have the
+    same mean, and below it the wrong one."""
+    features = torch.tensor([1.2, 0.8, 1.1, 0.9, -1.2, -0.8, -1.1, -0.9]).view(1, 8, 1)
+    features = features[:, [0, 4, 1, 5, 2, 6, 3, 7]]
+    seen = Seen(features, torch.tensor([[0, 1] * 4]), torch.ones(1, 8))
+    right = estimated(seen, Gaussians(torch.zeros(1, 2, 1), torch.ones(1, 1, 1)))
+    wrong = Gaussians(-right.means, right.covariance)
+    statistics = GaussianClasses(folds=4)
+    assert float(statistics.beta(seen, wrong)) > 0.5
+    assert float(statistics.beta(seen, right)) == 0.0
+
+
+def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
+    """The first head is the drawn one, since its rows stand for means and Σ is 1; the head never learns and never
+    travels. Afterwards the server holds the weighted mean of what was sent, and the generic head is made of it."""
+    config = _config(methods["pfedfda"])
+    job = simulate(config, federation())
+    stage = job.plan[0]
+    told = tell(stage, ServerState(job.model), job.roster, (0, 1), 1, seed=0)
+    assert torch.equal(told.said["means"], job.model["head.weight"])
+    assert torch.equal(told.said["covariance"], torch.eye(job.net.body.features))
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        sent = list(engine.map(visit_of(stage, told, 0), [0, 1]))
+        state, played = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
+    assert all("head.weight" not in each.model for each in sent)
+    assert torch.equal(state.model["head.weight"], job.model["head.weight"])
+    shown = head_of(
+        Gaussians(state.server.statistics["means"][None], state.server.statistics["covariance"][None]),
+        torch.ones(1, job.roster.classes),
+        1e-4,
+    )
+    assert torch.equal(state.reported.model["head.weight"], shown["head.weight"][0])
+    for k in played.participants:
+        own = state.clients[k].own
+        assert {"head.weight", "head.bias"} < set(own)
+        assert not torch.equal(own["head.weight"], job.model["head.weight"])
+
+
+# all of them
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"])
+def test_it_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
+    job = simulate(_config(methods[name]), federation())
+    stage = job.plan[0]
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
+        second, _ = play_round(stage, first, job.roster, engine, SEED)
+        save(tmp_path, first, "the same config")
+        read = load_newest(tmp_path, job.model, "the same config")
+        assert read is not None
+        assert_same(second, play_round(stage, read.state, job.roster, engine, SEED)[0])
+
+
+@pytest.mark.parametrize(("axis", "choice"), [("objective", "prototypes"), ("personal", "gaussian-head")])
+def test_what_nobody_tells_cannot_be_read(axis: str, choice: str) -> None:
+    config = _config(methods["fedavg"]).but(f"method.{axis}={choice}")
+    with pytest.raises(RequestError, match=rf"method.{axis} = '{choice}' reads 'means' .* tells nothing of it"):
+        simulate(config, federation())
+
+
+# CReFF
+
+
+def test_the_gradients_of_a_class_by_hand() -> None:
+    """v = (1, 0) of class 0 and (0, 1) of class 1 under the unit matrix: (p − e)vᵀ, p − e = (−σ, σ) and (σ, −σ). With a
+    bias of 0 each row has p − e once more."""
+    features = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+    wrong = torch.tensor([[-SIGMA, SIGMA], [SIGMA, -SIGMA]])
+    wanted = torch.stack([torch.outer(wrong[0], features[0, 0]), torch.outer(wrong[1], features[1, 0])])
+    assert_close(class_gradients(features, torch.eye(2)), wanted)
+    with_bias = as_one({"head.weight": torch.eye(2), "head.bias": torch.zeros(2)})
+    assert_close(class_gradients(features, with_bias), torch.cat([wanted, wrong.unsqueeze(-1)], dim=-1))
+
+
+def test_the_distance_of_gradients_by_hand() -> None:
+    """Two rows of the same direction: 0; of the opposite: 2 each; one the same and one at a right angle: 1. A bias,
+    here (3, 4) against (4, −3), is one more vector, at a right angle."""
+    one = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    for other, far in ((3 * one, 0.0), (-one, 4.0), (torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), 1.0)):
+        assert_close(distance(one, other, 2), torch.tensor([far]))
+    biased = [torch.cat([one, torch.tensor([[[a], [b]]])], dim=-1) for a, b in ((3.0, 4.0), (4.0, -3.0))]
+    assert_close(distance(*biased, 2), torch.tensor([1.0]))
+
+
+def test_what_clients_of_creff_send_by_hand() -> None:
+    """Client 0: (1, 0) of class 0, client 1: three times (0, 1) of class 1; means over a class, at the head of the
+    start. Each class has one client, so the server's mean is that client's."""
+    job = on(tiny.job("creff", head="eye"), federated((Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [1] * 3))))
+    told = tell(job.plan[0], ServerState(job.model), job.roster, (0, 1), 1, seed=0)
+    assert torch.equal(told.said["retrained"], torch.eye(2))
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        sent = list(engine.map(visit_of(job.plan[0], told, 0), [0, 1]))
+    assert_close(sent[0].said["gradients"][0], torch.tensor([[[-SIGMA, 0.0], [SIGMA, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]))
+    assert_close(sent[1].said["gradients"][0, 1], torch.tensor([[0.0, SIGMA], [0.0, -SIGMA]]))
+    assert sent[1].said["present"].tolist() == [[0.0, 1.0]]
+
+
+def test_the_head_is_trained_again_by_hand() -> None:
+    """One step of rate 2 on (1, 0) of class 0, class 1 not seen: W − 2·(p − e)vᵀ. With both seen, half of each."""
+    features = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+    statistics = FederatedFeatures(train_steps=1, train_lr=2.0)
+    alone = statistics.retrained(torch.eye(2), features, torch.tensor([1.0, 0.0]))
+    assert_close(alone, torch.tensor([[1 + 2 * SIGMA, 0.0], [-2 * SIGMA, 1.0]]))
+    both = statistics.retrained(torch.eye(2), features, torch.ones(2))
+    assert_close(both, torch.tensor([[1 + SIGMA, -SIGMA], [-SIGMA, 1 + SIGMA]]))
+
+
+def test_features_learn_to_have_the_gradients_of_real_ones() -> None:
+    """Real features near (2, 0) and (0, 2); an absent class keeps its features to the bit."""
+    statistics, head = FederatedFeatures(features=3, match_steps=200, match_lr=1.0), torch.eye(3, 2)
+    real = torch.tensor([[[2.0, 0.1], [1.8, -0.1]], [[0.1, 2.0], [0.0, 1.9]], [[0.0, 0.0], [0.0, 0.0]]])
+    wanted = class_gradients(real, head)
+    start = torch.randn(3, 3, 2, generator=torch.Generator().manual_seed(0))
+    there = torch.tensor([True, True, False])
+    found = statistics.matched(start, head, wanted, there)
+    before, after = (distance(class_gradients(each, head), wanted, 2) for each in (start, found))
+    assert bool((after[:2] < 0.1).all())
+    assert bool((after[:2] < before[:2]).all())
+    assert torch.equal(found[2], start[2])
+
+
+def test_the_first_match_is_at_the_head_that_clients_were_told() -> None:
+    """In the first round that is the head of the start, not the one after the server's step."""
+    moved = {"head.weight": 5 * torch.eye(2)}
+    held = Held(
+        FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2),
+        model=moved,
+        before={"head.weight": torch.eye(2)},
+    )
+    came = Came(1, {0: 1.0}, {"gradients": torch.ones(2, 2, 2), "present": torch.ones(2)})
+    once = FederatedFeatures(features=2, match_steps=1, train_steps=0)
+    found = once.combine(held, came)
+    wanted = once.matched(held.shared["features"], torch.eye(2), torch.ones(2, 2, 2), torch.ones(2) > 0)
+    assert torch.equal(found.shared["features"], wanted)
+    assert torch.equal(found.shared["retrained"], moved["head.weight"])  # training begins at the averaged head
+    assert torch.equal(once.shows(found)["head.weight"], moved["head.weight"])
+
+
+def test_creff_trains_fedavgs_model_to_the_bit() -> None:
+    """What is broadcast and averaged is FedAvg's; the head that accuracy is reported on is another."""
+    one, plain = (
+        story(on(tiny.job(name, head="eye"), federated(ONE_CLASS)), rounds=3)[-1][0] for name in ("creff", "fedavg")
+    )
+    assert all(torch.equal(tensor, plain.model[name]) for name, tensor in one.model.items())
+    assert not torch.equal(one.reported.model["head.weight"], plain.model["head.weight"])

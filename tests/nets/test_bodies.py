@@ -89,7 +89,7 @@ def ordinary(net: Network, tensors: Tensors, client: int, x: Tensor, wanted: Ten
 def stacked(net: Network, tensors: Tensors, x: Tensor, wanted: Tensor, real: Tensor | None = None) -> Result:
     names = learnable(net, tensors)
     leaves = {name: t.clone().requires_grad_(name in names) for name, t in tensors.items()}
-    _, logits, _ = apply(skeleton(net).train(), leaves, x, real)
+    logits = apply(skeleton(net).train(), leaves, x, real).logits
     loss = (logits * wanted * (1 if real is None else real[..., None])).sum()
     grads = dict(zip(names, torch.autograd.grad(loss, [leaves[n] for n in names]), strict=True))
     return logits.detach(), grads, {name: t for name, t in leaves.items() if name not in names}

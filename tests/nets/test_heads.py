@@ -161,7 +161,7 @@ def test_stacked_heads_are_separate_heads(name: str) -> None:
     net = build("mlp", 5, (1, 8, 8), heads[name]()).double()
     stacked = {n: torch.stack([t, 2 * t + 0.1, t - 0.3]) for n, t in net.state_dict().items()}
     images = torch.randn(3, 4, 1, 8, 8, dtype=torch.float64)
-    _, logits, _ = apply(net, stacked, images)
+    logits = apply(net, stacked, images).logits
     for g in range(3):
         net.load_state_dict({n: t[g] for n, t in stacked.items()})
         torch.testing.assert_close(logits[g], net(images[g]))

@@ -83,7 +83,7 @@ def test_clients_of_a_foreign_network_are_separate(clients: int) -> None:
     tensors, x, wanted = spread(net, clients), images(clients, 4, 2, 5, 5), images(clients, 4, 3, seed=1)
     names = learnable(net, tensors)
     leaves = {n: t.clone().requires_grad_(n in names) for n, t in tensors.items()}
-    _, logits, _ = apply(skeleton(net).train(), leaves, x)
+    logits = apply(skeleton(net).train(), leaves, x).logits
     torch.autograd.backward((logits * wanted).sum())
     for g in range(clients):
         net.load_state_dict({n: t[g] for n, t in tensors.items()})

@@ -99,7 +99,7 @@ def collected(
     told = tell(task.plan[0], server, task.roster, range(5), 1, seed=0)
     came = Aggregate(task.plan[0], told, weights_of(task.roster, range(5), "samples"))
     more: Schema = {"model/statistic": (torch.float32, ()), "model/counter": (torch.int64, ())}
-    came.terms = replace(came.terms, form={**came.terms.form, **more})
+    came.terms = replace(came.terms, forms={0: {**came.terms.forms[0], **more}})
     for at in range(0, len(order), groups):
         who = order[at : at + groups]
         mine = torch.tensor([values[k] for k in who])

@@ -24,7 +24,7 @@ METHODS = (
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
     *("fedamp", "fedthe", "fedloge"),
     *("fedrod-linear", "fedrod-hyper", "fedavg-meta", "fedrod-meta-bsm", "fedfn", "per-fedavg"),
-    *("moon", "mofedsam", "fedala", "fedproto", "fedpac", "fedas"),
+    *("moon", "mofedsam", "fedala", "fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"),
 )
 SETS = ("data.partition=dirichlet-class", "data.alpha=0.5", "data.meta_per_class=2", "train.fraction=0.5")
 

@@ -72,8 +72,16 @@ def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) 
     if isinstance(objective, Taught) and objective.teachers:
         assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
         losses = losses + objective.against(said, batch.labels, batch.taught)
-    further = (logits for logits in (said.personal, said.beside) if logits is not None)
-    return sum((cross_entropy(logits, batch.labels) for logits in further), losses)
+        if (whole := objective.of_batch(said, batch.real, batch.taught)) is not None:
+            losses = losses + whole.unsqueeze(1)
+    return with_further_heads(losses, said, batch)
+
+
+def with_further_heads(losses: Tensor, said: Output, batch: Batch) -> Tensor:
+    """Losses [G, B] and those of a personal head, and of one that learns beside."""
+    for logits in (said.personal, said.beside):
+        losses = losses if logits is None else losses + cross_entropy(logits, batch.labels)
+    return losses
 
 
 def means(losses: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.fast import plain_path
 from torso.kinds import Count
-from torso.learn.gradients import gradients_at, leaves_of, means
+from torso.learn.gradients import gradients_at, leaves_of, means, with_further_heads
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
 from torso.learn.stacked import Rate, scaled
 from torso.learn.steps import Pupil, Step, steps
@@ -74,7 +74,8 @@ class MetaWeighted(Step):
             leaves = leaves_of(pupil.tensors, pupil.names)
             said = apply(pupil.net, {**pupil.tensors, **leaves}, batch.inputs, batch.real, batch.keys)
             losses = self._losses(said, batch, pupil, pupil.notes)
-            mean, total = means(weigh(pupil.notes, losses) * losses + _personal(said, batch), batch)
+            every = with_further_heads(weigh(pupil.notes, losses) * losses, said, batch)
+            mean, total = means(every, batch)
             grads = gradients_at(leaves, mean.sum())
             pupil.count(total, batch)
             pupil.move(grads, batch)
@@ -128,7 +129,3 @@ def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rat
     grads = torch.autograd.grad(loss(said).sum(), wanted, create_graph=True, allow_unused=True)
     moved = {n: t if g is None else t - scaled(g, rates[n]) for (n, t), g in zip(leaves.items(), grads, strict=True)}
     return {**still, **moved}
-
-
-def _personal(said: Output, batch: Batch) -> Tensor | float:
-    return 0.0 if said.personal is None else cross_entropy(said.personal, batch.labels)

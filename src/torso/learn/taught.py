@@ -41,6 +41,10 @@ class Taught(Objective):
     def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
         """What is added to the cross-entropy [G, B]; `taught` has what `teachers` names, [G, B, …]."""
 
+    def of_batch(self, said: Output, real: Tensor | None, taught: Tensors) -> Tensor | None:
+        """A term of each client's whole batch [G], added to its mean loss; `real` [G, B] marks what is no padding."""
+        return None
+
     def for_itself(self) -> Objective:
         return CrossEntropy()
 
@@ -152,3 +156,28 @@ class Prototypical(Taught):
         squares = (said.features - taught[f"{TOLD}means"]).square()
         far = squares.mean(dim=-1) if self.over == "mean" else squares.sum(dim=-1)
         return self.lam * taught[f"{TOLD}known"] * far
+
+
+@objectives.register("mean-regularised")
+@dataclass(frozen=True)
+class MeanRegularised(Taught):
+    """Cross-entropy + κ·½·(the mean over features of (f̄ − z̄)²), f̄ the mean feature of the batch and z̄ the consensus of
+    all clients, once there is one (FedDBE, spec 19.15)."""
+
+    kappa: NotNegative = 50.0
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        return (f"{TOLD}consensus", f"{TOLD}established") if self.kappa else ()
+
+    def of_told(self, told: Tensors, labels: Tensor) -> Tensors:
+        return {name: t.unsqueeze(1).expand(*labels.shape, *t.shape[1:]) for name, t in told.items()}
+
+    def against(self, said: Output, labels: Tensor, taught: Tensors) -> Tensor:
+        return said.features.new_zeros(labels.shape)
+
+    def of_batch(self, said: Output, real: Tensor | None, taught: Tensors) -> Tensor:
+        here = torch.ones_like(said.features[..., 0]) if real is None else real
+        mean = (said.features * here.unsqueeze(-1)).sum(dim=1) / here.sum(dim=1, keepdim=True).clamp(min=1)
+        far = (mean - taught[f"{TOLD}consensus"][:, 0]).square().mean(dim=-1)
+        return self.kappa / 2 * taught[f"{TOLD}established"][:, 0] * far

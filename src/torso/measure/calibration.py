@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torso.data.batches import Batch, on_device
 from torso.engine import Desk
-from torso.measure.accuracy import look
+from torso.learn.looking import look
 from torso.measure.base import Evaluation, measure
 from torso.measure.mixes import look_at_test
 from torso.nets import Output, Tensors

@@ -39,7 +39,7 @@ def corrupted(deck: Deck, name: str, severity: int, seed: int) -> Deck:
         images = deck.samples[rows[some]].movedim(-1, 1).float() / 255
         damaged = damage(images, severity, seeds[some]).clamp(0, 1)
         made[some] = (255 * damaged).round().to(torch.uint8).movedim(1, -1)
-    places = torch.arange(len(rows), device=device).split(list(deck.sizes))
+    places = torch.split(torch.arange(len(rows), device=device), list(deck.sizes))
     return Deck.of(made, deck.labels[rows], places, deck.clients)
 
 
@@ -87,8 +87,8 @@ def blur(images: Tensor, severity: int, keys: Tensor) -> Tensor:
     steps = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
     weights = (-0.5 * (steps / sigma).square()).softmax(dim=0)
     wide = F.pad(images, (reach, reach, reach, reach), mode="replicate")
-    wide = sum(w * wide[..., i : i + images.shape[-1]] for i, w in enumerate(weights))  # type: ignore[assignment]
-    return sum(w * wide[..., i : i + images.shape[-2], :] for i, w in enumerate(weights))  # type: ignore[return-value]
+    wide = torch.stack([w * wide[..., i : i + images.shape[-1]] for i, w in enumerate(weights)]).sum(dim=0)
+    return torch.stack([w * wide[..., i : i + images.shape[-2], :] for i, w in enumerate(weights)]).sum(dim=0)
 
 
 @corruptions.register("brightness")

@@ -19,15 +19,29 @@ from torso.learn.objectives import (
 from torso.learn.phases import Phase
 from torso.learn.sharpness import SharpnessAware
 from torso.learn.steps import Envelope, LookAhead
-from torso.learn.taught import Contrast, NotTrue, Prototypical
+from torso.learn.taught import Contrast, MeanRegularised, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Simplex, SparseSimplex, Sphere
-from torso.personal import Aligned, Ditto, FineTune, Fomo, Kept, LocalAggregation, Personal, Realigned, ScaledHead
+from torso.nets.heads import Dual, MlpHead, Normalized, Shifted, Simplex, SparseSimplex, Sphere
+from torso.personal import (
+    Aligned,
+    Ditto,
+    FineTune,
+    Fomo,
+    GaussianHead,
+    Kept,
+    LocalAggregation,
+    Personal,
+    Realigned,
+    ScaledHead,
+)
 from torso.registry import Registry
 from torso.server.attention import Attention
 from torso.server.centre import Centre
+from torso.server.consensus import Consensus
+from torso.server.federated_features import FederatedFeatures
 from torso.server.fisher import Fisher
+from torso.server.gaussians import GaussianClasses
 from torso.server.prototypes import MixedHeads, Prototypes
 from torso.server.realignment import Realignment
 from torso.server.rules import Adaptive, Apart, FedExp, Momentum, TorchAdam
@@ -328,6 +342,28 @@ fedas = method(
     personal=Aligned(),
     about="Clients align the received body with their last one; bodies weigh by their Fisher information (spec 19.14).",
     paper="FedAS (Yang 2024)",
+)
+feddbe = method(
+    share="all-head.shift",
+    head=Shifted(),
+    objective=MeanRegularised(),
+    statistics=Consensus(),
+    personal=Personal(),
+    about="FedAvg whose clients move features by a vector of their own, near to a common mean (spec 19.15).",
+    paper="FedDBE (Zhang 2023)",
+)
+pfedfda = method(
+    train="body",
+    share="body",
+    statistics=GaussianClasses(),
+    personal=GaussianHead(),
+    about="Heads are made of Gaussian classes, between the client's own and everybody's (spec 19.16).",
+    paper="pFedFDA (McLaughlin 2024)",
+)
+creff = fedavg.but(
+    statistics=FederatedFeatures(),
+    about="FedAvg whose head is trained again on features that the server learns from gradients (spec 19.17).",
+    paper="CReFF (Shang 2022)",
 )
 fedamp = method(
     server=Apart(),

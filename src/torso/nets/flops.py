@@ -89,7 +89,8 @@ def _there_and_back(net: Network, input: Input, batch: int, learning: Iterable[s
     bare, tensors = hollow(net)
     leaves = {name: tensors[name].requires_grad_() for name in sorted(learning)}
     said = apply(bare, tensors, input.example(batch)[None])
-    total = sum(logits.sum() for logits in (said.logits, said.personal, said.beside) if logits is not None)
+    spoken = (logits for logits in (said.logits, said.personal, said.beside) if logits is not None)
+    total = torch.stack([logits.sum() for logits in spoken]).sum()
     if not leaves or not total.requires_grad:
         return dict.fromkeys(leaves)
     grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)

@@ -16,6 +16,7 @@ from torso.errors import RequestError
 from torso.kinds import Beta, Count, CountOrZero, Positive
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.layers import Linear
+from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead, simplex
 from torso.nets.sparse_simplex import SparseSimplexHead, sparse_simplex
 from torso.registry import Registry
@@ -164,6 +165,16 @@ class CosineLinear(Linear):
         return self.tau * (F.normalize(x, dim=-1) @ rows.mT)
 
 
+@heads.register("shifted")
+@dataclass(frozen=True)
+class Shifted(Head):
+    """A linear layer on features that are moved by a vector, the part `head.shift`, which starts at zero (FedDBE, spec
+    19.15)."""
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return ShiftedHead(features, classes, bias)
+
+
 @heads.register("sphere")
 @dataclass(frozen=True)
 class Sphere(Head):
@@ -217,13 +228,14 @@ class SparseSimplex(Head):
         return SparseSimplexHead(features, classes)
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
-        fixed, *others = (module.get_submodule(name) for name in ("classifier", "auxiliary", "personal"))
-        for linear in (fixed, *others):
-            assert isinstance(linear, Linear)
-            init(linear.weight, linear.bias, generator)
-        _orthogonal_rows("sparse-simplex", fixed.weight, 1.0, generator, key="method.head")
-        fixed.weight.copy_(sparse_simplex(fixed.weight, self.sparsity, self.length, generator))
-        fixed.bias.zero_()
+        assert isinstance(module, SparseSimplexHead)
+        for name in ("auxiliary", "personal"):
+            super().start(module.get_submodule(name), init, generator)
+        fixed = module.classifier.weight
+        _orthogonal_rows("sparse-simplex", fixed, 1.0, generator, key="method.head")
+        fixed.copy_(sparse_simplex(fixed, self.sparsity, self.length, generator))
+        if module.classifier.bias is not None:
+            module.classifier.bias.zero_()
 
 
 class Layers(nn.Sequential):

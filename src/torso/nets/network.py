@@ -32,6 +32,7 @@ from torso.nets.parts import (
     without,
 )
 from torso.nets.seat import Seat, has_plain_modes, skeleton
+from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead
 from torso.nets.sparse_simplex import SparseSimplexHead
 
@@ -210,7 +211,7 @@ class Network(nn.Module):
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
         named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
-        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead) else {}
+        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead | ShiftedHead) else {}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property

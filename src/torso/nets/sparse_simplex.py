@@ -61,7 +61,7 @@ def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generato
         for _ in range(_STEPS if classes > 1 else 0):
             unit = F.normalize(rows * mask, dim=1)
             nearest = (unit @ unit.T).masked_fill(own, -1.0).amax(dim=1)
-            optimizer.zero_grad()
-            (-torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()).backward()
+            angle = torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()
+            (rows.grad,) = torch.autograd.grad(-angle, [rows])
             optimizer.step()
     return length * F.normalize(rows.detach() * mask, dim=1)

@@ -30,6 +30,7 @@ class VisitStart:
     loss: Callable[[Tensors], Tensor]  # mean loss [G] on the samples held out
     parameters: tuple[str, ...]  # those of the tensors that travel and learn
     told: Tensors = field(default_factory=dict)  # what the server says of statistics (method.statistics)
+    said: Tensors = field(default_factory=dict)  # the statistics that they send: known when the visit is over (`after`)
     batch_size: int = 64  # of evaluation
 
 
@@ -60,6 +61,7 @@ class Personal:
     rate: Literal["personalize", "first", "last"] = "personalize"
 
     from_start: ClassVar[bool] = False  # a client's own model begins at the run's initial model
+    hears: ClassVar[tuple[str, ...]] = ()  # the statistics that it needs of what the server tells
     passes: ClassVar[int] = 0  # further training passes of a visit, for the cost (spec 14.2)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from torso.methods import AXES, Method, Share, methods
 from torso.methods.bibliography import papers
 from torso.methods.parse import axis_to_config
 from torso.nets import Network, build, part_names
+from torso.nets.shifted import SHIFT
 from torso.nets.simplex import CLASSIFIER, PROJECTION
 from torso.registry import cited, plain
 from torso.runs.cost import down, schema_bytes, up
@@ -26,7 +27,7 @@ from torso.server import NoStatistics
 from torso.server.state import ServerState, bytes_of
 from torso.server.statistics import counted, size, words
 
-_PARTS = ("all", "body", "head", "personal", "norm", PROJECTION, CLASSIFIER, "lora", "lora.a", "lora.b")
+_PARTS = ("all", "body", "head", "personal", "norm", PROJECTION, CLASSIFIER, SHIFT, "lora", "lora.a", "lora.b")
 
 
 @dataclass(frozen=True)

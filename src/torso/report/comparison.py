@@ -37,6 +37,9 @@ TITLES = {
     "local_only": "trained alone",
     "local_only_best_on_test": "trained alone, best epoch on test data (not fair)",
     "benign": "benign clients",
+    "ece_initial": "calibration error, initial",
+    "ece_personalized": "calibration error, personalised",
+    "ece_generic": "calibration error, generic",
 }
 
 
@@ -44,6 +47,11 @@ def title_of(measure: str) -> str:
     if measure.startswith("personalized@"):
         return f"personalised, {measure.partition('@')[2]} epochs"
     return TITLES.get(measure, measure.replace("_", " "))
+
+
+def scale_of(measure: str) -> str:
+    """What an axis says of a measure."""
+    return title_of(measure) if measure.startswith("ece_") else f"{title_of(measure)} accuracy"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ def down(told: Told, client: int) -> Tensors:
 def up(stage: Stage, told: Told, client: int) -> Schema:
     """What a participant sends back: which tensors there will be."""
     drift = stage.corrected if stage.method.drift.sends else ()
-    return sent_schema(told.model, sorted(stage.travels), drift, stage.declared(len(told.offers.get(client, ()))))
+    declared = stage.declared(len(told.offers.get(client, ())), told.round)
+    return sent_schema(told.model, sorted(stage.travels), drift, declared)
 
 
 def schema_bytes(schema: Schema) -> int:
@@ -99,7 +100,7 @@ def _sum(stage: Stage, roster: Roster, told: Told, chosen: Sequence[int], unit: 
         epochs = sum(lesson.epochs for lesson in stage.plan(told.round))
         spent += learned_from * epochs * method.step.passes * teachers * unit.look
     spent += personal.opening_passes(offered) * (held_out if personal.holds_out else learned_from) * unit.look
-    spent += method.statistics.passes * learned_from * unit.look
+    spent += method.statistics.passes * learned_from * unit.look * stage.gathers(told.round)
     if method.server_data != "none":
         spent += roster.server_samples * _epochs(stage.server_plan(stage.first), unit)
     return round(spent)

@@ -13,6 +13,7 @@ from torso.learn.drift import NoDrift
 from torso.learn.local import learn, learn_by_epoch
 from torso.learn.phases import Phase, lessons, own_head_learns
 from torso.learn.steps import Habits, Plain
+from torso.learn.taught import hears
 from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
@@ -61,7 +62,7 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
             lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
         ),
         # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
-        arrival_habits=for_itself if phases else replace(habits, objective=objective),
+        arrival_habits=for_itself if phases or hears(objective) else replace(habits, objective=objective),
         bins=config.measure.bins,
         shift=config.measure.shift,
         corruptions=config.measure.corruptions,

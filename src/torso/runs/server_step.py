@@ -33,7 +33,7 @@ def server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Rost
     if came.said and stage.method.personal.declares(1):
         server = replace(server, of_clients={**server.of_clients, **_heard(stage, server, roster, came)})
     moved = _moved(stage, server, came, roster)
-    return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came)
+    return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came, server.model)
 
 
 def _moved(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -> ServerState:
@@ -71,12 +71,12 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
     }
 
 
-def _combined(stage: Stage, server: ServerState, came: Aggregate) -> ServerState:
-    """What the server makes of the statistics, after its rule has moved the model; of nobody's it makes nothing."""
+def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensors) -> ServerState:
+    """What the server makes of the statistics, after its rule has moved the model; where none came it holds on."""
     statistics = stage.method.statistics
-    if not came.clients:
+    if not came.clients or not stage.gathers(came.round):
         return server
-    held = statistics.combine(held_by(stage, server), came.statistics_of())
+    held = statistics.combine(replace(held_by(stage, server), before=before), came.statistics_of())
     shown = {**server.shown, **statistics.shows(held)}
     return replace(server, statistics=held.shared, of_clients=held.own, shown=shown)
 

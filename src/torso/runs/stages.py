@@ -18,13 +18,14 @@ from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, lessons, moved_by
 from torso.learn.schedule import schedules
 from torso.learn.steps import Habits
+from torso.learn.taught import hears
 from torso.methods import Method, methods
 from torso.methods.starts import Earlier, Pace
 from torso.nets import Network, learnable, part_names, smallest_map
 from torso.registry import chosen
 from torso.runs.privacy import Privacy
-from torso.server import Mean, NoStatistics
-from torso.server.statistics import Declared
+from torso.server import Mean, NoStatistics, Statistics, statistics
+from torso.server.statistics import Declared, Held
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,17 @@ class Stage:
             return moved
         return frozenset() if self.method.share.rest == "reset" else moved - self.travels
 
-    def declared(self, offered: int = 1) -> Declared:
-        """What a participant sends beside its model, where it is offered so many models of others (spec 5.6)."""
+    def declared(self, offered: int = 1, round: int | None = None) -> Declared:
+        """What a participant sends beside its model in a round (None: in any), where it is offered so many models of
+        others (spec 5.6)."""
         of_personal = self.method.personal.declares(offered)
-        if type(self.method.statistics) is NoStatistics:
+        if type(self.method.statistics) is NoStatistics or not self.gathers(round):
             return of_personal
         return {**self.method.statistics.declares(self.net, self.net.classes), **of_personal}
+
+    def gathers(self, round: int | None) -> bool:
+        """Whether statistics are sent in a round: in all of them, or in the first alone."""
+        return not self.method.statistics.once or round in (None, self.first)
 
     @property
     def meets(self) -> bool:
@@ -243,6 +249,7 @@ def _check_sense(stage: Stage) -> None:
 def _check_statistics(stage: Stage) -> None:
     """Refuse statistics beside a server rule that makes nothing of them, or whose promise they would break."""
     method = stage.method
+    _check_heard(method, stage.net)
     if type(method.statistics) is NoStatistics:
         return
     named, server = chosen("method.statistics", method.statistics), chosen("method.server", method.server)
@@ -263,6 +270,25 @@ def _check_statistics(stage: Stage) -> None:
             "their models, which nothing bounds. Accepted: method.statistics = 'none', or method.server = 'mean' "
             "without a clip"
         )
+
+
+def _check_heard(method: Method, net: Network) -> None:
+    """Refuse a loss, or a way to personal models, that reads statistics which nobody tells."""
+    needs = {"objective": hears(method.objective), "personal": method.personal.hears}
+    for axis, names in needs.items():
+        if not set(names) <= (told := _told(method.statistics, net) if names else set()):
+            missing = next(name for name in names if name not in told)
+            fitting = sorted(repr(kind) for kind, each in statistics.items() if set(names) <= _told(each(), net))
+            raise RequestError(
+                f"{chosen(f'method.{axis}', getattr(method, axis))} reads {missing!r} of what the server tells, and "
+                f"{chosen('method.statistics', method.statistics)} tells nothing of it. Accepted: method.statistics = "
+                f"{' or '.join(fitting) or 'one that does'}"
+            )
+
+
+def _told(choice: Statistics, net: Network) -> set[str]:
+    """The statistics that all participants are told."""
+    return set(choice.to_all(Held(choice.first(net, net.classes))))
 
 
 def _needs_one_beginning(drift: Drift | type[Drift]) -> bool:

@@ -75,7 +75,7 @@ def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
         corrected=stage.corrected,
         keeps=stage.keeps,
         batch_size=stage.train.batch_size,
-        statistics=stage.method.statistics,
+        statistics=stage.method.statistics if stage.gathers(number) else NoStatistics(),
         meta_data=stage.method.meta_data,
         tamper=_tamper(stage, told.participants, number, seed),
     )

@@ -59,10 +59,10 @@ class Visit:
         if self.tamper is not None:
             sent = self.tamper(at.received, sent, clients, desk.federation.malicious)
         kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
-        own = self.personal.after(at, learned)
-        changes = self.habits.drift.sends
         visited = Visited(at.course, start, learned, at.told, self.batch_size)
         said = {**said, **self.statistics.of_clients(visited)}
+        own = self.personal.after(replace(at, said=said), learned)
+        changes = self.habits.drift.sends
         notes = learned.notes
         if remembers(self.habits.objective):
             notes = {**notes, **{f"{PREVIOUS}{n}": learned.tensors[n] for n in sorted(moved_by(self.plan))}}

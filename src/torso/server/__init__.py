@@ -2,8 +2,11 @@
 
 from torso.server import attention as attention  # registers its statistics
 from torso.server import centre as centre  # registers its statistics
+from torso.server import consensus as consensus  # registers its statistics
 from torso.server import fedbuff as fedbuff  # registers its rule
+from torso.server import federated_features as federated_features  # registers its statistics
 from torso.server import fisher as fisher  # registers its statistics
+from torso.server import gaussians as gaussians  # registers its statistics
 from torso.server import prototypes as prototypes  # registers its statistics
 from torso.server import realignment as realignment  # registers its statistics
 from torso.server import robust as robust  # registers its rules

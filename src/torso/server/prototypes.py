@@ -107,7 +107,9 @@ def _parameters(net: Network) -> list[str]:
 @torch.no_grad()
 def moments(at: Visited) -> tuple[Tensor, Tensor]:
     """FedPAC's v [G] and h [G, C, d], of the features with which the visit began."""
-    total, size, squares = 0.0, 0.0, 0.0
+    room, clients = at.course.room, len(at.course.deck.clients)
+    total = torch.zeros(clients, at.classes, room.net.body.features, device=at.course.deck.index.device)
+    size, squares = total.new_zeros(clients), total.new_zeros(clients)
     for batch, said in at.look(at.start):
         member = members(batch, at.classes, said.features.dtype)  # [G, B, C]
         total = total + member.transpose(1, 2) @ said.features

@@ -30,4 +30,4 @@ class Realignment(Statistics):
 
     def shows(self, held: Held) -> Tensors:
         weight = self.length * F.normalize(held.model["head.auxiliary.weight"], dim=-1)
-        return {"head.classifier.weight": weight, "head.classifier.bias": held.model["head.auxiliary.bias"]}
+        return {"head.classifier.weight": weight, "head.classifier.bias": held.model["head.auxiliary.bias"].clone()}

@@ -53,6 +53,7 @@ class Held:
     model: Tensors = field(default_factory=dict)  # as it is broadcast next
     uploads: Mapping[int, Tensors] = field(default_factory=dict)  # everybody's last one, where the server rule keeps it
     parameters: tuple[str, ...] = ()  # those of the tensors that travel and learn
+    before: Tensors = field(default_factory=dict)  # in `combine`: the model with which the round began
 
     @cached_property
     def every(self) -> Tensors:
@@ -111,6 +112,7 @@ class Visited:
 class Statistics:
     """The base: nothing but weights travels."""
 
+    once: ClassVar[bool] = False  # whether clients send it in the first round of the method alone
     passes: ClassVar[float] = 0.0  # forward passes of each sample that `of_clients` takes, for the cost (spec 14.2)
     weighs: ClassVar[str] = ""  # the declared scalar by which models weigh in the mean, instead of by samples
     needs_uploads: ClassVar[bool] = False  # whether it makes something of everybody's last upload

@@ -22,10 +22,11 @@ def code_path() -> str:
 def _processor() -> str:
     """Maker, family and model, as Linux tells them; elsewhere what Python knows."""
     text = _CPUINFO.read_text("utf-8", errors="replace") if _CPUINFO.is_file() else ""
-    first = dict(part for line in text.partition("\n\n")[0].splitlines() if len(part := _entry(line)) == 2)
+    first = dict(map(_entry, text.partition("\n\n")[0].splitlines()))
     told = [first[key] for key in ("vendor_id", "cpu family", "model") if key in first]
     return " ".join(told) or f"{platform.machine()} {platform.processor()}".strip()
 
 
-def _entry(line: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in line.split(":", 1))
+def _entry(line: str) -> tuple[str, str]:
+    key, _, value = line.partition(":")
+    return key.strip(), value.strip()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torso.papers.tables.answers import Answer
 from torso.papers.tables.review import comparable, within_points
-from torso.report.charts.drawing import WIDTH, Area, Dots, Line, Mark, Text
+from torso.report.charts.drawing import WIDTH, Area, Dots, Drawing, Line, Mark, Text
 from torso.report.charts.palette import series_role
 from torso.report.charts.panels import Axis, Panel, Plot
 from torso.report.charts.svg import standing_alone, to_svg
@@ -44,9 +44,8 @@ def scatter(paper: str, answers: Sequence[Answer]) -> str:
         dots = [(float(a["published"]["mean"]), float(a["ours"]["mean"]), "") for a in some]
         panel.add(Dots(dots, series_role(place), 1.7, 0.65))
     plot.panels.append(panel)
-    drawing = plot.drawing()
-    drawing.marks.extend(_legend(paper, shown))
-    return standing_alone(to_svg(drawing, f"{paper}: ours against published"), WIDTH, plot.height)
+    drawn = Drawing(plot.height, [*plot.drawing().marks, *_legend(paper, shown)])
+    return standing_alone(to_svg(drawn, f"{paper}: ours against published"), WIDTH, plot.height)
 
 
 def _legend(paper: str, shown: Mapping[str, Sequence[Answer]]) -> Iterator[Mark]:

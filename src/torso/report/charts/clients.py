@@ -13,7 +13,7 @@ from torso.report.charts.base import Chart, kind
 from torso.report.charts.drawing import WIDTH, Dots, Line, accuracy_span, span
 from torso.report.charts.palette import series_role
 from torso.report.charts.panels import Axis, Panel, Plot, Row, room_for
-from torso.report.comparison import Comparison, Entry, share_below, title_of
+from torso.report.comparison import Comparison, Entry, scale_of, share_below, title_of
 from torso.report.records import Record
 from torso.report.statistics import Difference
 
@@ -104,7 +104,7 @@ def clients(comparison: Comparison) -> list[Chart]:
         panel = _in_rows(
             [Row(entry.label, series_role(entry.place)) for entry, _ in found],
             *(ROW, 22, WIDTH - 24, accuracy_span([v for _, vs in found for v, _ in vs])),
-            Axis(f"{title_of(measure)} accuracy of a client, %"),
+            Axis(f"{scale_of(measure)} of a client, %"),
         )
         for number, (entry, values) in enumerate(found):
             middle = number + 0.5

@@ -8,7 +8,7 @@ from typing import Any
 
 from torso.report.charts.base import Chart, kind
 from torso.report.charts.lines import Look, Series, draw_lines, draw_multiples
-from torso.report.comparison import Comparison, Entry, title_of
+from torso.report.comparison import Comparison, Entry, scale_of, title_of
 from torso.report.records import Record, Scores
 
 Axis = Callable[[Record, Mapping[str, Any]], float | None]
@@ -102,13 +102,13 @@ def rounds(comparison: Comparison) -> list[Chart]:
         if not series:
             continue
         few = len(series) <= 3
-        look = Look("round", f"{title_of(measure)} accuracy, %", whole=True, bands=few)
+        look = Look("round", f"{scale_of(measure)}, %", whole=True, bands=few)
         note = f"Mean over clients; {BAND}." if few else "Mean over clients, averaged over seeds."
         name = ("method", "round", "mean", "band_low", "band_high")
         charts.append(
             Chart(
                 "rounds",
-                f"{title_of(measure).capitalize()} accuracy per round",
+                f"{scale_of(measure).capitalize()} per round",
                 note,
                 draw_lines(series, look),
                 name,
@@ -127,7 +127,7 @@ def bands(comparison: Comparison) -> list[Chart]:
         series = _curves(comparison, measure, by_round)
         if len(series) <= 3 or not any(s.low for s in series):
             continue
-        look = Look("round", f"{title_of(measure)} accuracy, %", whole=True)
+        look = Look("round", f"{scale_of(measure)}, %", whole=True)
         name = ("method", "round", "mean", "band_low", "band_high")
         title = f"How far apart the clients are: {title_of(measure)}"
         plot = draw_multiples(series, look)
@@ -232,7 +232,7 @@ def _against(comparison: Comparison, name: str, title: str, axis: Axis, label: s
     if not series or max(x for s in series for x in s.xs) == 0:
         return []
     few = sum(len(s.xs) for s in series) < 80
-    look = Look(label, f"{title_of(wanted)} accuracy, %", bands=False, dots=few, from_zero=True)
+    look = Look(label, f"{scale_of(wanted)}, %", bands=False, dots=few, from_zero=True)
     columns = ("method", name, "mean", "band_low", "band_high")
     return [Chart(name, title, note, draw_lines(series, look), columns, _rows(series), wanted)]
 

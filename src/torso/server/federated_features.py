@@ -1,0 +1,140 @@
+"""The server learns features that stand for everybody's, and trains the classifier on them again (CReFF, spec 19.17).
+
+C classes, m features of each, d features' size. A head is [C, d'], d' = d + 1 where it has a bias: features get a 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.kinds import Count, CountOrZero, Positive
+from torso.learn.looking import members
+from torso.nets import Network, Tensors
+from torso.nets.layers import Linear
+from torso.randomness import torch_generator
+from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+
+FEATURES, HEAD, SEEN = "features", "retrained", "seen"
+WEIGHT, BIAS = "head.weight", "head.bias"
+
+
+def as_one(tensors: Tensors) -> Tensor:
+    """Weight [*, C, d] and bias [*, C], where there is one, as one head [*, C, d']."""
+    bias = tensors.get(BIAS)
+    return tensors[WEIGHT] if bias is None else torch.cat([tensors[WEIGHT], bias.unsqueeze(-1)], dim=-1)
+
+
+def with_one(features: Tensor, head: Tensor) -> Tensor:
+    """Features [*, n, d] as what a head [*, C, d'] multiplies."""
+    return features if head.shape[-1] == features.shape[-1] else F.pad(features, (0, 1), value=1.0)
+
+
+def class_gradients(features: Tensor, head: Tensor) -> Tensor:
+    """The gradient of the mean cross-entropy of each class's features [C, m, d] at a head: [C, C, d']."""
+    inputs, classes = with_one(features, head), len(features)
+    wrong = (inputs @ head.mT).softmax(dim=-1) - torch.eye(classes, device=head.device).unsqueeze(1)
+    return wrong.mT @ inputs / features.shape[1]
+
+
+def distance(one: Tensor, other: Tensor, size: int) -> Tensor:
+    """Σ of 1 − cosine over the rows of the weights, one for each output, and of the bias: [C] of gradients [C, C, d'],
+    d = `size` of which are weights'."""
+    far = (1 - F.cosine_similarity(one[..., :size], other[..., :size], dim=-1, eps=1e-12)).sum(dim=-1)
+    if size == one.shape[-1]:
+        return far
+    return far + 1 - F.cosine_similarity(one[..., size], other[..., size], dim=-1, eps=1e-12)
+
+
+@statistics.register("federated-features")
+@dataclass(frozen=True)
+class FederatedFeatures(Statistics):
+    """Each client sends, for each of its classes, the gradient of the re-trained head at its real features. The server
+    moves `features` learned features a class so that their gradients have the same direction (`match_steps` steps of
+    rate `match_lr`), and trains the averaged head on them (`train_steps`, `train_lr`) (CReFF, spec 19.17)."""
+
+    features: Count = 100
+    match_steps: CountOrZero = 100
+    match_lr: Positive = 0.1
+    train_steps: CountOrZero = 300
+    train_lr: Positive = 0.3
+    passes: ClassVar[float] = 1.0
+
+    def check(self, net: Network, share: frozenset[str]) -> None:
+        if type(net.head) is not Linear or not share.issuperset(net.parts["head"]):
+            raise RequestError(
+                "method.statistics = 'federated-features' trains the shared head again, which must be one linear layer "
+                "that travels. Accepted: method.head = 'linear', method.share = 'all'"
+            )
+
+    def declares(self, net: Network, classes: int) -> Declared:
+        size = as_one(_head(net.state_dict())).shape[-1]
+        return {
+            "gradients": Statistic((classes, classes, size), "gradients of the head by class", counts=True),
+            "present": Statistic((classes,), "its classes", counts=True),
+        }
+
+    def first(self, net: Network, classes: int) -> Tensors:
+        """The features are drawn once, the same in every run; the head of no rounds is that of the start."""
+        size = as_one(_head(net.state_dict())).shape[-1]
+        draw = torch_generator(0, "federated features")
+        drawn = torch.randn(classes, self.features, net.body.features, generator=draw)
+        return {FEATURES: drawn, HEAD: torch.zeros(classes, size), SEEN: torch.zeros(classes)}
+
+    def to_all(self, held: Held) -> Tensors:
+        if WEIGHT not in held.model:  # asked for names alone
+            return {HEAD: held.shared[HEAD]}
+        return {HEAD: torch.where(held.shared[SEEN].any(), held.shared[HEAD], as_one(_head(held.model)))}
+
+    @torch.no_grad()
+    def of_clients(self, at: Visited) -> Tensors:
+        head, classes = at.told[HEAD], at.classes
+        total = torch.zeros(len(head), classes * classes, head.shape[-1], device=head.device)
+        count = torch.zeros(len(head), classes, device=head.device)
+        for batch, said in at.look(at.start):
+            member, inputs = members(batch, classes), with_one(said.features, head)
+            wrong = (inputs @ head.mT).softmax(dim=-1) - F.one_hot(batch.labels, classes)
+            total += (member.unsqueeze(-1) * wrong.unsqueeze(2)).flatten(2).mT @ inputs
+            count += member.sum(dim=1)
+        mean = total.view(len(head), classes, classes, -1) / count.clamp(min=1).view(len(head), classes, 1, 1)
+        return {"gradients": mean, "present": (count > 0).to(mean.dtype)}
+
+    def combine(self, held: Held, came: Came) -> Held:
+        present = came.combined["present"]
+        wanted = came.combined["gradients"] / present.clamp(min=1).view(-1, 1, 1)  # over those who have the class
+        told = self.to_all(replace(held, model=held.before))[HEAD]
+        features = self.matched(held.shared[FEATURES], told, wanted, present > 0)
+        seen = torch.maximum(held.shared[SEEN], (present > 0).to(present.dtype))
+        head = self.retrained(as_one(_head(held.model)), features, seen)
+        return replace(held, shared={FEATURES: features, HEAD: head, SEEN: seen})
+
+    def shows(self, held: Held) -> Tensors:
+        head, like = held.shared[HEAD], _head(held.model)
+        size = like[WEIGHT].shape[-1]
+        return {WEIGHT: head[:, :size].clone(), **({BIAS: head[:, size].clone()} if BIAS in like else {})}
+
+    def matched(self, features: Tensor, head: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
+        """The features [C, m, d] after steps towards gradients of the wanted direction; of absent classes they stay."""
+        for _ in range(self.match_steps):
+            with torch.enable_grad():
+                leaf = features.detach().requires_grad_()
+                loss = (distance(class_gradients(leaf, head), wanted, leaf.shape[-1]) * there).sum()
+                (grad,) = torch.autograd.grad(loss, leaf)
+            features = features - self.match_lr * grad
+        return features.detach()
+
+    def retrained(self, head: Tensor, features: Tensor, seen: Tensor) -> Tensor:
+        """The head after steps on all features at once: of the classes seen so far, each as often as any other."""
+        shares = (seen / seen.sum().clamp(min=1)).view(-1, 1, 1)
+        for _ in range(self.train_steps):
+            head = head - self.train_lr * (shares * class_gradients(features, head)).sum(dim=0)
+        return head
+
+
+def _head(model: Tensors) -> Tensors:
+    return {name: model[name] for name in (WEIGHT, BIAS) if name in model}

@@ -1,0 +1,163 @@
+"""Classes as Gaussians with one covariance: what their parameters are, and which linear head they make (spec 19.16).
+
+G clients, n samples, C classes, d features. μ [G, C, d], Σ [G, d, d]. Linear algebra is in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.errors import RequestError
+from torso.kinds import Count, Positive
+from torso.learn.looking import members
+from torso.learn.stacked import per_client
+from torso.nets import Network, Tensors
+from torso.nets.layers import Linear
+from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+
+MEANS, COVARIANCE, KNOWN = "means", "covariance", "known"
+WEIGHT, BIAS = "head.weight", "head.bias"
+_NEVER = -1e4  # the bias of a class that a client lacks
+
+
+class Gaussians(NamedTuple):
+    means: Tensor  # [G, C, d]
+    covariance: Tensor  # [G, d, d]
+
+    def mixed(self, other: Gaussians, beta: Tensor) -> Gaussians:
+        """β·self + (1 − β)·other; β [G]."""
+        return Gaussians(*(b + per_client(beta, a) * (a - b) for a, b in zip(self, other, strict=True)))
+
+
+class Seen(NamedTuple):
+    """The features of clients' samples: [G, n, d], labels [G, n], and which are no padding [G, n]."""
+
+    features: Tensor
+    labels: Tensor
+    real: Tensor
+
+    def only(self, chosen: Tensor) -> Seen:
+        return self._replace(real=self.real * chosen)
+
+    def members(self, classes: int) -> Tensor:
+        """[G, n, C]"""
+        return F.one_hot(self.labels, classes).to(self.features.dtype) * self.real.unsqueeze(-1)
+
+
+def head_of(found: Gaussians, counts: Tensor, ridge: float) -> Tensors:
+    """W_c = Σ⁻¹μ_c and b_c = log π_c − ½μ_cᵀΣ⁻¹μ_c, π the client's class shares [G, C]: the classifier of Bayes."""
+    wide = found.covariance.double() + ridge * torch.eye(found.covariance.shape[-1], device=counts.device)
+    factor, _ = torch.linalg.cholesky_ex(wide)
+    weight = torch.cholesky_solve(found.means.double().mT, factor).mT
+    shares = (counts / counts.sum(dim=1, keepdim=True).clamp(min=1)).double()
+    prior = torch.where(counts > 0, shares.clamp(min=torch.finfo(torch.float64).tiny).log(), _NEVER)
+    bias = prior - (weight * found.means.double()).sum(dim=-1) / 2
+    return {WEIGHT: weight.to(found.means), BIAS: bias.to(found.means)}
+
+
+def estimated(seen: Seen, told: Gaussians) -> Gaussians:
+    """The clients' own means and covariance; a class without samples has the told mean."""
+    member = seen.members(told.means.shape[1])
+    count = member.sum(dim=1)
+    means = (member.mT @ seen.features) / count.clamp(min=1).unsqueeze(-1)
+    means = torch.where((count > 0).unsqueeze(-1), means, told.means)
+    apart = (seen.features - member @ means) * seen.real.unsqueeze(-1)
+    size = count.sum(dim=1).clamp(min=1)
+    return Gaussians(means, (apart.mT @ apart) / per_client(size, told.covariance))
+
+
+def loss_of(seen: Seen, found: Gaussians, counts: Tensor, ridge: float) -> Tensor:
+    """Σ of the cross-entropies of the classifier of Bayes over the samples [G]."""
+    head = head_of(found, counts, ridge)
+    logits = seen.features @ head[WEIGHT].mT + head[BIAS].unsqueeze(1)
+    losses = F.cross_entropy(logits.flatten(0, 1), seen.labels.flatten(), reduction="none").view_as(seen.real)
+    return (losses * seen.real).sum(dim=1)
+
+
+@statistics.register("gaussians")
+@dataclass(frozen=True)
+class GaussianClasses(Statistics):
+    """Clients send class means and the covariance of their features, each β times their own estimate and 1 − β times
+    the global one; the server averages them (pFedFDA, spec 19.16).
+
+    β is that of `steps` + 1 values from 0 to 1 that has the lowest cross-entropy in `folds`-fold cross-validation.
+    `ridge` is added to the diagonal of a covariance before it is inverted."""
+
+    folds: Count = 2
+    steps: Count = 10
+    ridge: Positive = 1e-4
+    passes: ClassVar[float] = 1.0
+
+    def check(self, net: Network, share: frozenset[str]) -> None:
+        bias = any(name == "bias" for name, _ in net.head.named_parameters())
+        if type(net.head) is not Linear or not bias or share.intersection(net.parts["head"]):
+            raise RequestError(
+                "method.statistics = 'gaussians' makes each client's head from class means and a covariance, which "
+                "needs a linear head with a bias that nobody trains and shares. Accepted: method.head = 'linear', "
+                "model.head_bias = true, method.train and method.share = 'body'"
+            )
+        if self.folds < 2:
+            raise RequestError(f"method.statistics.folds = {self.folds}: nothing is left to learn from. Accepted: 2 …")
+
+    def declares(self, net: Network, classes: int) -> Declared:
+        d = net.body.features
+        return {
+            MEANS: Statistic((classes, d), "class means", "mean", counts=True),
+            COVARIANCE: Statistic((d, d), "the covariance of its features", "mean"),
+        }
+
+    def first(self, net: Network, classes: int) -> Tensors:
+        d = net.body.features
+        return {MEANS: torch.zeros(classes, d), COVARIANCE: torch.eye(d), KNOWN: torch.zeros(())}
+
+    def to_all(self, held: Held) -> Tensors:
+        """Before anybody has sent something, the rows of the drawn head stand for means: with Σ = 1 it is the head."""
+        if not held.shared:
+            return {}
+        known = held.shared[KNOWN] > 0
+        means = torch.where(known, held.shared[MEANS], held.model.get(WEIGHT, held.shared[MEANS]))
+        return {MEANS: means, COVARIANCE: held.shared[COVARIANCE]}
+
+    @torch.no_grad()
+    def of_clients(self, at: Visited) -> Tensors:
+        told, seen = Gaussians(at.told[MEANS], at.told[COVARIANCE]), _seen(at)
+        found = estimated(seen, told).mixed(told, self.beta(seen, told))
+        return {MEANS: found.means, COVARIANCE: found.covariance}
+
+    def beta(self, seen: Seen, told: Gaussians) -> Tensor:
+        """[G]; of equals the smallest, which trusts the others."""
+        counts = seen.members(told.means.shape[1]).sum(dim=1)
+        fold = torch.arange(seen.labels.shape[1], device=seen.labels.device) % self.folds
+        grid = torch.linspace(0, 1, self.steps + 1, device=seen.features.device)
+        total = torch.zeros(len(grid), len(seen.labels), device=seen.features.device)
+        for number in range(self.folds):
+            out = (fold == number).to(seen.real.dtype)
+            own = estimated(seen.only(1 - out), told)
+            for place, beta in enumerate(grid):
+                mixed = own.mixed(told, beta.expand(len(seen.labels)))
+                total[place] += loss_of(seen.only(out), mixed, counts, self.ridge)
+        return grid[total.nan_to_num(torch.inf).argmin(dim=0)]
+
+    def shows(self, held: Held) -> Tensors:
+        """The generic head: of the global Gaussians, all classes alike."""
+        found = Gaussians(held.shared[MEANS][None], held.shared[COVARIANCE][None])
+        head = head_of(found, torch.ones_like(found.means[..., 0]), self.ridge)
+        return {name: tensor[0] for name, tensor in head.items()}
+
+    def combine(self, held: Held, came: Came) -> Held:
+        mean = came.combined[MEANS]
+        return replace(held, shared={MEANS: mean, COVARIANCE: came.combined[COVARIANCE], KNOWN: mean.new_ones(())})
+
+
+def _seen(at: Visited) -> Seen:
+    """All samples that the clients learn from, in a random order: the places make the folds."""
+    parts = [
+        (said.features, batch.labels, members(batch, at.classes).sum(dim=-1))
+        for batch, said in at.look(at.learned.tensors)
+    ]
+    return Seen(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
