@@ -36,7 +36,7 @@ from torso.server.statistics import Came, Held, Visited
 from . import tiny
 from .by_hand import BODY, Data, federated, on, story
 from .test_pairs import SEED, _config, assert_same, federation
-from .tiny import SIGMA, tiny_parts  # noqa: F401  a fixture
+from .tiny import SIGMA
 
 ONE_CLASS = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [0, 0, 0]))  # both clients have class 0 alone
 
