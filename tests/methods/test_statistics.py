@@ -435,7 +435,7 @@ def test_the_first_match_is_at_the_head_that_clients_were_told() -> None:
     """In the first round that is the head of the start, not the one after the server's step."""
     moved = {"head.weight": 5 * torch.eye(2)}
     held = Held(
-        FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2),
+        FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2, seed=0),
         model=moved,
         before={"head.weight": torch.eye(2)},
     )
