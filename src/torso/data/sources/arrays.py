@@ -14,7 +14,7 @@ from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
 from torso.data.naming import by_name
 from torso.data.parted import parted
-from torso.data.sources.base import MNIST_LIKE, reading, root_of, sources
+from torso.data.sources.base import BLACK_ON_WHITE, reading, root_of, sources
 from torso.errors import RequestError
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def femnist(options: DataConfig, seed: int) -> Dataset:
     train, test = read_splits(found[0], _FEMNIST, arrays)
     if train.writers is None:
         raise RequestError(f"{found[0]} has no train_writers and test_writers. Expected: {_FEMNIST}")
-    mean, std = MNIST_LIKE
+    mean, std = BLACK_ON_WHITE
     return Dataset("femnist", train, test, 62, mean, std, names=writers)
 
 

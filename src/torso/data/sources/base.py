@@ -31,6 +31,7 @@ HF_NAME = f"{HF}NAME"  # how the list of sources writes it
 sources = Sources("data.source")
 
 MNIST_LIKE = ((0.1307,), (0.3081,))  # mean, std (spec 10.6)
+BLACK_ON_WHITE = ((1 - 0.1307,), (0.3081,))  # the same where ink is dark: FEMNIST
 
 
 def root_of(options: DataConfig, expected: str, usual: str = "") -> Path:
