@@ -54,6 +54,7 @@ LATER = [
     "fedamp",
     "fedthe",
     "fedloge",
+    "gpfl",
 ]  # losses with teachers, two passes, a head
 
 
