@@ -139,7 +139,8 @@ def study(out: Path, root: str) -> None:
     settings = {}
     for setting in STUDY["settings"]:
         full = searched(setting, out)
-        if full is None:
+        advice = [json.loads(one.read_text("utf-8")) for one in sorted(out.glob(f"advice-{setting}-*.json"))]
+        if full is None or not advice:
             continue
         config = Config.load(None, sets_of(setting, root))
         clients = data_of(config).clients
@@ -147,7 +148,6 @@ def study(out: Path, root: str) -> None:
         ok = {row["method"] for row in full["rows"] if row["status"] == "ok"}
         best = max(ok, key=lambda name: personal[name]["mean"])
         cost = cost_of(full["rows"], config, clients)
-        advice = [json.loads(one.read_text("utf-8")) for one in sorted(out.glob(f"advice-{setting}-*.json"))]
         settings[setting] = {
             "search": {
                 "methods": len(full["rows"]),
@@ -196,7 +196,8 @@ def tables(data: dict[str, Any]) -> str:
     for name, found in data["settings"].items():
         for one in sorted(found["advice"], key=lambda one: (one["rounds"], one["seed"])):
             over = one["gain_over_fedavg"]
-            predicted = f"{one['challenger']}: {over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]"
+            interval = f"{over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]" if over else "failed"
+            predicted = f"{one['challenger']}: {interval}"
             advice = "stay with FedAvg" if one["stay"] else one["advice"]
             lines.append(
                 f"| {name} | {one['rounds']} | {one['seed']} | {advice} | {one['personal']:.1f} | {one['regret']:+.1f} "

@@ -28,7 +28,7 @@ class OwnClassMeans(Statistics):
         shapes = {"total": (classes, net.body.features), "count": (classes,)}
         return {name: Statistic(shape, "class sums", "sum", counts=True) for name, shape in shapes.items()}
 
-    def first(self, net: Network, classes: int) -> Tensors:
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {"means": torch.zeros(classes, net.body.features)}
 
     def of_clients(self, at: Visited) -> Tensors:

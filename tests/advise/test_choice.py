@@ -104,7 +104,9 @@ def test_training_alone_is_advised_where_it_is_clearly_better() -> None:
 def test_a_challenger_that_fails_when_it_is_judged_is_not_advised() -> None:
     course = judged((62, 73, 84))
     course.judged[1] = [course.judged[1][0], Outcome(Arm(BRM, 0.3), 0, {}, "failed"), course.judged[1][2]]
-    assert answered(course).stay
+    found = answered(course)
+    assert found.stay
+    assert "fedavg-brm-ft was the best of the others, and failed when it was judged" in "\n".join(found.lines())
 
 
 def test_the_rule_without_a_challenger() -> None:

@@ -176,3 +176,15 @@ def test_the_deck_of_many_clients_is_made_of_their_rows() -> None:
             mine = train.rows(k)
             assert torch.equal(row[: len(mine)], mine)
             assert not row[len(mine) :].any()
+
+
+def test_test_samples_may_come_class_by_class() -> None:
+    """The same samples of each client, sorted by class; training samples stay."""
+    usual, sorted_ = (build(options(clients=10, test_order=order), 0, CPU) for order in ("mixed", "by-class"))
+    assert torch.equal(usual.train.order, sorted_.train.order)
+    for client in range(10):
+        before, after = (found.test.rows(client) for found in (usual, sorted_))
+        assert sorted(before.tolist()) == sorted(after.tolist())
+        labels = sorted_.test.labels[after].tolist()
+        assert labels == sorted(labels)
+    assert not torch.equal(usual.test.order, sorted_.test.order)

@@ -36,7 +36,7 @@ from torso.server.statistics import Came, Held, Visited
 from . import tiny
 from .by_hand import BODY, Data, federated, on, story
 from .test_pairs import SEED, _config, assert_same, federation
-from .tiny import SIGMA, tiny_parts  # noqa: F401  a fixture
+from .tiny import SIGMA
 
 ONE_CLASS = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [0, 0, 0]))  # both clients have class 0 alone
 
@@ -435,7 +435,7 @@ def test_the_first_match_is_at_the_head_that_clients_were_told() -> None:
     """In the first round that is the head of the start, not the one after the server's step."""
     moved = {"head.weight": 5 * torch.eye(2)}
     held = Held(
-        FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2),
+        FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2, seed=0),
         model=moved,
         before={"head.weight": torch.eye(2)},
     )

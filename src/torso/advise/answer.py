@@ -64,6 +64,8 @@ class Answer:
             name = named.arm.name
             clearly = "" if self.over_fedavg.clear else ": not clearly better"
             said.append(f"  {name} over FedAvg with fine-tuning: {self.over_fedavg}{clearly}")
+        elif named is not None:
+            said.append(f"  {named.arm.name} was the best of the others, and failed when it was judged")
         if self.over_alone is not None:
             said.append(f"  {self.method.arm.name} over training alone: {self.over_alone}")
         return [*said, *self._how()]

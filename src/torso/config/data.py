@@ -107,6 +107,9 @@ class DataConfig(Section):
     seed: Annotated[int, Field(ge=-1, lt=2**63)] = Field(
         -1, description="of what deals the data alone; -1: run.seed. Set it to have one partition for all seeds"
     )
+    test_order: Literal["mixed", "by-class"] = Field(
+        "mixed", description="order of a client's test data; matters where BatchNorm takes batch statistics (spec 9.9)"
+    )
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(1.0, description="long tail, most / least")
     imbalance_test: bool = Field(False, description="cut the test set to the same long tail")
     per_class: CountOrZero = Field(

@@ -153,6 +153,15 @@ class Federation:
         return cells.view(self.clients, self.classes)
 
 
+def ordered(rows: Rows, labels: Ints, options: DataConfig, seed: int) -> Rows:
+    """A client's test rows as `data.test_order` says: mixed, or class by class (spec 9.9)."""
+    found = mixed(rows, seed)
+    if options.test_order == "mixed":
+        return found
+    owner = np.repeat(np.arange(len(found)), found.sizes)
+    return Rows(found.order[np.lexsort((labels[found.order], owner))], found.offsets)
+
+
 def mixed(rows: Rows, seed: int) -> Rows:
     """Each client's rows in a random order: class by class, batches would skew BatchNorm's statistics (spec 9.9)."""
     owner = np.repeat(np.arange(len(rows)), rows.sizes)
@@ -230,7 +239,7 @@ def build(
     if options.validation and not len(held.order):
         raise RequestError(_nothing_held(options.validation, int(dealt.train.sizes.max())))
     train = _split(shelf, dataset.train, kept, device)
-    test = _split(shelf, dataset.test, mixed(dealt.test, seed), device)
+    test = _split(shelf, dataset.test, ordered(dealt.test, dataset.test.labels, options, seed), device)
     on_server = draw_server_rows(len(dataset.train), options.server_fraction, seed)
     for_everybody = draw_meta_rows(dataset.train.labels, options.meta_per_class, seed)
     return Federation(

@@ -31,6 +31,7 @@ _DEALING = {
     "shards",
     "alpha",
     "test_shards",
+    "test_order",
     "balance",
     "min_size",
     "floor",

@@ -76,7 +76,7 @@ def play_round(
     counted = frozenset(heard)
     missing, why = tuple(k for k in turn.clients if k not in counted), {**why, **came.refused}
     _check_enough(stage, came, missing, again=comes_and_goes(engine))
-    server = server_step(stage, before, came, roster)
+    server = server_step(stage, before, came, roster, seed)
     if stage.method.server_data != "none":
         server, server_loss = server_pass(stage, server, roster, engine, seed, number)
         loss = loss if turn.clients else server_loss

@@ -26,14 +26,14 @@ from torso.server import NoStatistics
 from torso.server.state import ServerState
 
 
-def server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -> ServerState:
+def server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Roster, seed: int) -> ServerState:
     """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
     if came.uploads:
         server = replace(server, uploads={**server.uploads, **came.uploads})
     if came.said and stage.method.personal.declares(1):
         server = replace(server, of_clients={**server.of_clients, **_heard(stage, server, roster, came)})
     moved = _moved(stage, server, came, roster)
-    return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came, server.model)
+    return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came, server.model, seed)
 
 
 def _moved(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -> ServerState:
@@ -71,12 +71,12 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
     }
 
 
-def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensors) -> ServerState:
+def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensors, seed: int) -> ServerState:
     """What the server makes of the statistics, after its rule has moved the model; where none came it holds on."""
     statistics = stage.method.statistics
     if not came.clients or not stage.gathers(came.round):
         return server
-    held = statistics.combine(replace(held_by(stage, server), before=before), came.statistics_of())
+    held = statistics.combine(replace(held_by(stage, server, seed), before=before), came.statistics_of())
     shown = {**server.shown, **statistics.shows(held)}
     return replace(server, statistics=held.shared, of_clients=held.own, shown=shown)
 

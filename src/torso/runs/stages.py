@@ -289,7 +289,7 @@ def _check_heard(method: Method, net: Network) -> None:
 
 def _told(choice: Statistics, net: Network) -> set[str]:
     """The statistics that all participants are told."""
-    return set(choice.to_all(Held(choice.first(net, net.classes))))
+    return set(choice.to_all(Held(choice.first(net, net.classes, 0))))
 
 
 def _needs_one_beginning(drift: Drift | type[Drift]) -> bool:

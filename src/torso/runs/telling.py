@@ -34,7 +34,7 @@ def tell(
     drift = server.drift if told else {}
     if told and not drift:
         drift = {name: server.model[name].new_zeros(server.model[name].shape) for name in stage.corrected}
-    held = held_by(stage, server)
+    held = held_by(stage, server, seed)
     offers = {k: _offer(stage, server, roster, number, k, seed) for k in chosen} if keeps_uploads else {}
     return Told(
         round=number,
@@ -51,13 +51,13 @@ def tell(
     )
 
 
-def held_by(stage: Stage, server: ServerState) -> Held:
+def held_by(stage: Stage, server: ServerState, seed: int) -> Held:
     """What the server has when it combines statistics or tells of them."""
     if type(statistics := stage.method.statistics) is NoStatistics:
         return Held()
     shared = server.statistics
     if not shared:
-        first = statistics.first(stage.net, stage.net.classes)
+        first = statistics.first(stage.net, stage.net.classes, seed)
         shared = {name: tensor.to(next(iter(server.model.values())).device) for name, tensor in first.items()}
     return Held(shared, server.of_clients, server.model, server.uploads, stage.corrected)
 

@@ -27,7 +27,7 @@ class Centre(Statistics):
     def declares(self, net: Network, classes: int) -> Declared:
         return {CENTRE: Statistic((net.body.features,), "mean feature of its samples", "mean")}
 
-    def first(self, net: Network, classes: int) -> Tensors:
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {CENTRE: torch.zeros(net.body.features)}
 
     def of_clients(self, at: Visited) -> Tensors:

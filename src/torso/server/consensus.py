@@ -25,7 +25,7 @@ class Consensus(Statistics):
     def declares(self, net: Network, classes: int) -> Declared:
         return {"mean": Statistic((net.body.features,), "its mean feature (first round)", "mean")}
 
-    def first(self, net: Network, classes: int) -> Tensors:
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {CONSENSUS: torch.zeros(net.body.features), ESTABLISHED: torch.zeros(())}
 
     def of_clients(self, at: Visited) -> Tensors:

@@ -79,10 +79,10 @@ class FederatedFeatures(Statistics):
             "present": Statistic((classes,), "its classes", counts=True),
         }
 
-    def first(self, net: Network, classes: int) -> Tensors:
-        """The features are drawn once, the same in every run; the head of no rounds is that of the start."""
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
+        """The features are drawn once; the head of no rounds is that of the start."""
         size = as_one(_head(net.state_dict())).shape[-1]
-        draw = torch_generator(0, "federated features")
+        draw = torch_generator(seed, "federated features")
         drawn = torch.randn(classes, self.features, net.body.features, generator=draw)
         return {FEATURES: drawn, HEAD: torch.zeros(classes, size), SEEN: torch.zeros(classes)}
 

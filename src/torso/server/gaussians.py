@@ -111,7 +111,7 @@ class GaussianClasses(Statistics):
             COVARIANCE: Statistic((d, d), "the covariance of its features", "mean"),
         }
 
-    def first(self, net: Network, classes: int) -> Tensors:
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
         d = net.body.features
         return {MEANS: torch.zeros(classes, d), COVARIANCE: torch.eye(d), KNOWN: torch.zeros(())}
 

@@ -38,7 +38,7 @@ class Prototypes(Statistics):
             "count": Statistic((classes,), count, counts=True),
         }
 
-    def first(self, net: Network, classes: int) -> Tensors:
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {MEANS: torch.zeros(classes, net.body.features), KNOWN: torch.zeros(classes)}
 
     def of_clients(self, at: Visited) -> Tensors:

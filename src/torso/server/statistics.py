@@ -125,8 +125,8 @@ class Statistics:
         """What every participant sends beside its model."""
         return {}
 
-    def first(self, net: Network, classes: int) -> Tensors:
-        """What the server holds for all before anybody has sent something."""
+    def first(self, net: Network, classes: int, seed: int) -> Tensors:
+        """What the server holds for all before anybody has sent something; `seed` is the run's."""
         return {}
 
     def of_clients(self, at: Visited) -> Tensors:
