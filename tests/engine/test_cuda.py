@@ -54,6 +54,7 @@ LATER = [
     "fedamp",
     "fedthe",
     "fedloge",
+    "gpfl",
     "fedproto",
     "fedpac",
     "fedas",

@@ -19,7 +19,7 @@ from torso.runs.job import simulate
 METHODS = (
     *("fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"),
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
-    *("fedamp", "fedthe", "fedloge"),
+    *("fedamp", "fedthe", "fedloge", "gpfl"),
     *("fedrod-linear", "fedrod-hyper", "fedncm", "fedncm-ft", "fedfn", "per-fedavg", "lg-fedavg", "local-only"),
     *("moon", "mofedsam"),
 )

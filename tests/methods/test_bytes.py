@@ -409,6 +409,7 @@ TABLE: dict[str, tuple[int, int]] = {
     "mtl": (4 * P, 4 * P),
     "fedamp": (4 * P, 4 * P),
     "fedloge": (4 * P, 4 * P),
+    "gpfl": tuple(4 * (P_B + CLASSES * FEATURES + 2 * (FEATURES**2 + 3 * FEATURES)) for _ in range(2)),
     "fedthe": (4 * P + 4 * FEATURES, 4 * P + 4 * FEATURES),
     "fedfomo": (4 * P * 5, 4 * P + 4 * 5),
     "lp": (4 * ROW, 4 * ROW),

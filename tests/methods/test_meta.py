@@ -132,7 +132,7 @@ def prepared(top: Head, kind: Kind, learn_gamma: bool = True) -> tuple[MetaWeigh
     own = {"body.blocks.0.weight": torch.from_numpy(START.s), name: torch.from_numpy(START.w)}
     tensors = {n: own.get(n, t.detach().double()).expand(2, *t.shape).clone() for n, t in net.state_dict().items()}
     counts = torch.from_numpy(COUNTS).long()
-    tensors |= {n: t.double() for n, t in net.facts(counts).items()}
+    tensors |= {n: t.double() for n, t in net.facts(counts, tensors).items()}
     pupil = pupil_of(net, tensors, counts, 0.8, step)
     pupil.notes = stacked([drawn(5, 1), drawn(5, 2)])
     return step, pupil, batch_of(BATCHES), batch_of([META, META]), name

@@ -61,7 +61,7 @@ PAIRS = [
     for i, a in enumerate(CHOICES[one])
     for j, b in enumerate(CHOICES[other])
 ]
-HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic", "client-momentum"}
+HELD_BY_THE_RECEIVED_MODEL = {"proximal", "scaffold", "dynamic", "client-momentum", "head-decay"}  # or like them
 
 
 @cache

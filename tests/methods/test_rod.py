@@ -29,7 +29,7 @@ def test_the_personal_loss_reaches_the_personal_head_only(kind: str) -> None:
     net = build("mlp", 3, (1, 8, 8), Dual(kind, origin="default"))
     tensors = {n: t.detach()[None].clone().requires_grad_() for n, t in net.state_dict().items()}
     counts = torch.tensor([[3, 1, 0]])
-    said: Output = apply(net, {**tensors, **net.facts(counts)}, torch.randn(1, 4, 1, 8, 8))
+    said: Output = apply(net, {**tensors, **net.facts(counts, tensors)}, torch.randn(1, 4, 1, 8, 8))
     assert said.personal is not None
     grads = torch.autograd.grad(
         cross_entropy(said.personal, torch.tensor([[0, 1, 0, 0]])).sum(), list(tensors.values()), allow_unused=True

@@ -154,7 +154,7 @@ def test_a_foreign_body_takes_a_dual_head() -> None:
     net = Network(body, heads["dual"]("hyper").build(body.features, 3, True))
     for clients in (1, 3):
         tensors = {n: t.expand(clients, *t.shape) for n, t in net.state_dict().items()}
-        tensors |= net.facts(torch.ones(clients, 3))
+        tensors |= net.facts(torch.ones(clients, 3), tensors)
         said = apply(net, tensors, torch.randn(clients, 5, 1, 2, 2))
         assert said.personal is not None
         assert said.personal.shape == (clients, 5, 3)

@@ -61,7 +61,7 @@ def test_what_is_saved_is_read_again(who: str, result: Result, tmp_path: Path) -
     assert not again.training
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedfn", "spherefed-ce", "mlp-head", "fedrod-linear"])
+@pytest.mark.parametrize("method", ["fedavg", "fedfn", "spherefed-ce", "mlp-head", "fedrod-linear", "gpfl"])
 def test_every_head_is_read_again(method: str, tmp_path: Path) -> None:
     result = library.run(samples.tiny(method, "train.rounds=1"), federation=samples.digits())
     net = result.network(3)

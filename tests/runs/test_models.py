@@ -26,6 +26,7 @@ METHODS = (
     "pfedme",
     "fedrod-linear",
     "fedrod-hyper",
+    "gpfl",
     "fedncm",
     "local-only",
     "fedfomo",

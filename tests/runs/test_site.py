@@ -22,7 +22,7 @@ from torso.runs.visit import Visit
 
 METHODS = (
     *("fedavg", "fedbabu", "fedper", "fedrep", "scaffold", "feddyn", "ditto", "pfedme", "fedfomo", "mtl", "fedexp"),
-    *("fedamp", "fedthe", "fedloge"),
+    *("fedamp", "fedthe", "fedloge", "gpfl"),
     *("fedrod-linear", "fedrod-hyper", "fedavg-meta", "fedrod-meta-bsm", "fedfn", "per-fedavg"),
     *("moon", "mofedsam", "fedala", "fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"),
 )

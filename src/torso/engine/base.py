@@ -137,7 +137,7 @@ class Desk:
             model = {name: tensor for name, tensor in model.items() if not name.startswith("body.")}
         models = models_of(model, {k: self.store[k].kept for k in clients} if kept else {}, clients)
         if isinstance(self.room.net.head, DualHead):
-            models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes))
+            models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes), models)
         return models
 
     def test_deck(self, clients: Sequence[int]) -> Deck:

@@ -94,6 +94,17 @@ class Proximal(Drift):
         return {n: g + self.mu * (at.params[n] - at.start[n]) for n, g in grads.items()}
 
 
+@drifts.register("head-decay")
+@dataclass(frozen=True)
+class HeadDecay(Drift):
+    """(μ/2)·‖θ‖² of what travels of the head is added to the loss (GPFL's code, spec 19.24)."""
+
+    mu: NotNegative = 0.1
+
+    def gradient(self, grads: Tensors, at: Local) -> Tensors:
+        return {n: g + self.mu * at.params[n] if n.startswith("head.") else g for n, g in grads.items()}
+
+
 @drifts.register("scaffold")
 @dataclass(frozen=True)
 class Scaffold(Drift):

@@ -68,7 +68,7 @@ def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: T
 def losses_of(said: Output, batch: Batch, objective: Objective, counts: Tensor) -> Tensor:
     """Losses [G, B] of what a network says; further heads add their own, and nothing of that reaches the rest of
     the network, so that one sum serves all (spec 6.2)."""
-    losses = objective.per_sample(said.features, said.logits, batch.labels, counts)
+    losses = objective.of_output(said, batch, counts)
     if isinstance(objective, Taught) and objective.teachers:
         assert batch.taught is not None, "a loss that compares with teachers was asked of a batch without their answers"
         losses = losses + objective.against(said, batch.labels, batch.taught)

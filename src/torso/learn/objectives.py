@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torso.data.batches import Batch
 from torso.kinds import Chance, NotNegative, Positive
+from torso.nets import Network, Output
 from torso.registry import Registry
 
 
@@ -24,6 +26,13 @@ class Objective(ABC):
     @abstractmethod
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         """Features [G, B, d], logits [G, B, C], labels [G, B], counts [G, C] → losses [G, B]."""
+
+    def of_output(self, said: Output, batch: Batch, counts: Tensor) -> Tensor:
+        """Losses [G, B] of all that a network says; for losses that look at more than features and logits."""
+        return self.per_sample(said.features, said.logits, batch.labels, counts)
+
+    def check(self, net: Network) -> None:  # noqa: B027 — most losses take any network
+        """Refuse a network that does not say what the loss looks at."""
 
     def for_itself(self) -> Objective:
         """What a client minimises when it fine-tunes its own copy: a loss that balances classes for the sake of the

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torso.learn.drift import ClientMomentum, Dynamic, MultiTask, Proximal, Scaffold
+from torso.learn.guided import Guided
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import (
     BalancedSoftmax,
@@ -22,7 +23,7 @@ from torso.learn.steps import Envelope, LookAhead
 from torso.learn.taught import Contrast, MeanRegularised, NotTrue, Prototypical
 from torso.methods.method import Method, Share, method
 from torso.methods.starts import ClassMeans, Finished
-from torso.nets.heads import Dual, MlpHead, Normalized, Shifted, Simplex, SparseSimplex, Sphere
+from torso.nets.heads import Dual, Gpfl, MlpHead, Normalized, Shifted, Simplex, SparseSimplex, Sphere
 from torso.personal import (
     Aligned,
     Ditto,
@@ -391,6 +392,14 @@ fedloge = method(
     personal=Realigned(),
     about="A fixed sparse classifier trains the body; a shared head gets equal norms, a client's its own (spec 19.23).",
     paper="FedLoGe (Xiao 2024)",
+)
+gpfl = method(
+    head=Gpfl(),
+    objective=Guided(),
+    share="body+head",
+    personal=Personal(),
+    about="Shared class embeddings guide features; a valve makes others of them for a client's own head (spec 19.24).",
+    paper="GPFL (Zhang 2023)",
 )
 
 

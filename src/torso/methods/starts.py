@@ -207,7 +207,7 @@ def _linear_of(net: Network) -> tuple[str, Linear]:
     """The one linear layer of the head, and where it is; a head of several layers has no place for class means."""
     if isinstance(net.head, Linear):
         return "head.", net.head
-    if isinstance(net.head, DualHead):
+    if type(net.head) is DualHead:
         return "head.generic.", net.head.generic
     raise RequestError(
         f"method.start = 'class-means' needs a head of one linear layer, found {type(net.head).__name__}. "

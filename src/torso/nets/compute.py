@@ -54,9 +54,9 @@ def _apply(
     if real is not None:
         _refuse_padding(net)
 
-    def one(tensors: Tensors, x: Tensor) -> tuple[Tensor, ...]:
+    def one(tensors: Tensors, x: Tensor) -> Tensors:
         said: Output = functional_call(net, tensors, (x[None],), {"stacked": True}, tie_weights=False)
-        return tuple(field[0] for field in said if field is not None)
+        return {name: field[0] for name, field in said._asdict().items() if field is not None}
 
     if drawing:
         if keys is None:
@@ -65,12 +65,13 @@ def _apply(
     if x.shape[0] == 1:
         if not any(tensor.requires_grad for tensor in tensors.values()) and (seated := net.seat.take(net, tensors)):
             return seated[0](x, stacked=True)  # type: ignore[no-any-return]
-        return Output(*(field[None] for field in one({name: t[0] for name, t in tensors.items()}, x[0])))
+        alone = one({name: t[0] for name, t in tensors.items()}, x[0])
+        return Output(**{name: field[None] for name, field in alone.items()})
     if net.body.vmaps:
         once = {name: None if name in net.frozen and _is_one(t) else 0 for name, t in tensors.items()}
         given = {name: t if once[name] == 0 else t[0] for name, t in tensors.items()}
         try:
-            return Output(*vmap(one, (once, 0), randomness="error")(given, x))
+            return Output(**vmap(one, (once, 0), randomness="error")(given, x))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # it asks what its numbers are, say; an error of its own comes again below
@@ -95,7 +96,7 @@ def _is_one(tensor: Tensor) -> bool:
 
 def _one_by_one(
     net: Network,
-    one: Callable[[Tensors, Tensor], tuple[Tensor, ...]],
+    one: Callable[[Tensors, Tensor], Tensors],
     tensors: Tensors,
     x: Tensor,
     real: Tensor | None,
@@ -113,8 +114,8 @@ def _one_by_one(
             samples = trimmed(samples, pad)
         with nullcontext() if keys is None else drawing(net, x.device, keys[place]):
             mine = one({name: t[place] for name, t in tensors.items()}, samples)
-        said.append([F.pad(field, (0, 0, 0, width - size)) for field in mine])
-    return Output(*(torch.stack(field) for field in zip(*said, strict=True)))
+        said.append({name: F.pad(field, (0, 0, 0, width - size)) for name, field in mine.items()})
+    return Output(**{name: torch.stack([each[name] for each in said]) for name in said[0]})
 
 
 def drawing(net: Network, device: torch.device, key: int) -> Keyed | Seeded:

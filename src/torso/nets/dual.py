@@ -61,8 +61,17 @@ class DualHead(nn.Module):
         own: Tensor = self.personal(features.detach())
         return logits.detach() + own if self.adds else own
 
-    def facts(self, counts: Tensor) -> dict[str, Tensor]:
-        """The class proportions of G clients [G, C], where the personal head is made from them."""
+    @property
+    def told(self) -> dict[str, tuple[int, ...]]:
+        """What it may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
+        if not isinstance(self.personal, HyperLinear):
+            return {}
+        classes, features = self.personal.classes, self.personal.features
+        return {"personal.mix": (classes,), "personal.own": (classes, features)}
+
+    def facts(self, counts: Tensor, held: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The class proportions of G clients [G, C], where the personal head is made from them; `held`: the clients'
+        models [G, *]."""
         if not isinstance(self.personal, HyperLinear):
             return {}
         return {"personal.mix": counts / counts.sum(dim=1, keepdim=True).clamp(min=1)}

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from torso.errors import RequestError
 from torso.kinds import Beta, Count, CountOrZero, Positive
 from torso.nets.dual import DualHead, HyperLinear
+from torso.nets.gpfl import GpflHead
 from torso.nets.layers import Linear
 from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead, simplex
@@ -236,6 +237,23 @@ class SparseSimplex(Head):
         fixed.copy_(sparse_simplex(fixed, self.sparsity, self.length, generator))
         if module.classifier.bias is not None:
             module.classifier.bias.zero_()
+
+
+@heads.register("gpfl")
+@dataclass(frozen=True)
+class Gpfl(Head):
+    """Features pass a conditional valve twice: the generic ones are compared with an embedding of each class, a head of
+    the client's own classifies the personal ones (GPFL, spec 19.24).
+
+    The parts are `head.embeddings`, `head.valve` and `personal`. Embeddings start at N(0, 1)."""
+
+    def build(self, features: int, classes: int, bias: bool) -> nn.Module:
+        return GpflHead(features, classes, bias)
+
+    def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
+        assert isinstance(module, GpflHead)
+        super().start(module.personal, init, generator)
+        nn.init.normal_(module.embeddings.weight, generator=generator)
 
 
 class Layers(nn.Sequential):

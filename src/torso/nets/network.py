@@ -18,6 +18,7 @@ from torso.nets.blocks import Chain
 from torso.nets.card import Card
 from torso.nets.dropout import Dropout
 from torso.nets.dual import DualHead, HyperLinear
+from torso.nets.gpfl import GpflHead
 from torso.nets.layers import flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
 from torso.nets.parts import (
@@ -41,13 +42,14 @@ _IMAGE = 3  # dimensions of an image: channels, height, width
 
 
 class Output(NamedTuple):
-    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], personal logits of a dual head, and those
-    of a head that learns beside."""
+    """What a network says of [G, B, …]: features [G, B, d], logits [G, B, C], personal logits of a dual head, those of
+    a head that learns beside, and squared distances to the embeddings of classes [G, B, C]."""
 
     features: Tensor
     logits: Tensor
     personal: Tensor | None = None
     beside: Tensor | None = None
+    gaps: Tensor | None = None
 
     @property
     def own(self) -> Tensor:
@@ -166,7 +168,8 @@ class Network(nn.Module):
             return logits if dual is None else dual.own(features, logits)
         own = self.head.own(features, logits) if isinstance(self.head, DualHead) else None
         beside = self.head.beside(features) if isinstance(self.head, SparseSimplexHead) else None
-        return Output(features, logits, own, beside)
+        gaps = self.head.gaps(features) if isinstance(self.head, GpflHead) else None
+        return Output(features, logits, own, beside, gaps)
 
     def features(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """[B, d] of samples [B, *], such as images [B, C, H, W] (`real` [B]), or [G, B, d] of [G, B, *]."""
@@ -211,7 +214,8 @@ class Network(nn.Module):
         every = body + both
         named = {part: tuple(f"body.{name}" for name in held) for part, held in self.body.own_parts().items()}
         named |= {part: tuple(f"body.{name}" for name in held) for part, held in adapter_parts(self.body).items()}
-        named |= self.head.parts if isinstance(self.head, SimplexHead | SparseSimplexHead | ShiftedHead) else {}
+        parted = SimplexHead | SparseSimplexHead | ShiftedHead | GpflHead
+        named |= self.head.parts if isinstance(self.head, parted) else {}
         return {"all": every, "full": every, "body": body, "head": head, "personal": personal, "none": (), **named}
 
     @cached_property
@@ -229,10 +233,7 @@ class Network(nn.Module):
     @cached_property
     def told(self) -> Mapping[str, tuple[int, ...]]:
         """What a head may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
-        own = self.head.personal if isinstance(self.head, DualHead) else None
-        if not isinstance(own, HyperLinear):
-            return {}
-        return {"head.personal.mix": (own.classes,), self.made_head: (own.classes, own.features)}
+        return {f"head.{n}": shape for n, shape in self.head.told.items()} if isinstance(self.head, DualHead) else {}
 
     def fill(self, tensors: Tensors, personal: bool) -> None:
         """Take all weights, and what the head is told of the client that the network speaks for from now on."""
@@ -261,9 +262,11 @@ class Network(nn.Module):
         made = isinstance(self.head, DualHead) and isinstance(self.head.personal, HyperLinear)
         return "head.personal.own" if made else ""
 
-    def facts(self, counts: Tensor) -> Tensors:
-        """What the head must know of G clients beside their weights, from their samples per class [G, C]."""
-        return {f"head.{n}": t for n, t in self.head.facts(counts).items()} if isinstance(self.head, DualHead) else {}
+    def facts(self, counts: Tensor, held: Tensors) -> Tensors:
+        """What the head must know of G clients beside their weights: from their samples per class [G, C], and from the
+        models that they hold [G, *]."""
+        found = self.head.facts(counts, held) if isinstance(self.head, DualHead) else {}
+        return {f"head.{name}": tensor for name, tensor in found.items()}
 
 
 def part_names(net: Network, part: str) -> tuple[str, ...]:

@@ -221,6 +221,7 @@ def _check_sense(stage: Stage) -> None:
             f"a round to begin at the same one. Accepted: {free}"
         )
     _check_statistics(stage)
+    method.objective.check(stage.net)
     if method.server.waits_for and method.personal.declares(1):
         raise RequestError(
             f"{chosen('method.personal', method.personal)} compares the models of a round's participants, and "

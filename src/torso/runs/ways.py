@@ -99,7 +99,7 @@ def _with_made_head(net: Network, train: Client) -> Network:
     """The head that the hypernetwork makes from the client's mix of classes (spec 6.3)."""
     made = copy.deepcopy(net)
     counts = torch.from_numpy(np.bincount(train.labels, minlength=train.known)).float()
-    facts = {name: tensor[0] for name, tensor in made.facts(counts[None]).items()}
+    facts = {name: tensor[0] for name, tensor in made.facts(counts[None], {}).items()}
     made.fill({**made.state_dict(), **facts}, personal=True)
     return made
 
