@@ -35,6 +35,8 @@ COUNTS = [
     ("rod-mnist", MNIST, 10, 50, False, 103_346 + 500, 500, 0),
     ("rod-cifar", CIFAR, 10, 64, False, 121_920 + 640, 640, 0),
     ("rod-cifar", CIFAR, 100, 64, False, 121_920 + 6_400, 6_400, 0),
+    # 3,584 + 295,168 + 516,320 of convolutions, 3,584 · 64 + 64 of the hidden layer
+    ("rod-cifar-wide", CIFAR, 10, 64, False, 815_072 + 229_440 + 640, 640, 0),
     # 896 + 18,496 of convolutions, 64 · 14² · 128 + 128 of the hidden layer
     ("pfl-cnn", CIFAR, 10, 128, True, 896 + 18_496 + 1_605_760 + 1_290, 1_290, 0),
     ("squeezenet", (3, 224, 224), 10, 512, True, 727_626, 5_130, 0),

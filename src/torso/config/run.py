@@ -18,7 +18,7 @@ class RayConfig(Section):
     address: str = Field("local", description="local: on this machine; auto or HOST:PORT: a cluster that runs already")
     workers: CountOrZero = Field(0, description="processes that train clients; 0: as many as there is room for")
     gpus_per_worker: NotNegative = Field(0.0, description="accelerators of a worker, or a share of one; 0: CPU")
-    wait: Positive = Field(60.0, description="seconds that a worker has to start, at first and in another's place")
+    wait: Positive = Field(180.0, description="seconds that a worker has to start, at first and in another's place")
 
 
 class FaultsConfig(Section):

@@ -245,9 +245,15 @@ def rod_mnist(channels: int, height: int, width: int) -> Body:
 @body("rod-cifar", least=18)
 def rod_cifar(channels: int, height: int, width: int) -> Body:
     """Fed-RoD's network for CIFAR: three valid 3×3 convolutions (32, 64, 64) and a hidden layer of 64."""
-    units = [Unit(i, o, 3, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
+    return _three_convolutions((channels, 32, 64, 64), height, width)
+
+
+def _three_convolutions(widths: tuple[int, int, int, int], height: int, width: int) -> Body:
+    """Valid 3×3 convolutions between so many channels, pools after the first two, and a hidden layer of 64."""
+    given, first, second, last = widths
+    units = [Unit(i, o, 3, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((given, first), (first, second))]
     left, right = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
-    return _he([*units, Unit(64, 64, 3, padding=0), Dense(64 * left * right, 64)], 64)
+    return _he([*units, Unit(second, last, 3, padding=0), Dense(last * left * right, 64)], 64)
 
 
 @body("pfl-cnn", least=6)
@@ -264,9 +270,7 @@ def pfl_cnn(channels: int, height: int, width: int) -> Body:
 @body("rod-cifar-wide", least=18)
 def rod_cifar_wide(channels: int, height: int, width: int) -> Body:
     """rod-cifar with 128, 256 and 224 channels: 1.04 million weights, near the 1.03 that Fed-RoD counts."""
-    units = [Unit(i, o, 3, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 128), (128, 256))]
-    left, right = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
-    return _he([*units, Unit(256, 224, 3, padding=0), Dense(224 * left * right, 64)], 64)
+    return _three_convolutions((channels, 128, 256, 224), height, width)
 
 
 @body("squeezenet", least=17)
