@@ -22,10 +22,13 @@ NEEDS = {
     "local",
     "new_before",
     "new_after",
+    "ece_generic",
 }  # `generic` is taken on the clients' test data
 MEASURES_WITHOUT = (
-    "backdoor, backdoor_initial, benign, generic, id_after, id_before, initial, local_only, local_only_best_on_test, "
-    "neighbours, ood_after, ood_before, personalized, without_head"
+    "backdoor, backdoor_initial, benign, corrupted_initial, corrupted_personalized, ece_initial, ece_personalized, "
+    "generic, id_after, id_before, initial, local_only, local_only_best_on_test, neighbours, ood_after, ood_before, "
+    "personalized, shifted_initial, shifted_personalized, test_time, test_time_corrupted, test_time_shifted, "
+    "without_head"
 )
 ALONE = replace(digits().roster, test_samples=0)  # of a server that has no images at all
 
@@ -48,7 +51,8 @@ def test_a_roster_alone_gives_the_job_of_a_simulation() -> None:
 def test_measures_on_the_servers_test_set_are_refused_where_it_has_none(name: str, key: str) -> None:
     roster = replace(ALONE, newcomers=np.array([9]))  # so that measures of newcomers have somebody
     attack = ["attack.kind=backdoor"] if measures[name].marked else []
-    config = tiny("fedbabu", "measure.names=[]", f"measure.{key}={name}", *attack)
+    method = "fedthe" if measures[name].two_heads else "fedbabu"
+    config = tiny(method, "measure.names=[]", f"measure.{key}={name}", *attack)
     prepare(config, replace(roster, test_samples=1))
     if name not in NEEDS:
         prepare(config, roster)

@@ -223,11 +223,11 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         (["method.server=trimmed-mean"], "method.server.share = 0.2 needs 5 participants or more, and a round has 3"),
         (
             ["method.name=scaffold", "method.server=median"],
-            "which nothing bounds. Accepted: client-momentum, multi-task, none, proximal",
+            "which nothing bounds. Accepted: client-momentum, head-decay, multi-task, none, proximal",
         ),
         (
             ["method.name=feddyn", "method.server.clip=1.0"],
-            "which nothing bounds. Accepted: client-momentum, multi-task, none, proximal",
+            "which nothing bounds. Accepted: client-momentum, head-decay, multi-task, none, proximal",
         ),
         (["method.name=mtl", "method.server.clip=1.0"], "method.server.clip = 1.0 bounds what one client adds"),
         (["method.name=local-only", "method.server.clip=1.0"], "act on what travels, and nothing does"),

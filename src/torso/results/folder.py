@@ -20,6 +20,7 @@ from torso.config import (
     FaultsConfig,
     FolderConfig,
     LoraConfig,
+    MeasureConfig,
     NpzConfig,
     PrivacyConfig,
     SpeedsConfig,
@@ -65,6 +66,12 @@ _YOUNGER = {
     "run.speeds": SpeedsConfig().model_dump(mode="json"),
     "privacy": PrivacyConfig().model_dump(mode="json"),
     "method.statistics": {"name": "none"},
+    "method.head.adds": True,
+    "data.floor": 2,
+    "data.seed": -1,
+    "data.test_order": "mixed",
+    **{f"measure.{key}": MeasureConfig.model_fields[key].default for key in ("bins", "shift")},
+    **{f"measure.{key}": list(MeasureConfig.model_fields[key].default) for key in ("corruptions", "severities")},
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 
