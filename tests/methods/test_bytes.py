@@ -487,6 +487,9 @@ def each_way(before: Cost, after: Cost, clients: int) -> tuple[float, float]:
 def test_bytes_per_participant_are_those_of_the_table(method: str, expected: tuple[int, int]) -> None:
     """The second round of six participants: what travels once has travelled, and FedFomo's models are available."""
     stage, start = mobilenet(method)
+    if method == "creff":  # what the server computes with what came does not change what travels
+        idle = replace(stage.method.statistics, match_steps=0, train_steps=0)  # type: ignore[call-arg]
+        stage = replace(stage, method=stage.method.but(statistics=idle))
     first, _ = play_round(stage, start, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
     second, played = play_round(stage, first, six_clients().roster, cast(Engine, Idle(stage)), seed=0)
     assert len(played.participants) == 6
