@@ -186,7 +186,7 @@ def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     rounds = [stage for stage in plan if stage.rounds]
     if config.attack.chosen.replaces_uploads() and not any(stage.uploaded for stage in rounds):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
-        why = "sends nothing" if rounds else "has no rounds"
+        why = "sends no part of a model" if rounds else "has no rounds"
         raise RequestError(
             f"{chosen('attack.kind', config.attack.chosen)} replaces what clients send in a round, and method "
             f"{config.method.name!r} {why}. Accepted: {', '.join(others)}"
