@@ -300,8 +300,8 @@ def test_without_an_attack_everybody_is_benign() -> None:
         ),
         (
             ("attack.kind=alie", "attack.fraction=0.2", "method.name=local-only"),
-            "attack.kind = 'alie' replaces what clients send in a round, and method 'local-only' sends no part of a model. "
-            "Accepted: ",
+            "attack.kind = 'alie' replaces what clients send in a round, and method 'local-only' sends no part of a "
+            "model. Accepted: ",
         ),
     ],
 )
