@@ -6,7 +6,7 @@ change are those of the container before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
@@ -14,7 +14,24 @@ W = TypeVar("W")
 _BITS = 8
 
 
-class ClientMap(Mapping[int, V], Generic[V]):
+class _Sheets:
+    """Who is there, of entries in sheets."""
+
+    __slots__ = ()
+    _sheets: Mapping[int, Collection[int]]
+
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, int) and client in self._sheets.get(client >> _BITS, ())
+
+    def __iter__(self) -> Iterator[int]:
+        for place in sorted(self._sheets):
+            yield from self._sheets[place]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sheets.values()))
+
+
+class ClientMap(_Sheets, Mapping[int, V], Generic[V]):
     """A mapping by the number of a client."""
 
     __slots__ = ("_sheets",)
@@ -48,21 +65,11 @@ class ClientMap(Mapping[int, V], Generic[V]):
         sheet = self._sheets.get(client >> _BITS)
         return default if sheet is None else sheet.get(client, default)
 
-    def __contains__(self, client: object) -> bool:
-        return isinstance(client, int) and client in self._sheets.get(client >> _BITS, ())
-
-    def __iter__(self) -> Iterator[int]:
-        for place in sorted(self._sheets):
-            yield from self._sheets[place]
-
-    def __len__(self) -> int:
-        return sum(map(len, self._sheets.values()))
-
     def __repr__(self) -> str:
         return f"ClientMap({dict(self)!r})"
 
 
-class ClientSet(Set[int]):
+class ClientSet(_Sheets, Set[int]):
     """A set of numbers of clients."""
 
     __slots__ = ("_sheets",)
@@ -91,16 +98,6 @@ class ClientSet(Set[int]):
         made._sheets = dict(self._sheets)
         made._put(new)
         return made
-
-    def __contains__(self, client: object) -> bool:
-        return isinstance(client, int) and client in self._sheets.get(client >> _BITS, ())
-
-    def __iter__(self) -> Iterator[int]:
-        for place in sorted(self._sheets):
-            yield from self._sheets[place]
-
-    def __len__(self) -> int:
-        return sum(map(len, self._sheets.values()))
 
     def __hash__(self) -> int:
         return self._hash()

@@ -112,19 +112,11 @@ def test_a_pair_of_choices_plays_two_rounds(pair: dict[str, str], part: str, tmp
             simulate(_config(method_of(pair, part)), federation())
         return
     job = simulate(_config(method_of(pair, part)), federation())
-    stage = job.plan[0]
-    with OneByOne(job.net, job.federation, workers=1) as engine:
-        first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
-        second, _ = play_round(stage, first, job.roster, engine, SEED)
-        save(tmp_path, first, "the same config")
-        read = load_newest(tmp_path, job.model, "the same config")
-        assert read is not None
-        again, _ = play_round(stage, read.state, job.roster, engine, SEED)
-        assert_same(second, again)
-        asked = _asked(job, second)
-        assert_sound(job, stage, second, asked[-1])
-        how = evaluation_of(job, stage, second.reported)
-        assert how.own(*asked).keys() >= second.model.keys()
+    stage, second = job.plan[0], resumes(job, tmp_path)
+    asked = _asked(job, second)
+    assert_sound(job, stage, second, asked[-1])
+    how = evaluation_of(job, stage, second.reported)
+    assert how.own(*asked).keys() >= second.model.keys()
 
 
 def test_every_choice_meets_both_parts() -> None:
@@ -153,6 +145,19 @@ def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> 
         for name in stage.travels:
             assert all(torch.equal(row, state.model[name]) for row in held[name])
     assert any(not torch.equal(state.model[n], job.model[n]) for n in stage.moving) or stage.method.server.keeps_uploads
+
+
+def resumes(job: Simulation, folder: Path) -> State:
+    """The state after two rounds, of which the second has the same bits when it begins at a checkpoint of the first."""
+    stage = job.plan[0]
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
+        second, _ = play_round(stage, first, job.roster, engine, SEED)
+        save(folder, first, "the same config")
+        read = load_newest(folder, job.model, "the same config")
+        assert read is not None
+        assert_same(second, play_round(stage, read.state, job.roster, engine, SEED)[0])
+    return second
 
 
 def assert_same(one: State, other: State) -> None:

@@ -22,7 +22,6 @@ from torso.methods import methods
 from torso.nets import Output
 from torso.personal import Aligned
 from torso.personal.state import State
-from torso.results.checkpoint import load_newest, save
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
@@ -35,7 +34,7 @@ from torso.server.statistics import Came, Held, Visited
 
 from . import tiny
 from .by_hand import BODY, Data, federated, on, story
-from .test_pairs import SEED, _config, assert_same, federation
+from .test_pairs import SEED, _config, federation, resumes
 from .tiny import SIGMA
 
 ONE_CLASS = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [0, 0, 0]))  # both clients have class 0 alone
@@ -353,14 +352,7 @@ def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
 @pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedas", "feddbe", "pfedfda", "creff"])
 def test_it_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
     job = simulate(_config(methods[name]), federation())
-    stage = job.plan[0]
-    with OneByOne(job.net, job.federation, workers=1) as engine:
-        first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
-        second, _ = play_round(stage, first, job.roster, engine, SEED)
-        save(tmp_path, first, "the same config")
-        read = load_newest(tmp_path, job.model, "the same config")
-        assert read is not None
-        assert_same(second, play_round(stage, read.state, job.roster, engine, SEED)[0])
+    resumes(job, tmp_path)
 
 
 @pytest.mark.parametrize(("axis", "choice"), [("objective", "prototypes"), ("personal", "gaussian-head")])

@@ -11,11 +11,10 @@ from torso.engine import OneByOne
 from torso.learn.taught import PREVIOUS, Contrast, NotTrue
 from torso.methods import methods
 from torso.personal.state import State
-from torso.results.checkpoint import load_newest, save
 from torso.runs.job import simulate
 from torso.runs.rounds import play_round
 
-from .test_pairs import SEED, _config, assert_same, federation
+from .test_pairs import SEED, _config, federation, resumes
 
 BASES = ("fedbabu", "fedper", "fedrep", "per-fedavg", "pfedme", "ditto", "mtl", "fedala", "fedrod-linear", "fedsam")
 
@@ -24,21 +23,14 @@ BASES = ("fedbabu", "fedper", "fedrep", "per-fedavg", "pfedme", "ditto", "mtl", 
 @pytest.mark.parametrize("base", BASES)
 def test_it_goes_with_other_methods(base: str, objective: NotTrue | Contrast, tmp_path: Path) -> None:
     job = simulate(_config(methods[base].but(objective=objective)), federation())
-    stage = job.plan[0]
-    with OneByOne(job.net, job.federation, workers=1) as engine:
-        first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
-        second, _ = play_round(stage, first, job.roster, engine, SEED)
-        save(tmp_path, first, "the same config")
-        read = load_newest(tmp_path, job.model, "the same config")
-        assert read is not None
-        assert_same(second, play_round(stage, read.state, job.roster, engine, SEED)[0])
+    second = resumes(job, tmp_path)
     plain = simulate(_config(methods[base]), federation())
     with OneByOne(plain.net, plain.federation, workers=1) as engine:
         without = State.begin(plain.model)
         for _ in range(2):
             without, _ = play_round(plain.plan[0], without, plain.roster, engine, SEED)
     kept = {name for own in second.clients.of_kind("notes").values() for name in own if name.startswith(PREVIOUS)}
-    assert kept == ({f"{PREVIOUS}{name}" for name in stage.moving} if isinstance(objective, Contrast) else set())
+    assert kept == ({f"{PREVIOUS}{name}" for name in job.plan[0].moving} if isinstance(objective, Contrast) else set())
     moved = [*zip(second.model.values(), without.model.values(), strict=True)]
     moved += [*zip(_kept(second), _kept(without), strict=True)]
     # under MTL a client goes on from its own model: both teachers of Contrast are that, and it has no gradient

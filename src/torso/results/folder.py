@@ -48,6 +48,7 @@ _FREE = {
 }
 """Keys that may change between a run and its continuation: they say how, not what."""
 
+_DAMAGE = {"bins", "shift", "corruptions", "severities"}
 _YOUNGER = {
     "personalize.batch_size": 0,
     "data.size": 0,
@@ -70,8 +71,7 @@ _YOUNGER = {
     "data.floor": 2,
     "data.seed": -1,
     "data.test_order": "mixed",
-    **{f"measure.{key}": MeasureConfig.model_fields[key].default for key in ("bins", "shift")},
-    **{f"measure.{key}": list(MeasureConfig.model_fields[key].default) for key in ("corruptions", "severities")},
+    **{f"measure.{key}": usual for key, usual in MeasureConfig().model_dump(mode="json", include=_DAMAGE).items()},
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 
