@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from torso.learn.lockstep import Ask
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
-from torso.learn.recorded import Recorder, _Recording
+from torso.learn.recorded import Play, Recorder, _Recording
 from torso.learn.steps import Envelope, Habits, LookAhead, Plain, Step
 from torso.nets import Body, LinearHead, Network, Tensors, learnable, skeleton
 from torso.nets.blocks import Unit
@@ -62,6 +62,7 @@ class Replayed(Recorder):
     def __init__(self) -> None:
         super().__init__(gradients)
         self.graphs: list[_Graph] = []
+        self.taped = 0
 
     def _record(self, net: Network, tensors: Tensors, names: Sequence[str], *rest: Any) -> _Recording:
         kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
@@ -73,6 +74,15 @@ class Replayed(Recorder):
         graph = _Graph(self, (net, kept, names, *rest), grads, total)
         self.graphs.append(graph)
         return _Recording(graph, kept, rest[0], rest[2], grads, total, buffers)  # type: ignore[arg-type]
+
+    def _taped(self, play: Play) -> Callable[[], None]:
+        """What stands for a graph of several steps: they are done again on the memory that they were recorded on."""
+        self.taped += 1
+        before = {n: t.clone() for n, t in self._here.items()}
+        play.warm_up()
+        for name, tensor in before.items():
+            assert torch.equal(self._here[name], tensor)
+        return play.run
 
 
 def drawn_net(seed: int, channels: int) -> Network:
@@ -162,13 +172,15 @@ CASES: Mapping[str, tuple[Sequence[Phase], Step, Drift, bool]] = {
 }
 
 
-WAYS = ((False, None, True), (False, RATES, False), (True, RATES, True))  # recorded, rates, shared
+WAYS = ((False, None, True), (False, RATES, False), (True, RATES, True), (True, None, False))
+# recorded, rates, shared; the last has several steps in a recording
 
 
 def ways(case: str) -> Sequence[tuple[bool, Sequence[float] | None, bool]]:
     """The second is the first where a step has no rates of its own and nobody holds on to anything."""
     _, step, drift, _ = CASES[case]
-    return WAYS if step.any_rates or type(drift) is not NoDrift else (WAYS[0], WAYS[2])
+    few = WAYS if step.any_rates or type(drift) is not NoDrift else (WAYS[0], WAYS[2])
+    return few if type(step) is Plain else few[:3]
 
 
 @pytest.mark.parametrize(
@@ -190,6 +202,8 @@ def test_a_stack_is_its_clients_alone(case: str, recorded: bool, rates: Sequence
     visits = [learn(stack, tensors, anchor, notes) for _ in range(2 if recorded else 1)]
     for name, tensor in before.items():
         assert torch.equal(tensors[name], tensor)
+    if isinstance(recorder := stack.room.recorder, Replayed):
+        assert bool(recorder.taped) == (type(step) is Plain and rates is None)
     for client in range(len(SIZES)):
         place = torch.tensor([client])
         mine = {n: t[place] for n, t in tensors.items()}

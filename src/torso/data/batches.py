@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import Augmentation, Lens
@@ -21,7 +22,7 @@ from torso.data.token_lens import TokenLens
 from torso.randomness import client_keys, key, random_bits
 
 KeyedBy = bool | Literal["device"]  # whether batches have keys on the host, or on the device
-_LAST = torch.iinfo(torch.int64).max
+LAST = torch.iinfo(torch.int64).max  # what padding is sorted by
 
 
 def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence[int]]) -> Tensor:
@@ -248,7 +249,7 @@ class Deck:
         positions = torch.arange(columns, device=bits.device)
         if min(self.sizes) < columns:
             sizes = on_device(bits.device, self.sizes).unsqueeze(-1)
-            bits = torch.where(positions < sizes, bits, _LAST)  # padding sorts to the end
+            bits = torch.where(positions < sizes, bits, LAST)  # padding sorts to the end
         order = self.index.gather(1, bits.argsort(dim=1, stable=True))
         coins = (
             random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
@@ -276,11 +277,13 @@ class Deck:
             yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single, keyed)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
+        return torch.from_numpy(self.key_array(how, use, epoch)).to(self.index.device, non_blocking=True)
+
+    def key_array(self, how: Shuffle, use: str, epoch: int) -> NDArray[np.int64]:
+        """One key for each client [G], on the host."""
         if type(how) is not Shuffle:
-            keys = np.array(self._key_list(how, use, epoch), dtype=np.int64)
-        else:
-            keys = client_keys((how.seed, how.purpose, use, how.round), self.clients, epoch)
-        return torch.from_numpy(keys).to(self.index.device, non_blocking=True)
+            return np.array(self._key_list(how, use, epoch), dtype=np.int64)
+        return client_keys((how.seed, how.purpose, use, how.round), self.clients, epoch)
 
     def _key_list(self, how: Shuffle, use: str, *when: int) -> tuple[int, ...]:
         """One key for each client; `when`: the epoch, and the step where each has its own."""

@@ -56,7 +56,7 @@ def rows_apart(stacked: Tensor) -> list[Tensor]:
 
 
 Rate = float | Tensor
-"""A learning rate: of all clients of a stack, or of each of them [G]."""
+"""A learning rate: of all clients of a stack, on the host or on the device [], or of each of them [G]."""
 
 
 def scaled(tensor: Tensor, rate: Rate) -> Tensor:
