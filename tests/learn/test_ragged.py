@@ -15,6 +15,7 @@ from torch.nn import MaxPool2d, Parameter
 
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
+from torso.data.deals import Form, filled_by
 from torso.data.inputs import as_input
 from torso.learn import local
 from torso.learn.course import Classroom, Course, Learned
@@ -27,6 +28,7 @@ from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
 from torso.learn.recorded import Play, Recorder, _Recording
 from torso.learn.steps import Envelope, Habits, LookAhead, Plain, Step
+from torso.learn.strides import blocks
 from torso.nets import Body, LinearHead, Network, Tensors, learnable, skeleton
 from torso.nets.blocks import Unit
 
@@ -255,6 +257,21 @@ def test_stacks_of_other_sizes_have_recordings_of_their_own() -> None:
         found = learn(replace(some, room=replace(some.room, recorder=recorder)), mine).tensors
         for name, tensor in learn(some, mine).tensors.items():
             torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_steps_that_one_recording_takes() -> None:
+    """Ten clients, batches of 5: nine steps of all, then the first has 17 more, and the last of them is short."""
+    filled = filled_by([45 + 17 * 5 + 3, *[45] * 9], Form(10, 28, 5, False, False))
+    found = list(blocks(filled))
+    assert found == [
+        (0, 8, 10, False), (8, 1, 10, False), (9, 8, 1, False), (17, 8, 1, False), (25, 1, 1, False), (26, 1, 1, True)
+    ]  # fmt: skip
+
+
+def test_as_clients_fall_out_fewer_are_computed() -> None:
+    """Of eight clients five are left, then two; three quarters of eight are six, and one of these lacks samples."""
+    found = list(blocks(filled_by([15, 15, 10, 10, 10, 5, 5, 5], Form(8, 3, 5, False, False))))
+    assert found == [(0, 1, 8, False), (1, 1, 6, True), (2, 1, 2, False)]
 
 
 def test_plans_that_differ_in_more_than_rates_are_not_one_stack() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -34,6 +34,25 @@ def is_one_for_all(tensor: Tensor) -> bool:
 def copy_of(tensor: Tensor) -> Tensor:
     """A copy in memory of its own; of one tensor that stands for all clients, one."""
     return tensor[:1].clone().expand_as(tensor) if is_one_for_all(tensor) else tensor.clone()
+
+
+_SMALL = 1 << 17  # numbers of a client in one tensor up to which tensors are joined
+
+
+def joined(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Stacked tensors [G, *] of one dtype, flat [G, n]: many small ones side by side in one, large ones as they are;
+    and whose they are. On a device a call costs more than the numbers of a small tensor do."""
+    small = [name for name, tensor in tensors.items() if tensor[0].numel() <= _SMALL]
+    if len(small) > 1:
+        yield tuple(small), torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in small], dim=1)
+    for name, tensor in tensors.items():
+        if len(small) < 2 or tensor[0].numel() > _SMALL:
+            yield (name,), tensor.reshape(len(tensor), -1)
+
+
+def spared(stacked: Tensor, rows: Tensor | None) -> Tensor:
+    """The same with zeros for the clients that are not among `rows` [G]; None: all are."""
+    return stacked if rows is None else torch.where(per_client(rows, stacked), stacked, 0)
 
 
 def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
@@ -82,5 +101,6 @@ def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or (free_to_read(like) and bool(all_finite(floats))):
         return torch.ones(len(like), dtype=torch.bool, device=like.device)
-    largest = [t if t.ndim == 1 else torch.linalg.vector_norm(t, torch.inf, tuple(range(1, t.ndim))) for t in floats]
-    return torch.stack([t.isfinite() for t in largest]).all(dim=0)
+    flat = (rows for _, rows in joined({str(place): t for place, t in enumerate(floats)}))
+    largest = [torch.linalg.vector_norm(rows, torch.inf, 1) for rows in flat]
+    return torch.stack(largest).isfinite().all(dim=0)

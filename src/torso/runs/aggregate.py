@@ -17,13 +17,13 @@ from torch import Tensor
 from torso.data.batches import on_device
 from torso.learn.attacks import put
 from torso.learn.drift import Local
-from torso.learn.stacked import free_to_read
+from torso.learn.stacked import free_to_read, spared
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 from torso.runs.faults import NOT_FINITE
 from torso.runs.messages import Sent, Told
 from torso.runs.stages import Stage
-from torso.runs.uploads import Terms, fine, spared
+from torso.runs.uploads import Terms, fine
 from torso.server.robust import clipped
 from torso.server.state import ServerState
 from torso.server.statistics import Came
@@ -147,11 +147,9 @@ class Aggregate:
                 apart = {name: sent.model[name] for name in self.parameters}
                 self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
                 averaged = {name: tensor for name, tensor in sent.model.items() if name not in apart}
-            for name, tensor in averaged.items():
-                add_weighted(self.total, {name: spared(tensor, rows)}, weights)
+            add_weighted(self.total, averaged, weights, rows)
             self._add_squares(sent, weights, rows)
-            for name, tensor in self._changes(sent).items():
-                add_stacked(self.change, {name: spared(tensor, rows)})
+            add_stacked(self.change, self._changes(sent), rows)
 
     def _add_statistics(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> None:
         """What was sent beside the models, each by its rule."""
@@ -161,9 +159,9 @@ class Aggregate:
                 for g, k in enumerate(sent.clients):
                     self.said.setdefault(k, {}).update(_row({name: tensor}, g))
             elif rule == "sum":
-                add_stacked(self.statistics, {name: spared(tensor, rows)})
+                add_stacked(self.statistics, {name: tensor}, rows)
             else:
-                add_weighted(self.statistics, {name: spared(tensor, rows)}, weights)
+                add_weighted(self.statistics, {name: tensor}, weights, rows)
 
     def _weighed(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> Tensor:
         """By what the models count: their shares, or a statistic that they have sent."""
@@ -217,8 +215,8 @@ class Aggregate:
         """The losses of the clients that are counted; of the others nothing is left."""
         if not self._losses:
             return {}
-        losses = dict(zip(self._clients, torch.cat(self._losses).tolist(), strict=True))
-        counted = dict(zip(self._clients, torch.cat(self._fine).tolist(), strict=True))
+        read = torch.stack([torch.cat(self._losses), torch.cat(self._fine).to(self._losses[0].dtype)]).tolist()
+        losses, counted = (dict(zip(self._clients, each, strict=True)) for each in read)
         for client in (k for k in self._clients if not counted[k]):
             self.refused[client] = NOT_FINITE
             if not math.isfinite(losses.pop(client)):
