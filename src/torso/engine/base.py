@@ -253,6 +253,16 @@ class ComeAndGo(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Protocol):
+    """An engine that has work done on a device while the host goes on."""
+
+    def may_look_ahead(self) -> bool:
+        """Whether the next round may be asked of it before this one's numbers are read: it is done again, from the
+        right state, should these be other than expected."""
+        ...
+
+
 _known: dict[tuple[Any, Any], bool] = {}
 
 
@@ -265,6 +275,11 @@ def _offers(kind: Any, what: Any) -> bool:
 
 def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
     return _offers(type(engine), ComeAndGo)
+
+
+def looks_ahead(engine: Any) -> bool:
+    """Whether the server may move, and the next round begin, before the numbers of a round are read."""
+    return _offers(type(engine), LooksAhead) and bool(engine.may_look_ahead())
 
 
 def repairs(engine: Any) -> TypeGuard[Repairs]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,9 +32,13 @@ def is_one_for_all(tensor: Tensor) -> bool:
     return tensor.stride(0) == 0
 
 
-def copy_of(tensor: Tensor) -> Tensor:
-    """A copy in memory of its own; of one tensor that stands for all clients, one."""
-    return tensor[:1].clone().expand_as(tensor) if is_one_for_all(tensor) else tensor.clone()
+def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in memory of their own; of one tensor that stands for all clients, one."""
+    held = [t[:1] if is_one_for_all(t) else t for t in tensors.values()]
+    copies = [torch.empty_like(t) for t in held]
+    torch._foreach_copy_(copies, held)
+    pairs = zip(tensors.items(), copies, strict=True)
+    return {n: copy.expand_as(t) if is_one_for_all(t) else copy for (n, t), copy in pairs}
 
 
 _SMALL = 1 << 17  # numbers of a client in one tensor up to which tensors are joined
@@ -94,6 +99,31 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
 def free_to_read(tensor: Tensor) -> bool:
     """Whether its numbers can be looked at without waiting for a device."""
     return tensor.device.type == "cpu"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Numbers [n] on their way to the host."""
+
+    host: Tensor
+    there: torch.cuda.Event | None  # when they have come; None: they have
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> Reading:
+        if numbers.device.type != "cuda":
+            return cls(numbers, None)
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        there.record()  # type: ignore[no-untyped-call]
+        return cls(host, there)
+
+    def numbers(self) -> list[float]:
+        """Wait for them, and for nothing that was asked of the device since."""
+        if self.there is not None:
+            self.there.synchronize()  # type: ignore[no-untyped-call]
+        found: list[float] = self.host.tolist()
+        return found
 
 
 def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
