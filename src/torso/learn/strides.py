@@ -162,11 +162,21 @@ class _Walk:
         stored = (deck.samples.data_ptr(), deck.samples.shape, deck.labels.data_ptr())
         network = (id(pupil.net), pupil.moving, tuple(pupil.tensors), pupil.names, self.groups)
         held = anchor and (*map(_shapes, (anchor.start, anchor.own, anchor.shared)), anchor.participants)
-        numbers = (self.rates.shape, self.rates.dtype, sgd.momentum, sgd.weight_decay, self.counts.shape, self.deal.picks.shape[2:])
+        numbers = (
+            self.rates.shape,
+            self.rates.dtype,
+            sgd.momentum,
+            sgd.weight_decay,
+            self.counts.shape,
+            self.deal.picks.shape[2:],
+        )
         return network, habits.objective, habits.drift, held, numbers, room.training_lens, room.change, switches, stored
 
     def go(self, start: int, steps: int, rows: int, masked: bool) -> None:
-        picks, facts = self.deal.picks[start : start + steps, :, :rows], self.deal.facts[start : start + steps, :, :rows]
+        picks, facts = (
+            self.deal.picks[start : start + steps, :, :rows],
+            self.deal.facts[start : start + steps, :, :rows],
+        )
         window = self.recorder.place("picks", picks), self.recorder.place("facts", facts)
         window[0].copy_(picks)
         window[1].copy_(facts)

@@ -277,7 +277,9 @@ class _Run:
         for attempt in range(_ATTEMPTS):
             try:
                 ahead, self._ahead = self._ahead, None
-                begun = ahead if ahead and ahead.state is self.state else self._begin(engine, stage, self.state, attempt)
+                begun = (
+                    ahead if ahead and ahead.state is self.state else self._begin(engine, stage, self.state, attempt)
+                )
                 self._ahead = self._look_ahead(engine, begun)
                 return end_round(begun)
             except TooFewAnswered as few:
