@@ -115,13 +115,13 @@ class Reading:
         host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
         host.copy_(numbers, non_blocking=True)
         there = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        there.record()  # type: ignore[no-untyped-call]
+        there.record()
         return cls(host, there)
 
     def numbers(self) -> list[float]:
         """Wait for them, and for nothing that was asked of the device since."""
         if self.there is not None:
-            self.there.synchronize()  # type: ignore[no-untyped-call]
+            self.there.synchronize()
         found: list[float] = self.host.tolist()
         return found
 
