@@ -1,5 +1,7 @@
-"""Passes over maps of networks without BatchNorm, in Triton: a 2×2 max-pool with ReLU, and dropout; import only where
-`torso.fast.is_fast`. Going back, what was let through is worked out again, so nothing is kept but the input or the keys.
+"""Passes over maps of networks without BatchNorm, in Triton: a 2×2 max-pool with ReLU, and dropout.
+
+Going back, what was let through is worked out again, so nothing is kept but the input or the keys. Import only where
+`torso.fast.is_fast`.
 
 N samples, C channels; maps are channels-last in memory.
 """
@@ -18,7 +20,7 @@ from torch.autograd.function import once_differentiable
 @triton.jit
 def _first_largest(best, value, place, at: tl.constexpr):
     """The larger of two, the first of equal ones, and any that is no number."""
-    wins = (value > best) | (value != value)
+    wins = (value > best) | (value != value)  # noqa: PLR0124 (NaN)
     return tl.where(wins, value, best), tl.where(wins, at, place)
 
 
@@ -148,6 +150,6 @@ def _as_it_lies(x: Tensor) -> Tensor:
 
 
 def dropped(x: Tensor, keys: Tensor, layer: int, least: int, scale: float) -> Tensor:
-    """Maps [G · B, C, H, W] or rows [G, B, d], 0 where a number of 15 bits is below `least`, `scale` times elsewhere."""
+    """Maps [G · B, C, H, W] or rows [G, B, d]: 0 where a number of 15 bits is below `least`, elsewhere `scale` times."""
     made: Tensor = _Dropped.apply(x, keys.contiguous(), layer, least, scale)
     return made
