@@ -150,6 +150,6 @@ def _as_it_lies(x: Tensor) -> Tensor:
 
 
 def dropped(x: Tensor, keys: Tensor, layer: int, least: int, scale: float) -> Tensor:
-    """Maps [G · B, C, H, W] or rows [G, B, d]: 0 where a number of 15 bits is below `least`, elsewhere `scale` times."""
+    """Maps [G · B, C, H, W] or rows [G, B, d]: 0 where 15 random bits are below `least`, `scale` times elsewhere."""
     made: Tensor = _Dropped.apply(x, keys.contiguous(), layer, least, scale)
     return made
