@@ -29,7 +29,7 @@ def drawn(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize("shape", [(4, 3, 6, 8), (2, 5, 7, 5), (3, 64, 14, 14)])
 def test_pool_and_relu(shape: tuple[int, ...], kind: torch.dtype) -> None:
     """To the bit, going back too: the first of equal values gets the gradient, and what is no number stays so."""
-    from torso.nets.map_kernels import pooled
+    from torso.nets.kernels.maps import pooled
 
     x = drawn(*shape, kind=kind).round(decimals=1).contiguous(memory_format=torch.channels_last)  # many are equal
     x[0, 0, 0, 1] = torch.nan

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,17 @@ def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence
     """Numbers of the host on the device, without waiting for it."""
     made = torch.tensor(numbers)
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
+
+
+_FEW_BYTES = 1 << 15  # up to these the driver takes a copy of what is sent, and nobody waits
+
+
+def sent_to(device: torch.device, numbers: NDArray[Any]) -> Tensor:
+    """An array of the host on the device, without waiting for it."""
+    made = torch.from_numpy(numbers)
+    if device.type == "cuda" and numbers.nbytes > _FEW_BYTES:
+        made = made.pin_memory()
+    return made.to(device, non_blocking=True)
 
 
 def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
@@ -277,7 +288,7 @@ class Deck:
             yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single, keyed)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
-        return torch.from_numpy(self.key_array(how, use, epoch)).to(self.index.device, non_blocking=True)
+        return sent_to(self.index.device, self.key_array(how, use, epoch))
 
     def key_array(self, how: Shuffle, use: str, epoch: int) -> NDArray[np.int64]:
         """One key for each client [G], on the host."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.data.batches import LAST, Deck, Shuffle
+from torso.data.batches import LAST, Deck, Shuffle, sent_to
 from torso.randomness import random_bits
 
 _QUARTER = 4  # epochs of more steps than this are rounded up to a multiple of it, so that few lengths occur
@@ -69,7 +69,7 @@ class Deal:
         """Say who has which samples, and by which keys they are dealt; `filled` [G, S] as `filled_by` gives it."""
         keys = [deck.key_array(how, use, epoch) for use in form.uses]
         told = np.column_stack([np.asarray(deck.sizes, dtype=np.int64), filled, *keys])
-        self.told.copy_(torch.from_numpy(told), non_blocking=True)
+        self.told.copy_(sent_to(self.told.device, told))
         self.index[:, : deck.index.shape[1]].copy_(deck.index)
 
     def deal(self, form: Form) -> None:

@@ -60,7 +60,7 @@ class Unit(nn.Module):
         if self.norm is not None:
             x = self.norm(x, real)
         elif is_fast(x) and self._halves and type(self.relu) is nn.ReLU:
-            from torso.nets.map_kernels import pooled
+            from torso.nets.kernels.maps import pooled
 
             return pooled(x)
         if self.pool is not None:  # before ReLU: the same maximum, and a quarter of the map to go over

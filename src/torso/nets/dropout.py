@@ -51,7 +51,7 @@ class Dropout(nn.Module):
         if self.keys is None:
             return F.dropout(x, self.chance)
         if is_fast(x):
-            from torso.nets.map_kernels import dropped
+            from torso.nets.kernels.maps import dropped
 
             return dropped(x, self.keys, self.place, round(self.chance * (1 << _BITS)), 1 / (1 - self.chance))
         clients = len(self.keys)

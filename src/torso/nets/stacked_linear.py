@@ -46,5 +46,4 @@ def _product(left: Tensor, right: Tensor, kind: torch.dtype) -> Tensor:
 
 def stacked_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [G, B, d] times weights [G, out, d], and biases [G, out], in the dtype of x."""
-    made: Tensor = _Stacked.apply(x, weight, bias)
-    return made
+    return _Stacked.apply(x, weight, bias)  # type: ignore[no-any-return,no-untyped-call]
