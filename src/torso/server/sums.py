@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torso.fast import is_fast
 from torso.learn.stacked import free_to_read, joined, spared
 from torso.nets import Tensors
 
@@ -31,7 +32,7 @@ def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor, rows: Tensor
         else:
             on_device[name] = tensor
     if on_device:
-        _add_products(total, on_device, lambda flat: _product(weights, spared(flat, rows)))
+        _add_products(total, on_device, lambda flat: _product(flat, weights, rows))
 
 
 def add_stacked(total: Tensors, stacked: Tensors, rows: Tensor | None = None) -> None:
@@ -46,8 +47,13 @@ def add_stacked(total: Tensors, stacked: Tensors, rows: Tensor | None = None) ->
         _add_products(total, on_device, lambda flat: spared(flat, rows).sum(dim=0))
 
 
-def _product(weights: Tensor, flat: Tensor) -> Tensor:
-    """Σ_g w_g t_g [n]; one client of weight 1 comes back as it is."""
+def _product(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
+    """Σ_g w_g t_g [n] of t [G, n]; one client of weight 1 comes back as it is."""
+    if flat.dtype == weights.dtype == torch.float32 and is_fast(flat):
+        from torso.server.sum_kernel import weighted_sum
+
+        return weighted_sum(flat, weights, rows)
+    flat = spared(flat, rows)
     return flat[0] * weights[0] if len(flat) == 1 else weights @ flat
 
 
@@ -56,7 +62,7 @@ def _add_products(total: Tensors, stacked: Tensors, sum_of: Callable[[Tensor], T
     kinds = {tensor.dtype for tensor in stacked.values()}
     for alike in ({n: t for n, t in stacked.items() if t.dtype == kind} for kind in sorted(kinds, key=str)):
         for names, flat in joined(alike):
-            parts = sum_of(flat).split([alike[name][0].numel() for name in names])
+            parts = sum_of(flat).split([alike[name][0].numel() for name in names])  # type: ignore[no-untyped-call]
             for name, part in zip(names, parts, strict=True):
                 mine = part.view(alike[name].shape[1:])
                 total[name] = total[name] + mine if name in total else mine
