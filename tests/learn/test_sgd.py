@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from torso.fast import kernels_run_here, plain_path
-from torso.learn import sgd
 from torso.learn.drift import Local, Proximal
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import Rate
@@ -93,7 +92,9 @@ def test_the_fused_step_is_the_plain_step(
 ) -> None:
     """Tensor a has a velocity but no rate, as in a phase of FedRep with one optimiser. A rate is on the host, on the
     device, or each client's own; large tensors have a launch of their own."""
-    monkeypatch.setattr(sgd, "_LARGE", 2000 if large else 1 << 23)
+    from torso.learn import sgd_kernel
+
+    monkeypatch.setattr(sgd_kernel, "LARGE", 2000 if large else 1 << 23)
     device = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
     active = None if all_active else torch.tensor([True, False, True], device=device)
     rates: dict[str, Rate] = {"b": rate.to(device) if isinstance(rate, torch.Tensor) else rate, "c": 0.2}

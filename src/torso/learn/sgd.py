@@ -12,8 +12,6 @@ from torso.fast import is_fast
 from torso.learn.stacked import Rate, per_client, scaled
 from torso.nets import Tensors
 
-_LARGE = 1 << 23  # numbers of a tensor that are worth a launch of their own
-
 
 class Sgd:
     """Owns the velocities of one visit (spec 1.2: they never survive a round) and steps the parameters in place."""
@@ -67,13 +65,14 @@ class Sgd:
     def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, Rate], active: Tensor | None) -> None:
         """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active and
         goes at that rate."""
+        from torso.learn import sgd_kernel
         from torso.learn.sgd_kernel import step, step_many
 
         grads = {name: grad.contiguous() for name, grad in grads.items()}
         by_rate: dict[object, list[str]] = defaultdict(list)
         for name, grad in grads.items():
             rate = rates.get(name)
-            if rate is not None and active is None and grad.numel() < _LARGE and not _is_each(rate):
+            if rate is not None and active is None and grad.numel() < sgd_kernel.LARGE and not _is_each(rate):
                 by_rate[rate.data_ptr() if isinstance(rate, Tensor) else rate].append(name)
                 continue
             step(params[name], grad, self.velocity.get(name), active, rate, self.momentum, self.weight_decay)

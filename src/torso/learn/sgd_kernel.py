@@ -9,15 +9,19 @@ from torch import Tensor
 
 from torso.learn.stacked import Rate
 
+LARGE = 1 << 23  # numbers of a tensor that are worth a launch of their own
+
 
 @triton.jit(do_not_specialize=["size"])
 def _step_kernel(
     param, grad, velocity, active, rates, size, rate, momentum, decay,
     MOVES: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_ACTIVE: tl.constexpr, HAS_RATES: tl.constexpr,
-    EACH: tl.constexpr, BLOCK: tl.constexpr,
+    EACH: tl.constexpr, LARGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A stretch of one client's parameter. A client that is not active keeps weights and velocity."""
     client = tl.program_id(1)
+    if LARGE:  # numbers are read four at a time, which is worth a kernel of its own
+        size = tl.multiple_of(size, 16)
     if HAS_ACTIVE:  # noqa: SIM102 (a constant of the kernel, and a value)
         if tl.load(active + client) == 0:
             return
@@ -53,7 +57,8 @@ def step(
         *(param, grad, *(param if there is None else there for there in (velocity, active, each)), size),
         *(0.0 if rate is None or each is not None else rate, momentum, decay),
         **dict(MOVES=rate is not None, HAS_VELOCITY=velocity is not None, HAS_ACTIVE=active is not None),
-        **dict(HAS_RATES=each is not None, EACH=each.ndim if each is not None else 0, BLOCK=block),
+        **dict(HAS_RATES=each is not None, EACH=each.ndim if each is not None else 0),
+        **dict(LARGE=param.numel() >= LARGE and size % 16 == 0, BLOCK=block),
     )
 
 

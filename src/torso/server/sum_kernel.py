@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit(do_not_specialize=["clients", "size"])
+@triton.jit(do_not_specialize=["clients"])
 def _sum_kernel(flat, weights, rows, out, clients, size, HAS_ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """A stretch of the sum, client by client. What does not count is not read: it may be no number."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
