@@ -12,11 +12,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.token_lens import TokenLens
 from torso.learn.course import Classroom
 from torso.learn.recorded_foreign import wider
 from torso.nets import Network, Output, Tensors, apply, set_modes
-from torso.nets.compute import pads
+from torso.nets.compute import pads, stand_alone
 from torso.precision import computing
+
+_AT_ONCE = 2048 * 3 * 32 * 32  # numbers in the samples of one look on an accelerator: enough to keep it busy
+_FEWEST = 32  # samples of a look that are not halved further when memory runs out
+
+
+def width(room: Classroom, deck: Deck, batch_size: int) -> int:
+    """How many samples of each client one look takes. On an accelerator a step of a few small batches waits for the
+    host; so it takes more of them at once, where a sample's answer does not depend on its neighbours."""
+    device = deck.index.device
+    set_modes(room.net, frozenset())
+    if device.type != "cuda" or isinstance(room.lens, TokenLens) or not stand_alone(room.net):
+        return batch_size
+    fits = _AT_ONCE // (max(deck.samples[:1].numel(), 1) * len(deck.clients))
+    return max(fits // batch_size, 1) * batch_size
 
 
 def look(
@@ -37,9 +52,25 @@ def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> O
     more = wider(width, full) - width if width < full else 0
     alone = len(x) == 1 and batch.real is None
     if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
-        return apply(net, tensors, x, batch.real)
-    said = apply(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1))
+        return _in_parts(net, tensors, x, batch.real)
+    said = _in_parts(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1), None)
     return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
+
+
+def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) -> Output:
+    """What the network says; in two halves where memory does not hold the whole and nobody depends on the others."""
+    try:
+        return apply(net, tensors, x, real)
+    except torch.OutOfMemoryError:
+        if x.shape[1] < _FEWEST or not stand_alone(net):
+            raise
+    cut = x.shape[1] // 2
+    halves = [
+        _in_parts(net, tensors, x[:, part], None if real is None else real[:, part])
+        for part in (slice(None, cut), slice(cut, None))
+    ]
+    fields = (None if None in pair else torch.cat(pair, dim=1) for pair in zip(*halves, strict=True))
+    return Output(*fields)  # type: ignore[arg-type]
 
 
 def in_turn(room: Classroom, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
@@ -64,7 +95,8 @@ def class_sums(
     clients, device = len(deck.clients), deck.index.device
     total = torch.zeros(clients, room.classes, room.net.body.features, device=device)
     count = torch.zeros(clients, room.classes, device=device)
-    for batch, said in look(room, in_turn(room, deck, batch_size, order), tensors, batch_size):
+    many = width(room, deck, batch_size)
+    for batch, said in look(room, in_turn(room, deck, many, order), tensors, many):
         member = members(batch, room.classes, said.features.dtype)
         total += member.transpose(1, 2) @ said.features
         count += member.sum(dim=1)

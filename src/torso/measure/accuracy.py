@@ -5,7 +5,8 @@ G clients at a time, B samples, C classes, d features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from torso.data.batches import Deck, Shuffle, on_device
 from torso.engine import Desk
 from torso.learn import looking
 from torso.learn.course import Classroom
-from torso.learn.looking import look
+from torso.learn.looking import look, width
 from torso.learn.objectives import cross_entropy
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
@@ -50,17 +51,27 @@ def percent_correct(
 ) -> Tensor:
     """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
     right = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
-        hit = (answer(said) == batch.labels).float()
-        right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
+    for hit in _hits(room, deck, tensors, batch_size, answer):
+        right += hit.sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
+
+
+def _hits(
+    room: Classroom, deck: Deck, tensors: Tensors, batch_size: int, answer: Callable[[Output], Tensor]
+) -> Iterator[Tensor]:
+    """1 for each sample that is answered rightly, 0 for others and for padding [G, B], one look after the other."""
+    many = width(room, deck, batch_size)
+    for batch, said in look(room, deck.in_order(many, room.lens), tensors, many):
+        hit = (answer(said) == batch.labels).float()
+        yield hit if batch.real is None else hit * batch.real
 
 
 @torch.no_grad()
 def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
     """Cross-entropy [G] of what the clients go by, over a deck; 0 where it is empty."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
+    many = width(room, deck, batch_size)
+    for batch, said in look(room, deck.in_order(many, room.lens), tensors, many):
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
     return total / on_device(total.device, deck.sizes).clamp(min=1)
@@ -162,9 +173,20 @@ def class_sums(
 
 
 @measure("generic", of="server")
+@torch.no_grad()
 def generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The generic model on the whole test set (spec 9.8)."""
-    one = {name: tensor[:1] for name, tensor in tensors.items()}
-    stretches = [desk.whole_test(number * how.batch_size, (number + 1) * how.batch_size) for number in clients]
-    shares = [percent_correct(desk.room, deck, one, how.batch_size, generic_answer) for deck in stretches]
-    return {"generic": torch.cat([share * deck.sizes[0] / 100 for share, deck in zip(shares, stretches, strict=True)])}
+    one, each = {name: tensor[:1] for name, tensor in tensors.items()}, how.batch_size
+    found = []
+    for first, last in _stretches(clients):
+        deck = desk.whole_test(first * each, (last + 1) * each)
+        hits = torch.cat(list(_hits(desk.room, deck, one, each, generic_answer)), dim=1)[0]
+        found += [part.sum() for part in torch.split(hits, each)]
+    return {"generic": torch.stack(found)}
+
+
+def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of numbers that follow each other."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        follow = [number for _, number in run]
+        yield follow[0], follow[-1]
