@@ -9,7 +9,9 @@ from torso import Config
 from torso.engine.base import Desk
 from torso.learn import looking
 from torso.learn.looking import look, width
-from torso.measure.accuracy import _stretches, generic, percent_correct
+from torso.measure.accuracy import generic, percent_correct
+from torso.measure.calibration import ece_generic
+from torso.measure.mixes import generic_as_personal
 from torso.nets import Output, set_modes
 from torso.nets.compute import apply, stand_alone
 from torso.personal.state import State
@@ -62,18 +64,32 @@ def test_on_cpu_a_look_takes_a_batch() -> None:
 @pytest.mark.parametrize("many", [16, 64, 1024])
 def test_more_at_once_gives_the_same_counts(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of("running")
-    desk, how = desk_of(job), evaluation_of(job, job.plan[0], State.begin(job.model))
-    numbers = range(10)  # 150 test images in batches of 16, the last one of 6
-    plain = generic(desk, numbers, stacked(job, 10), how)["generic"]
-    clients = percent_correct(desk.room, desk.test_deck([0, 1, 2]), stacked(job, 3), 16)
+    desk = desk_of(job)
+    plain = percent_correct(desk.room, desk.test_deck([0, 1, 2]), stacked(job, 3), 16)
     monkeypatch.setattr("torso.measure.accuracy.width", lambda room, deck, batch_size: many)
-    assert torch.equal(generic(desk, numbers, stacked(job, 10), how)["generic"], plain)
-    assert torch.equal(percent_correct(desk.room, desk.test_deck([0, 1, 2]), stacked(job, 3), 16), clients)
+    assert torch.equal(percent_correct(desk.room, desk.test_deck([0, 1, 2]), stacked(job, 3), 16), plain)
     assert plain.sum() > 0
 
 
-def test_numbers_that_follow_each_other_are_one_stretch() -> None:
-    assert list(_stretches([0, 1, 2, 5, 6, 9])) == [(0, 2), (5, 6), (9, 9)]
+@pytest.mark.parametrize("norm", ["batch", "running"])
+@pytest.mark.parametrize("many", [3, 100])
+def test_batches_of_the_test_set_side_by_side_are_those_one_by_one(
+    norm: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each batch has statistics of its own, and where the last one is short."""
+    job = job_of(norm)
+    desk, how = desk_of(job), evaluation_of(job, job.plan[0], State.begin(job.model))
+    models = stacked(job, 10)
+
+    def found() -> list[torch.Tensor]:
+        takes = (generic, generic_as_personal, ece_generic)
+        return [value for take in takes for value in take(desk, range(10), models, how).values()]
+
+    plain = found()
+    monkeypatch.setattr(looking, "_rows_at_once", lambda room, deck, each: many)
+    for one_by_one, together in zip(plain, found(), strict=True):
+        torch.testing.assert_close(together, one_by_one)
+    assert plain[0].sum() == plain[1].sum() > 0
 
 
 @pytest.fixture

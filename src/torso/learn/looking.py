@@ -45,6 +45,36 @@ def look(
         yield batch, said
 
 
+def side_by_side(room: Classroom, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
+    """What one model [1, *] says of the rows of a deck, each a batch of at most `each`, as many of them at once as keep
+    an accelerator busy. Batch statistics, where they count, are each batch's own."""
+    set_modes(room.net, frozenset())
+    apart = stand_alone(room.net)
+    many = _rows_at_once(room, deck, each) if apart or room.net.body.native else 1
+    for first in range(0, len(deck.sizes), many):
+        rows = deck.rows(first, first + many)
+        for batch in rows.in_order(each, room.lens):
+            with computing("fp32"):
+                yield batch, _as_rows(room.net, tensors, batch, each, apart)
+
+
+def _rows_at_once(room: Classroom, deck: Deck, each: int) -> int:
+    if not deck.index.is_cuda or isinstance(room.lens, TokenLens):
+        return 1  # texts would be padded to the longest of all
+    return max(_AT_ONCE // (max(deck.samples[:1].numel(), 1) * each), 1)
+
+
+def _as_rows(net: Network, tensors: Tensors, batch: Batch, full: int, apart: bool) -> Output:
+    rows, width = batch.labels.shape
+    if rows == 1:
+        return _in_few_widths(net, tensors, batch, full)
+    if not apart:
+        return apply(net, {n: t.expand(rows, *t.shape[1:]) for n, t in tensors.items()}, batch.inputs, batch.real)
+    said = _in_parts(net, tensors, batch.inputs.flatten(0, 1).unsqueeze(0), None)
+    fields = (None if field is None else field.reshape(rows, width, *field.shape[2:]) for field in said)
+    return Output(*fields)  # type: ignore[arg-type]
+
+
 def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
     """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
     compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""

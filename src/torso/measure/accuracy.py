@@ -6,17 +6,16 @@ G clients at a time, B samples, C classes, d features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.data.batches import Deck, Shuffle, on_device
+from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
 from torso.learn import looking
 from torso.learn.course import Classroom
-from torso.learn.looking import look, width
+from torso.learn.looking import look, side_by_side, width
 from torso.learn.objectives import cross_entropy
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
@@ -50,20 +49,16 @@ def percent_correct(
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> Tensor:
     """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
-    right = torch.zeros(len(deck.clients), device=deck.index.device)
-    for hit in _hits(room, deck, tensors, batch_size, answer):
-        right += hit.sum(dim=1)
+    right, many = torch.zeros(len(deck.clients), device=deck.index.device), width(room, deck, batch_size)
+    for batch, said in look(room, deck.in_order(many, room.lens), tensors, many):
+        right += _hit(batch, answer(said)).sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
 
 
-def _hits(
-    room: Classroom, deck: Deck, tensors: Tensors, batch_size: int, answer: Callable[[Output], Tensor]
-) -> Iterator[Tensor]:
-    """1 for each sample that is answered rightly, 0 for others and for padding [G, B], one look after the other."""
-    many = width(room, deck, batch_size)
-    for batch, said in look(room, deck.in_order(many, room.lens), tensors, many):
-        hit = (answer(said) == batch.labels).float()
-        yield hit if batch.real is None else hit * batch.real
+def _hit(batch: Batch, answer: Tensor) -> Tensor:
+    """1 for each sample whose answer is its label, 0 for others and for padding [G, B]."""
+    hit = (answer == batch.labels).float()
+    return hit if batch.real is None else hit * batch.real
 
 
 @torch.no_grad()
@@ -173,20 +168,17 @@ def class_sums(
 
 
 @measure("generic", of="server")
-@torch.no_grad()
 def generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The generic model on the whole test set (spec 9.8)."""
-    one, each = {name: tensor[:1] for name, tensor in tensors.items()}, how.batch_size
-    found = []
-    for first, last in _stretches(clients):
-        deck = desk.whole_test(first * each, (last + 1) * each)
-        hits = torch.cat(list(_hits(desk.room, deck, one, each, generic_answer)), dim=1)[0]
-        found += [part.sum() for part in torch.split(hits, each)]
-    return {"generic": torch.stack(found)}
+    return {"generic": torch.cat([hit.sum(dim=1) for _, hit in generic_hits(desk, clients, tensors, how)])}
 
 
-def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of numbers that follow each other."""
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        follow = [number for _, number in run]
-        yield follow[0], follow[-1]
+@torch.no_grad()
+def generic_hits(
+    desk: Desk, numbers: Sequence[int], tensors: Tensors, how: Evaluation
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches of the whole test set, by their numbers and some at a time, and 1 for each sample that the first model
+    answers rightly [·, B]."""
+    one, deck = {name: tensor[:1] for name, tensor in tensors.items()}, desk.test_stretches(numbers, how.batch_size)
+    for batch, said in side_by_side(desk.room, deck, one, how.batch_size):
+        yield batch, _hit(batch, generic_answer(said))
