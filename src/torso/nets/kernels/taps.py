@@ -1,0 +1,82 @@
+"""Weights between the order in which they are learnt, [G, out, in, K, K], and the order in which kernels read them.
+
+A kernel wants what one tap multiplies side by side: [G, tap, out, in]. For a client that is a matrix [out·in, taps] on
+its side. With weights of its own for each of G clients, these copies weigh as much as the products themselves, so
+both ways read and write whole lines.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _spread_kernel(weight, out, by_client, size, TAPS: tl.constexpr, BLOCK: tl.constexpr):
+    """out[tap, place] = weight[place, tap] for a client; the taps of a place stand in one line of the cache."""
+    client = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    weight += client * by_client
+    out += client * TAPS * size
+    for tap in tl.static_range(TAPS):
+        value = tl.load(weight + place * TAPS + tap, mask=inside)
+        tl.store(out + tap * size + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def _collect_kernel(shares, grad, parts, size, TAPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """grad[place, tap] = Σ of shares[part, tap, place], for one client."""
+    client, clients = tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    place, tap = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
+    inside = (tap < TAPS)[:, None] & (place < size)[None, :]
+    at = tap[:, None] * size + place[None, :]
+    total = tl.zeros((WIDE, BLOCK), tl.float32)
+    for part in range(parts):
+        total += tl.load(shares + (part * clients + client) * TAPS * size + at, mask=inside, other=0.0)
+    tl.store(grad + client * TAPS * size + place[None, :] * TAPS + tap[:, None], total, mask=inside)
+
+
+@triton.jit
+def _turn_kernel(a, out, rows, columns, BLOCK: tl.constexpr):
+    """out[k, n] = a[n, k] of one matrix of many."""
+    matrix = tl.program_id(2).to(tl.int64) * rows * columns
+    n, k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = (n < rows)[:, None] & (k < columns)[None, :]
+    value = tl.load(a + matrix + n[:, None] * columns + k[None, :], mask=inside)
+    tl.store(out + matrix + k[:, None] * rows + n[None, :], value.T, mask=inside.T)
+
+
+def spread(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """[G, out, in, K, K] as [G, K, K, out, in] of a dtype. One model for all clients may be an expanded view."""
+    clients, out_c, in_c, kernel, _ = weight.shape
+    if not weight[0].is_contiguous():
+        weight = weight.contiguous()
+    out = torch.empty(clients, kernel, kernel, out_c, in_c, dtype=dtype, device=weight.device)
+    size = out_c * in_c
+    grid = triton.cdiv(size, 512), clients
+    _spread_kernel[grid](weight, out, weight.stride(0), size, TAPS=kernel * kernel, BLOCK=512, num_warps=4)
+    return out
+
+
+def collect(shares: Tensor) -> Tensor:
+    """Σ over parts of [parts, G, K, K, out, in] as [G, out, in, K, K]."""
+    parts, clients, kernel, _, out_c, in_c = shares.shape
+    size, taps = out_c * in_c, kernel * kernel
+    if taps == 1:
+        return (shares[0] if parts == 1 else shares.sum(0)).view(clients, out_c, in_c, 1, 1)
+    grad = torch.empty(clients, out_c, in_c, kernel, kernel, dtype=torch.float32, device=shares.device)
+    how = dict(TAPS=taps, WIDE=triton.next_power_of_2(taps), BLOCK=128)
+    _collect_kernel[(triton.cdiv(size, 128), clients)](shares, grad, parts, size, **how, num_warps=4)
+    return grad
+
+
+def turned(ready: Tensor) -> Tensor:
+    """[G, K, K, out, in] as [G, K, K, in, out]."""
+    *front, rows, columns = ready.shape
+    out = torch.empty(*front, columns, rows, dtype=ready.dtype, device=ready.device)
+    grid = triton.cdiv(columns, 32), triton.cdiv(rows, 32), ready[..., 0, 0].numel()
+    _turn_kernel[grid](ready, out, rows, columns, BLOCK=32, num_warps=4)
+    return out
