@@ -60,7 +60,14 @@ TURNED, COLUMNS, GATHER = Way("turned", SMALL), Way("columns"), Way("gather")
     ],
 )
 def test_a_way_is_the_convolution(
-    ways: tuple[Way, Way, Way], inputs: int, outputs: int, kernel: int, stride: int, padding: int, side: int, dtype: torch.dtype
+    ways: tuple[Way, Way, Way],
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    side: int,
+    dtype: torch.dtype,
 ) -> None:
     weight, bias = random(G, outputs, inputs, kernel, kernel, seed=1) / kernel, random(G, outputs, seed=2)
     x = random(G * B, inputs, side, side).to(dtype).contiguous(memory_format=torch.channels_last)

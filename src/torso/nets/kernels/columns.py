@@ -1,7 +1,7 @@
 """Convolutions of any stride as products of whole matrices, by cuBLAS: what each pixel sees is written down first.
 
-Columns [G, pixels, in·K·K] have the order of the weights [G, out, in·K·K] as they are learnt: these need no copy but the
-cast, and their gradient comes out in place. It pays where there are few pixels to many weights.
+Columns [G, pixels, in·K·K] have the order of the weights [G, out, in·K·K] as they are learnt: these need no copy but
+the cast, and their gradient comes out in place. It pays where there are few pixels to many weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def _columns_kernel(
     real = (pixel < pixels)[:, None] & (tap < KERNEL * KERNEL)[None, :]
     at = (sample.to(tl.int64)[:, None] * (in_h * in_w) + h * in_w + w) * channels
     good_c = (c < channels)[None, None, :]
-    value = tl.load(x + at[:, :, None] + c[None, None, :], mask=(real & in_rows & in_columns)[:, :, None] & good_c, other=0.0)
+    value = tl.load(
+        x + at[:, :, None] + c[None, None, :], mask=(real & in_rows & in_columns)[:, :, None] & good_c, other=0.0
+    )
     to = pixel.to(tl.int64)[:, None] * (channels * KERNEL * KERNEL) + tap[None, :]
     tl.store(out + to[:, :, None] + c[None, None, :] * (KERNEL * KERNEL), value, mask=real[:, :, None] & good_c)
 
@@ -77,9 +79,7 @@ def _rows(maps: Tensor, clients: int) -> Tensor:
     return maps.permute(0, 2, 3, 1).reshape(clients, -1, maps.shape[1])
 
 
-def convolve(
-    columns: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[int, ...]
-) -> Tensor:
+def convolve(columns: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[int, ...]) -> Tensor:
     """The output of shape `like`; weight [G, out, in·K·K] in the columns' dtype."""
     n, out_c, height, width = like
     columns = columns.view(len(weight), -1, columns.shape[1])
@@ -90,7 +90,9 @@ def convolve(
     return out.view(n, height, width, out_c).permute(0, 3, 1, 2)
 
 
-def input_gradient(slope: Tensor, weight: Tensor, like: tuple[int, ...], kernel: int, stride: int, padding: int) -> Tensor:
+def input_gradient(
+    slope: Tensor, weight: Tensor, like: tuple[int, ...], kernel: int, stride: int, padding: int
+) -> Tensor:
     """Of shape `like`; products first, then each pixel's sum over the taps."""
     n, channels, in_h, in_w = like
     out_h, out_w = slope.shape[2:]

@@ -43,8 +43,8 @@ class Shape:
         boxed, precision = boxes.boxable(x, out_c, stride) and spare == 0, _precision(x)
 
         def chosen(kind: Pass) -> Way:
-            size = x.shape[2:] if kind == "back" else (height, width)
-            layer = layer_of(kind, in_c, out_c, *size, kernel, stride, padding, spare, precision, boxed)
+            tall, broad = (x.shape[2], x.shape[3]) if kind == "back" else (height, width)
+            layer = layer_of(kind, in_c, out_c, tall, broad, kernel, stride, padding, spare, precision, boxed)
             return way(kind, layer)
 
         after = (x.shape[0], out_c, height, width)

@@ -46,11 +46,29 @@ class Layer(NamedTuple):
 
 # tiles: pixels, outputs, inputs, warps, stages, taps
 _FORWARD = {
-    "bf16": ((128, 128, 64, 8, 4), (256, 128, 64, 8, 4), (128, 256, 64, 8, 4), (256, 64, 64, 8, 4), (64, 128, 64, 4, 4)),
-    "tf32": ((128, 128, 32, 8, 4), (256, 128, 32, 8, 4), (128, 256, 32, 8, 4), (256, 64, 32, 8, 4), (64, 128, 32, 4, 4)),
+    "bf16": (
+        (128, 128, 64, 8, 4),
+        (256, 128, 64, 8, 4),
+        (128, 256, 64, 8, 4),
+        (256, 64, 64, 8, 4),
+        (64, 128, 64, 4, 4),
+    ),
+    "tf32": (
+        (128, 128, 32, 8, 4),
+        (256, 128, 32, 8, 4),
+        (128, 256, 32, 8, 4),
+        (256, 64, 32, 8, 4),
+        (64, 128, 32, 4, 4),
+    ),
 }
 _WEIGHT = {
-    "bf16": ((64, 128, 128, 8, 4), (64, 256, 128, 8, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 3), (64, 64, 64, 4, 4, 3)),
+    "bf16": (
+        (64, 128, 128, 8, 4),
+        (64, 256, 128, 8, 4),
+        (64, 128, 64, 4, 4),
+        (128, 64, 64, 4, 3),
+        (64, 64, 64, 4, 4, 3),
+    ),
 }
 _LINES = ((32, 128, 128, 8, 4), (32, 128, 256, 8, 4), (32, 128, 64, 8, 4, 3), (32, 64, 64, 4, 4, 3), (32, 64, 64, 4, 4))
 
@@ -70,7 +88,11 @@ def candidates(kind: Pass, layer: Layer) -> list[Way]:
 
 
 def _divides(tile: Tiling, layer: Layer) -> bool:
-    return layer.kernel**2 % tile.taps == 0 and tile.outputs <= max(64, layer.outputs) and tile.inputs <= max(64, layer.inputs)
+    return (
+        layer.kernel**2 % tile.taps == 0
+        and tile.outputs <= max(64, layer.outputs)
+        and tile.inputs <= max(64, layer.inputs)
+    )
 
 
 def _suits(tile: Tiling, layer: Layer) -> bool:
