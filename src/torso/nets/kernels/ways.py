@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from torso.nets.kernels import boxes, turned
+from torso.nets.kernels import turned
 from torso.nets.kernels.boxes import Tiling
 
 Pass = Literal["forward", "back", "weight"]
@@ -44,33 +44,19 @@ class Layer(NamedTuple):
     even: bool = True  # padding of K // 2 on every side
 
 
-# tiles: pixels, outputs, inputs, warps, stages, taps
-_FORWARD = {
-    "bf16": (
-        (128, 128, 64, 8, 4),
-        (256, 128, 64, 8, 4),
-        (128, 256, 64, 8, 4),
-        (256, 64, 64, 8, 4),
-        (64, 128, 64, 4, 4),
-    ),
-    "tf32": (
-        (128, 128, 32, 8, 4),
-        (256, 128, 32, 8, 4),
-        (128, 256, 32, 8, 4),
-        (256, 64, 32, 8, 4),
-        (64, 128, 32, 4, 4),
-    ),
-}
-_WEIGHT = {
-    "bf16": (
-        (64, 128, 128, 8, 4),
-        (64, 256, 128, 8, 4),
-        (64, 128, 64, 4, 4),
-        (128, 64, 64, 4, 3),
-        (64, 64, 64, 4, 4, 3),
-    ),
-}
-_LINES = ((32, 128, 128, 8, 4), (32, 128, 256, 8, 4), (32, 128, 64, 8, 4, 3), (32, 64, 64, 4, 4, 3), (32, 64, 64, 4, 4))
+# tiles: pixels, outputs, inputs (of two bytes; of four, half as many), warps, stages, taps
+_FORWARD = (
+    *((128, 128, 64, 8, 4), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4)),
+    *((128, 256, 64, 8, 4), (64, 128, 64, 4, 4), (256, 64, 64, 8, 4), (128, 64, 64, 4, 4), (128, 64, 64, 4, 3)),
+)
+_WEIGHT = (
+    *((64, 128, 128, 8, 4), (64, 128, 128, 4, 3), (64, 256, 128, 8, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4)),
+    *((64, 64, 64, 4, 4, 3), (128, 64, 64, 4, 3)),
+)
+_LINES = (
+    *((32, 128, 128, 8, 4), (32, 128, 128, 4, 3), (32, 128, 256, 8, 4), (32, 128, 64, 8, 4, 3), (32, 128, 64, 4, 4)),
+    *((32, 64, 64, 4, 4, 3), (32, 64, 64, 4, 4)),
+)
 
 
 def candidates(kind: Pass, layer: Layer) -> list[Way]:
@@ -79,20 +65,19 @@ def candidates(kind: Pass, layer: Layer) -> list[Way]:
     if not layer.boxed or layer.precision == "ieee":
         return found
     if kind != "weight":
-        tiles = (Tiling(*t) for t in _FORWARD[layer.precision])
-        return found + [Way("turned", t) for t in tiles if t.outputs <= max(64, layer.outputs)]
+        tiles = [Tiling(*t) for t in _FORWARD if (t[1] > 64) == (layer.outputs > 64)]
+        narrow = 1 if layer.precision == "bf16" else 2
+        return found + [
+            Way("turned", t._replace(inputs=t.inputs // narrow)) for t in tiles if t.outputs <= max(64, layer.outputs)
+        ]
     if layer.precision == "bf16":
-        tiles = (Tiling(*t) for t in _WEIGHT["bf16"])
-        return found + [Way("turned", t) for t in tiles if _suits(t, layer)]
+        return found + [Way("turned", t) for t in (Tiling(*t) for t in _WEIGHT) if _suits(t, layer)]
     return found + [Way("lines", t) for t in (Tiling(*t) for t in _LINES) if layer.even and _divides(t, layer)]
 
 
 def _divides(tile: Tiling, layer: Layer) -> bool:
-    return (
-        layer.kernel**2 % tile.taps == 0
-        and tile.outputs <= max(64, layer.outputs)
-        and tile.inputs <= max(64, layer.inputs)
-    )
+    fits = tile.outputs <= max(64, layer.outputs) and tile.inputs <= max(64, layer.inputs)
+    return fits and layer.kernel**2 % tile.taps == 0
 
 
 def _suits(tile: Tiling, layer: Layer) -> bool:
@@ -142,6 +127,3 @@ def layer_of(
         inputs, outputs = outputs, inputs
     even = 2 * padding + 1 == kernel and spare == 0
     return Layer(inputs, outputs, height, width, kernel, stride, precision, boxed, even)
-
-
-__all__ = ["Layer", "Pass", "Way", "boxes", "candidates", "layer_of", "way"]
