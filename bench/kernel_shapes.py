@@ -7,6 +7,7 @@ which also compile the kernels. `shapes`: microseconds of each pass (forward wit
 the input, gradient of the weight), and of cuDNN's convolution with one weight on the same images (`one`), grouped
 (`grouped`, its rearrangement not counted) and client by client (`each`). `profile`: which kernels a step spends its
 time in. `engine`: steps of stacked clients against one large model. Everything is kept as JSON, line by line.
+`--table` prints src/torso/nets/kernels/table.py from the shapes in FOLDER, without an accelerator.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from torso.engine.bench import row, steps
 from torso.nets.kernels import boxes, conv
-from torso.nets.kernels.ways import Pass, Way, candidates, layer_of, way
+from torso.nets.kernels.ways import Layer, Pass, Way, candidates, layer_of, way
 from torso.precision import computing
 
 BATCH = 50
@@ -97,13 +98,17 @@ def shape_of(layer: Conv, x: Tensor, weight: Tensor) -> conv.Shape:
     return conv.Shape.of(x, weight, layer.stride, layer.kernel // 2, 0)
 
 
+def layer_seen(kind: Pass, layer: Conv, x: Tensor, precision: str) -> Layer:
+    """The layer as the choice sees it."""
+    side, boxed = layer.side if kind == "back" else layer.out, boxes.boxable(x, layer.outputs, layer.stride)
+    sizes = layer.inputs, layer.outputs, side, side, layer.kernel, layer.stride, layer.kernel // 2
+    return layer_of(kind, *sizes, spare=0, precision=precision, boxed=boxed)
+
+
 def ways_of(kind: Pass, layer: Conv, x: Tensor, precision: str) -> list[Way]:
-    side = layer.side if kind == "back" else layer.out
-    boxed = boxes.boxable(x, layer.outputs, layer.stride)
-    pad = layer.kernel // 2
-    of = layer_of(kind, layer.inputs, layer.outputs, side, side, layer.kernel, layer.stride, pad, 0, precision, boxed)
-    chosen = way(kind, of)
-    found = dict.fromkeys([chosen, *candidates(kind, of)])
+    """The way that is chosen, and the others."""
+    seen = layer_seen(kind, layer, x, precision)
+    found = dict.fromkeys([way(kind, seen), *candidates(kind, seen)])
     size = x.shape[0] * layer.out**2 * layer.inputs * layer.kernel**2 * x.element_size()
     return [one for one in found if one.name != "columns" or size < 3e9]
 
@@ -311,6 +316,7 @@ class Shapes:
         order = sorted((str(w) for w in ways if str(w) in took), key=took.__getitem__)
         self.best.setdefault(key, order[:3])
         line = {"clients": clients, "layer": str(layer), "precision": precision, "kind": kind, "chosen": chosen}
+        line["key"] = layer_seen(kind, layer, x, precision).key(kind)
         keep(self.out / "shapes.jsonl", line | {"us": {n: round(t, 1) for n, t in took.items()}})
         if not order or "one" not in took:
             return "nothing"
@@ -319,6 +325,28 @@ class Shapes:
         least = took[order[0]]
         rate = layer.flops * clients * BATCH / least / 1e6
         return f"{order[0]} {least:.0f}us {rate:.0f}TF {took['one'] / least:.2f}"
+
+
+def print_table(out: Path) -> None:
+    """For each layer the way with the least time over all numbers of clients, each in shares of its best.
+
+    Columns give BatchNorm no statistics, so forward they have to be a tenth faster than the others."""
+    ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in map(json.loads, (out / "shapes.jsonl").read_text().splitlines()):
+        names = {n: t for n, t in line["us"].items() if n not in ("one", "each", "grouped")}
+        if not names:
+            continue
+        if line["kind"] == "forward" and "columns" in names:
+            names["columns"] *= 1.1
+        for name, took in names.items():
+            ratios[line["key"]][name].append(took / min(names.values()))
+    print('"""The fastest way of layers that were measured; written by `bench/kernel_shapes.py --table`."""\n')
+    print("from __future__ import annotations\n\nTABLE: dict[str, str] = {")
+    for key, by_name in sorted(ratios.items()):
+        most = max(map(len, by_name.values()))
+        best = min((sum(r), name) for name, r in by_name.items() if len(r) == most)[1]
+        print(f'    "{key}": "{best}",')
+    print("}")
 
 
 def profile(out: Path, seconds: float) -> None:
@@ -403,7 +431,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--clients", default="10,20,50")
     parser.add_argument("--worker", default="")
+    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    if options.table:
+        print_table(options.out)
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     if options.worker:
         check(*map(int, options.worker.split("/")), options.out)

@@ -1,7 +1,8 @@
 """Which way a convolution of stacked clients is computed: forward, for the gradient of its input, and of its weight.
 
 The choice depends on the layer's shape and the precision alone, never on a clock: the same run takes the same kernels,
-so it gives the same bits on the same machine and software. The rules are read off `bench/kernel_shapes.py` on an H200.
+so it gives the same bits on the same machine and software. Layers that were measured on an H200 stand in `table.py`,
+which `bench/kernel_shapes.py --table` writes; the rules for others are read off the same measurement.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from torso.nets.kernels import turned
 from torso.nets.kernels.boxes import Tiling
+from torso.nets.kernels.table import TABLE
 
 Pass = Literal["forward", "back", "weight"]
 Name = Literal["turned", "lines", "columns", "box", "gather"]
@@ -42,6 +44,11 @@ class Layer(NamedTuple):
     precision: str
     boxed: bool  # whether the copy engine can serve it
     even: bool = True  # padding of K // 2 on every side
+
+    def key(self, kind: Pass) -> str:
+        """As the table has it."""
+        shape = f"{self.inputs}>{self.outputs}@{self.height}x{self.width} k{self.kernel} s{self.stride}"
+        return f"{kind} {self.precision} {shape}"
 
 
 # tiles: pixels, outputs, inputs (of two bytes; of four, half as many), warps, stages, taps
@@ -85,7 +92,10 @@ def _suits(tile: Tiling, layer: Layer) -> bool:
 
 
 def way(kind: Pass, layer: Layer) -> Way:
-    """The way that is taken."""
+    """The way that is taken: by the table where the layer was measured, else by the rules."""
+    known = TABLE.get(layer.key(kind))
+    if known is not None and (by := Way.of(known)) in candidates(kind, layer):
+        return by
     if layer.precision == "ieee":
         return Way("box" if layer.boxed else "gather")
     if not layer.boxed:
