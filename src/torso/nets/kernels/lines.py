@@ -32,11 +32,11 @@ def _line_kernel(
     column, row, sample = place % across, place // across % down, place // (across * down)
     real = (column < width) & (row < height) & (sample < samples)
     good_c = c < channels
-    at = ((sample * height + row) * width + column)[:, None] * channels + c[None, :]
+    at = ((sample * height + row) * width + column).to(tl.int64)[:, None] * channels + c[None, :]
     value = tl.load(
         x + client * samples * height * width * channels + at, mask=real[:, None] & good_c[None, :], other=0.0
     )
-    at = c[:, None] * length + place[None, :]
+    at = c.to(tl.int64)[:, None] * length + place[None, :]
     inside = good_c[:, None] & (place < length)[None, :]
     tl.store(out + client * channels * length + at, value.T, mask=inside)
 

@@ -14,16 +14,14 @@ from torch import Tensor
 
 
 @triton.jit
-def _spread_kernel(weight, out, by_client, size, TAPS: tl.constexpr, BLOCK: tl.constexpr):
-    """out[tap, place] = weight[place, tap] for a client; the taps of a place stand in one line of the cache."""
+def _spread_kernel(weight, out, by_client, size, TAPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """out[tap, place] = weight[place, tap] for a client."""
     client = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < size
-    weight += client * by_client
-    out += client * TAPS * size
-    for tap in tl.static_range(TAPS):
-        value = tl.load(weight + place * TAPS + tap, mask=inside)
-        tl.store(out + tap * size + place, value.to(out.dtype.element_ty), mask=inside)
+    place, tap = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
+    inside = (tap < TAPS)[:, None] & (place < size)[None, :]
+    value = tl.load(weight + client * by_client + place[None, :] * TAPS + tap[:, None], mask=inside)
+    at = client * TAPS * size + tap[:, None] * size + place[None, :]
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -49,6 +47,12 @@ def _turn_kernel(a, out, rows, columns, BLOCK: tl.constexpr):
     tl.store(out + matrix + k[:, None] * rows + n[None, :], value.T, mask=inside.T)
 
 
+def _cut(taps: int) -> dict[str, int]:
+    """Tiles of 2,048 values."""
+    wide = int(triton.next_power_of_2(taps))
+    return dict(TAPS=taps, WIDE=wide, BLOCK=2048 // wide, num_warps=4)
+
+
 def spread(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """[G, out, in, K, K] as [G, K, K, out, in] of a dtype. One model for all clients may be an expanded view."""
     clients, out_c, in_c, kernel, _ = weight.shape
@@ -56,8 +60,8 @@ def spread(weight: Tensor, dtype: torch.dtype) -> Tensor:
         weight = weight.contiguous()
     out = torch.empty(clients, kernel, kernel, out_c, in_c, dtype=dtype, device=weight.device)
     size = out_c * in_c
-    grid = triton.cdiv(size, 512), clients
-    _spread_kernel[grid](weight, out, weight.stride(0), size, TAPS=kernel * kernel, BLOCK=512, num_warps=4)
+    how = _cut(kernel * kernel)
+    _spread_kernel[(triton.cdiv(size, how["BLOCK"]), clients)](weight, out, weight.stride(0), size, **how)
     return out
 
 
@@ -68,8 +72,8 @@ def collect(shares: Tensor) -> Tensor:
     if taps == 1:
         return (shares[0] if parts == 1 else shares.sum(0)).view(clients, out_c, in_c, 1, 1)
     grad = torch.empty(clients, out_c, in_c, kernel, kernel, dtype=torch.float32, device=shares.device)
-    how = dict(TAPS=taps, WIDE=triton.next_power_of_2(taps), BLOCK=128)
-    _collect_kernel[(triton.cdiv(size, 128), clients)](shares, grad, parts, size, **how, num_warps=4)
+    how = _cut(taps)
+    _collect_kernel[(triton.cdiv(size, how["BLOCK"]), clients)](shares, grad, parts, size, **how)
     return grad
 
 
