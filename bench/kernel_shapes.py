@@ -127,7 +127,7 @@ def work(kind: Pass, by: Way, layer: Conv, x: Tensor, weight: Tensor, slope: Ten
 
         return forward
     if kind == "back":
-        there = conv.ready(weight, x.dtype, by)
+        there = conv.ready(weight, x.dtype, by, back=True)
         return lambda: conv.input_gradient(slope, there, shape)
     return lambda: conv.weight_gradient(x, None, slope, shape)
 

@@ -83,7 +83,7 @@ def test_a_way_is_the_convolution(
     seen = shape.columns(x) if ways[0].name == "columns" else None
     out, _ = conv.forward(x, seen, conv.ready(weight, dtype, ways[0]), bias, shape)
     close(out, wanted.detach(), dtype)
-    close(conv.input_gradient(slope, conv.ready(weight, dtype, ways[1]), shape), to_x, dtype)
+    close(conv.input_gradient(slope, conv.ready(weight, dtype, ways[1], back=True), shape), to_x, dtype)
     close(conv.weight_gradient(x, seen, slope, shape), to_weight, dtype)
 
 
@@ -139,6 +139,7 @@ def test_weights_there_and_back() -> None:
     there = taps.spread(weight, torch.float32)
     assert torch.equal(there, weight.permute(0, 3, 4, 1, 2))
     assert torch.equal(taps.spread(weight[:1].expand(2, -1, -1, -1, -1), torch.float32)[1], there[0])
+    assert torch.equal(taps.spread_rows(weight, torch.float32), weight.flatten(3).mT.flatten(2))
     assert torch.equal(taps.turned(there), there.mT)
     assert torch.equal(taps.collect(torch.stack([there, there])), 2 * weight)
 

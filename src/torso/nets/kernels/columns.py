@@ -38,22 +38,21 @@ def _columns_kernel(
 @triton.jit(do_not_specialize=["pixels", "in_h", "in_w", "out_h", "out_w"])
 def _sum_kernel(
     columns, out, pixels, in_h, in_w, channels, out_h, out_w, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
-    PAD: tl.constexpr, WIDE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    PAD: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[pixel, c] = Σ over taps of columns[output pixel that sees it through tap, c, tap]; pixels of the input."""
-    pixel = tl.program_id(0) * BP + tl.arange(0, BP)
-    c, tap = tl.program_id(1) * BC + tl.arange(0, BC), tl.arange(0, WIDE)
+    """out[pixel, c] = Σ over taps of columns[output pixel that sees it through tap, tap, c]; pixels of the input."""
+    pixel, c = tl.program_id(0) * BP + tl.arange(0, BP), tl.program_id(1) * BC + tl.arange(0, BC)
     column, row, sample = pixel % in_w, pixel // in_w % in_h, pixel // (in_w * in_h)
-    h, in_rows = seen(row[:, None], (tap // KERNEL)[None, :], out_h, STRIDE, PAD, True)
-    w, in_columns = seen(column[:, None], (tap % KERNEL)[None, :], out_w, STRIDE, PAD, True)
-    real = (pixel < pixels)[:, None] & (tap < KERNEL * KERNEL)[None, :] & in_rows & in_columns
-    at = (sample.to(tl.int64)[:, None] * (out_h * out_w) + h * out_w + w) * (channels * KERNEL * KERNEL) + tap[None, :]
-    good_c = c < channels
-    mask = real[:, None, :] & good_c[None, :, None]
-    value = tl.load(columns + at[:, None, :] + c[None, :, None] * (KERNEL * KERNEL), mask=mask, other=0.0)
-    total = tl.sum(value.to(tl.float32), 2)
+    good, good_c = pixel < pixels, (c < channels)[None, :]
+    total = tl.zeros((BP, BC), tl.float32)
+    for tap in tl.static_range(KERNEL * KERNEL):
+        h, in_rows = seen(row, tap // KERNEL, out_h, STRIDE, PAD, True)
+        w, in_columns = seen(column, tap % KERNEL, out_w, STRIDE, PAD, True)
+        at = ((sample * out_h + h) * out_w + w).to(tl.int64) * (channels * KERNEL * KERNEL) + tap * channels
+        mask = (good & in_rows & in_columns)[:, None] & good_c
+        total += tl.load(columns + at[:, None] + c[None, :], mask=mask, other=0.0).to(tl.float32)
     to = pixel.to(tl.int64)[:, None] * channels + c[None, :]
-    tl.store(out + to, total.to(out.dtype.element_ty), mask=(pixel < pixels)[:, None] & good_c[None, :])
+    tl.store(out + to, total.to(out.dtype.element_ty), mask=good[:, None] & good_c)
 
 
 def _cut(taps: int, channels: int) -> tuple[int, int, int]:
@@ -93,15 +92,17 @@ def convolve(columns: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[i
 def input_gradient(
     slope: Tensor, weight: Tensor, like: tuple[int, ...], kernel: int, stride: int, padding: int
 ) -> Tensor:
-    """Of shape `like`; products first, then each pixel's sum over the taps."""
+    """Of shape `like`: products first, then each pixel's sum over the taps. Weight [G, out, K·K·in]: what comes of one
+    tap stands side by side here."""
     n, channels, in_h, in_w = like
     out_h, out_w = slope.shape[2:]
     columns = torch.bmm(_rows(slope, len(weight)), weight)
     out = torch.empty(like, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last)
-    pixels, (wide, block, tile) = n * in_h * in_w, _cut(kernel * kernel, channels)
+    pixels, block = n * in_h * in_w, min(128, int(triton.next_power_of_2(channels)))
+    tile = 2048 // block
     _sum_kernel[(triton.cdiv(pixels, tile), triton.cdiv(channels, block))](
         *(columns, out, pixels, in_h, in_w, channels, out_h, out_w),
-        **dict(KERNEL=kernel, STRIDE=stride, PAD=padding, WIDE=wide, BP=tile, BC=block, num_warps=4),
+        **dict(KERNEL=kernel, STRIDE=stride, PAD=padding, BP=tile, BC=block, num_warps=4),
     )
     return out
 

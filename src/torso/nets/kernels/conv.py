@@ -55,10 +55,11 @@ class Shape:
         return columns.write_down(x, self.kernel, self.stride, self.padding, *self.after[2:])
 
 
-def ready(weight: Tensor, dtype: torch.dtype, by: Way) -> Tensor:
-    """Weights [G, out, in, K, K] as a way reads them: [G, out, in·K·K], or [G, K, K, out, in]."""
+def ready(weight: Tensor, dtype: torch.dtype, by: Way, back: bool = False) -> Tensor:
+    """Weights [G, out, in, K, K] as a way reads them: [G, K, K, out, in]; for columns [G, out, in·K·K], and going back
+    [G, out, K·K·in]."""
     if by.name == "columns":
-        return weight.flatten(2).to(dtype)
+        return taps.spread_rows(weight, dtype) if back and weight.shape[-1] > 1 else weight.flatten(2).to(dtype)
     if weight.shape[-1] == 1:
         return weight.to(dtype).permute(0, 3, 4, 1, 2).contiguous()
     return taps.spread(weight, dtype)
@@ -126,8 +127,8 @@ class _Convolution(torch.autograd.Function):
         bias = None if bias is None else bias.contiguous()  # one model for all clients is an expanded view
         shape = Shape.of(x, weight, stride, padding, spare)
         there = ready(weight, x.dtype, shape.forward)
-        same = (shape.back.name == "columns") == (shape.forward.name == "columns")
-        again = there if same or not ctx.needs_input_grad[0] else ready(weight, x.dtype, shape.back)
+        same = "columns" not in (shape.forward.name, shape.back.name)
+        again = there if same or not ctx.needs_input_grad[0] else ready(weight, x.dtype, shape.back, back=True)
         seen = shape.columns(x) if shape.forward.name == "columns" else None
         out, sums = forward(x, seen, there, bias, shape, counted, real)
         keeps = shape.weight.name == "columns" and seen is not None

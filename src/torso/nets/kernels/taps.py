@@ -14,13 +14,13 @@ from torch import Tensor
 
 
 @triton.jit
-def _spread_kernel(weight, out, by_client, size, TAPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """out[tap, place] = weight[place, tap] for a client."""
+def _spread_kernel(weight, out, by_client, size, row, TAPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """out[tap, place] = weight[place, tap] for every row of a client: `size` places in rows of `row`."""
     client = tl.program_id(1).to(tl.int64)
     place, tap = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = (tap < TAPS)[:, None] & (place < size)[None, :]
     value = tl.load(weight + client * by_client + place[None, :] * TAPS + tap[:, None], mask=inside)
-    at = client * TAPS * size + tap[:, None] * size + place[None, :]
+    at = client * TAPS * size + tap[:, None] * row + (place // row * (TAPS * row) + place % row)[None, :]
     tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
 
 
@@ -56,12 +56,21 @@ def _cut(taps: int) -> dict[str, int]:
 def spread(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """[G, out, in, K, K] as [G, K, K, out, in] of a dtype. One model for all clients may be an expanded view."""
     clients, out_c, in_c, kernel, _ = weight.shape
+    return _spread(weight, dtype, out_c * in_c).view(clients, kernel, kernel, out_c, in_c)
+
+
+def spread_rows(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """[G, out, in, K, K] as [G, out, K·K·in]."""
+    return _spread(weight, dtype, weight.shape[2])
+
+
+def _spread(weight: Tensor, dtype: torch.dtype, row: int) -> Tensor:
+    clients, out_c, in_c, kernel, _ = weight.shape
     if not weight[0].is_contiguous():
         weight = weight.contiguous()
-    out = torch.empty(clients, kernel, kernel, out_c, in_c, dtype=dtype, device=weight.device)
-    size = out_c * in_c
-    how = _cut(kernel * kernel)
-    _spread_kernel[(triton.cdiv(size, how["BLOCK"]), clients)](weight, out, weight.stride(0), size, **how)
+    out = torch.empty(clients, out_c, kernel * kernel * in_c, dtype=dtype, device=weight.device)
+    size, how = out_c * in_c, _cut(kernel * kernel)
+    _spread_kernel[(triton.cdiv(size, how["BLOCK"]), clients)](weight, out, weight.stride(0), size, row, **how)
     return out
 
 
