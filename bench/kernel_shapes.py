@@ -151,11 +151,11 @@ def by_cudnn(
     return backward
 
 
-def truth(kind: Pass, layer: Conv, x: Tensor, weight: Tensor, slope: Tensor) -> Tensor:
-    """In float32, client by client."""
-    clients = len(weight)
-    each = zip(x.float().chunk(clients), weight.to(x.dtype).float(), slope.float().chunk(clients), strict=True)
-    found = [by_cudnn(kind, layer, one, w, s)() for one, w, s in each]
+def truth(kind: Pass, layer: Conv, x: Tensor, weight: Tensor, slope: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a dtype, client by client."""
+    wide = x.to(dtype).contiguous(), weight.to(x.dtype).to(dtype), slope.to(dtype).contiguous()
+    each = zip(wide[0].chunk(len(weight)), wide[1], wide[2].chunk(len(weight)), strict=True)
+    found = [by_cudnn(kind, layer, *one)() for one in each]
     return torch.stack(found) if kind == "weight" else torch.cat(found)
 
 
@@ -178,7 +178,8 @@ def check(part: int, parts: int, out: Path) -> None:
         for layer, precision, kind in todo[part::parts]:
             x, weight, slope = tensors(layer, 3, precision)
             with computing("fp32"):
-                wanted = truth(kind, layer, x, weight, slope)
+                exact = torch.float64 if precision == "ieee" else torch.float32
+                wanted = truth(kind, layer, x, weight, slope, exact)
             for by in ways_of(kind, layer, x, precision):
                 found: dict[str, Any] = {"layer": str(layer), "precision": precision, "kind": kind, "way": str(by)}
                 try:
