@@ -136,4 +136,4 @@ def _of_one(
     with drawing(net, x.device, int(batch.keys[0])) if keyed and batch.keys is not None else nullcontext():
         said = seated(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
-    return {name: grad[None] for name, grad in gradients_at(leaves, mean.sum()).items()}, total
+    return {name: grad.unsqueeze(0) for name, grad in gradients_at(leaves, mean.sum()).items()}, total
