@@ -66,6 +66,9 @@ class ForeignRecorder(Recorder):
         made.compiles = self.compiles
         return made
 
+    def _is_home(self, name: str, tensor: Tensor) -> bool:
+        return tensor is self._here.get(name) or super()._is_home(name, tensor)  # asked for every tensor at every step
+
     def forget(self) -> None:
         super().forget()
         self._made.clear()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -19,15 +18,16 @@ class _Counted(_BatchNorm):
     noted: list[Tensor]  # counters of the layers that were called; one list for a network
 
     def forward(self, x: Tensor) -> Tensor:
-        held = self._buffers
+        held, own, momentum = self._buffers, self._parameters, self.momentum
         count = held["num_batches_tracked"]
-        if not self.training or count is None or self.momentum is None or not self.track_running_stats:
+        if not self.training or count is None or momentum is None or not self.track_running_stats:
             return super().forward(x)
+        if x.numel() <= x.shape[1]:
+            return super().forward(x)  # which says what is wrong with one value per channel
         self._check_input_dim(x)
         self.noted.append(count)
-        return F.batch_norm(
-            x, held["running_mean"], held["running_var"], self.weight, self.bias, True, self.momentum, self.eps
-        )
+        given = own["weight"], own["bias"], held["running_mean"], held["running_var"]
+        return torch.batch_norm(x, *given, True, momentum, self.eps, torch.backends.cudnn.enabled)
 
 
 class _Counted1d(_Counted, nn.BatchNorm1d):

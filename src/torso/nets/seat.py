@@ -32,6 +32,7 @@ class Seat(Generic[N]):
         self._layers: list[tuple[nn.Module, nn.Module]] = []  # the copy's, and the network's own
         self._given: Tensors = {}  # [1, *], as they came
         self._held: Tensors = {}  # [*], as the copy has them
+        self._leaves: Tensors = {}  # those of `_held` that have a gradient
         self._names: tuple[str, ...] = ()
 
     def __deepcopy__(self, memo: object) -> Seat[N]:
@@ -74,7 +75,7 @@ class Seat(Generic[N]):
         for mine, its in self._layers:
             if mine.training is not its.training:
                 mine.training = its.training
-        return self._net, {name: self._held[name] for name in names}
+        return self._net, self._leaves
 
     def _is_seated(self, tensors: Tensors, names: tuple[str, ...]) -> bool:
         """Whether the copy holds these very tensors, with these leaves; asked at every step."""
@@ -95,8 +96,7 @@ class Seat(Generic[N]):
                 if not _is_the_same(self._held[name], tensor):
                     self._held[name] = tensor.detach()[0]
                 layer[leaf] = self._held[name]
-        for name in names:
-            self._held[name].requires_grad_()
+        self._leaves = {name: self._held[name].requires_grad_() for name in names}
 
     def _arrange(self, net: N, tensors: Tensors) -> None:
         """Make the copy for tensors of these names."""
