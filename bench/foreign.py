@@ -1,7 +1,7 @@
 """A body that is not Torso's, against the loop that somebody would write: images per second.
 
     python bench/foreign.py [--device cuda] [--out FOLDER] [--only NET,…] [--precision tf32,bf16] [--budget 150]
-                            [--profile] [--rounds] [--stacked] [--tiny]
+                            [--profile] [--search] [--rounds] [--stacked] [--tiny]
 
 For each network, in turns (n = 5 short stretches of each): a plain eager PyTorch loop (SGD with momentum, batch 50;
 images lie on the device as floats); Torso's local loop one by one, kernel by kernel, recorded, and compiled and
@@ -44,8 +44,8 @@ from torso.precision import Precision, computing
 
 BATCH, CLASSES, TIMES = 50, 10, 5
 Work = Callable[[], int]  # → how many images
-Kind = Literal["kernel by kernel", "recorded", "compiled"]
-KINDS: tuple[Kind, ...] = ("kernel by kernel", "recorded", "compiled")
+Kind = Literal["kernel by kernel", "recorded", "compiled", "searched"]
+KINDS: tuple[Kind, ...] = ("kernel by kernel", "recorded", "compiled", "searched")
 
 
 def wait(device: torch.device) -> None:
@@ -110,7 +110,9 @@ class Local:
 
     def training(self, kind: Kind) -> Work:
         def work() -> int:
+            torch.backends.cudnn.benchmark = kind == "searched"
             learn(self.courses[kind], self.tensors)
+            torch.backends.cudnn.benchmark = False
             return self.images
 
         return work
@@ -247,7 +249,7 @@ def measure(
     size, images = (32, 100) if options.tiny else (size, 500)
     torch.manual_seed(0)
     local = Local(make(size), size, precision, device, images)
-    kinds = KINDS if device.type == "cuda" else KINDS[:1]
+    kinds = (KINDS if options.search else KINDS[:3]) if device.type == "cuda" else KINDS[:1]
     found: dict[str, Any] = {}
     works = {"loop": plain_loop(make(size), size, precision, device, False, images // BATCH)}
     works |= {f"torso, {kind}": local.training(kind) for kind in kinds}
@@ -265,7 +267,7 @@ def measure(
     print("    a step against fp32:", json.dumps(found["moved, against fp32"]), flush=True)
     if options.profile and watch.allows("the profile"):
         found["profile"] = {}
-        for kind in ("torso, recorded", "torso, compiled"):
+        for kind in ("torso, recorded", "torso, compiled", "torso, searched"):
             if kind in found["training"]:
                 found["profile"][kind] = profile(works[kind], device)
                 print(f"    profile of a visit, {kind}", *found["profile"][kind], sep="\n      ", flush=True)
@@ -316,6 +318,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="of each of five stretches")
     parser.add_argument("--budget", type=float, default=150, help="seconds after which nothing new begins")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
+    parser.add_argument("--search", action="store_true", help="recorded steps with cudnn.benchmark too")
     parser.add_argument("--rounds", action="store_true", help="whole rounds of torso.run too")
     parser.add_argument("--stacked", action="store_true", help="ten clients under vmap too")
     parser.add_argument("--tiny", action="store_true", help="small images, to try the script")

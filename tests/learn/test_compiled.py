@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-
 from tests.learn.test_recorded_foreign import Dropping, HalfFrozen, Normed, Plain, batches
 from tests.learn.test_recorded_foreign import begun as begun_in_double
+from torch import Tensor, nn
+
 from torso.data.batches import Batch, Deck
 from torso.learn import recorded_foreign
 from torso.learn.gradients import Gradients, gradients, leading_gradients

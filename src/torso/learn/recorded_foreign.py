@@ -52,7 +52,9 @@ class ForeignRecorder(Recorder):
         self.compiles = compiles
         self.uncompiled = ""  # why nothing is compiled any more
         self._taken: Counter[object] = Counter()  # by the way a network is used: steps of full batches
-        self._made: dict[object, list[weakref.ref[_Recording]]] = {}  # … and what was recorded before any was compiled
+        self._uncompiled: dict[
+            object, list[weakref.ref[_Recording]]
+        ] = {}  # … and what was recorded before any was compiled
         self._backend = ""  # by which the step that is being recorded is compiled, if it is
         self._whole = False  # whether the step that is being recorded is one of full batches
         self.refused = ""  # why nothing is recorded any more
@@ -71,7 +73,7 @@ class ForeignRecorder(Recorder):
 
     def forget(self) -> None:
         super().forget()
-        self._made.clear()
+        self._uncompiled.clear()
 
     def gradients(
         self,
@@ -130,7 +132,7 @@ class ForeignRecorder(Recorder):
         self._taken[way] += 1
         if self._taken[way] <= first:
             return ""
-        if made := self._made.pop(way, []):
+        if made := self._uncompiled.pop(way, []):
             self._drop([one() for one in made])
         return _BACKEND
 
@@ -168,7 +170,7 @@ class ForeignRecorder(Recorder):
                 warnings.warn(f"{_name(net)} trains without torch.compile: {error}", stacklevel=3)
         made = self._checked(net, tensors, names, *given)
         if self._whole:
-            self._made.setdefault((id(net), tuple(names)), []).append(weakref.ref(made))
+            self._uncompiled.setdefault((id(net), tuple(names)), []).append(weakref.ref(made))
         return made
 
     def _checked(self, *given: Any) -> _Recording:
