@@ -57,5 +57,5 @@ class Compiled:
             return module(x)
         if backend not in self._made:
             self._made[backend] = torch.compile(module, backend=backend, dynamic=False)
-        with torch._dynamo.config.patch(recompile_limit=_WAYS):  # type: ignore[no-untyped-call]
+        with torch._dynamo.config.patch(recompile_limit=_WAYS):
             return self._made[backend](x)

@@ -24,7 +24,7 @@ class _Counted(_BatchNorm):
             return super().forward(x)
         if x.numel() <= x.shape[1]:
             return super().forward(x)  # which says what is wrong with one value per channel
-        self._check_input_dim(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
         self.noted.append(count)
         given = own["weight"], own["bias"], held["running_mean"], held["running_var"]
         return torch.batch_norm(x, *given, True, momentum, self.eps, torch.backends.cudnn.enabled)
