@@ -19,6 +19,7 @@ from torso.engine.feature_space import OnFeatures
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
+from torso.nets.compiled import Compile
 from torso.nets.compute import goes_alone, vmap_fails
 from torso.personal.store import Store
 from torso.precision import activation_type, precision_of
@@ -40,11 +41,13 @@ class Batched:
         at_once: int = 0,
         precision: str = "auto",
         lockstep: Lockstep | None = None,
+        compiles: Compile = "auto",
     ) -> None:
         self.net = net
         self.federation = federation
         self.device = federation.device
         self.precision = precision
+        self.compiles: Compile = compiles
         self.alone = not net.stacks or (self.device.type == "cuda" and self._better_alone(not at_once))  # on samples
         self.at_once = at_once
         self.most = federation.clients  # less once memory has run out
@@ -75,7 +78,9 @@ class Batched:
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """In order, group after group."""
-        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.lockstep)
+        if self._desk is None:
+            chosen = self.precision, True, self.lockstep, self.compiles
+            self._desk = Desk.at(self.net, self.federation, *chosen)
         desk, start = self._desk.holding(store), 0
         while start < len(clients):
             stacks, left = not self.alone or isinstance(work, OnFeatures), len(clients) - start
@@ -136,4 +141,6 @@ def free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-engines["batched"] = lambda net, federation, run: Batched(net, federation, run.clients_at_once, run.precision)
+engines["batched"] = lambda net, federation, run: Batched(
+    net, federation, run.clients_at_once, run.precision, compiles=run.compile
+)
