@@ -85,7 +85,7 @@ def rounds(what: str, config: Config, given: argparse.Namespace) -> Row:
                 made.append((time.perf_counter() - start, asked, time.process_time() - cpu))
         recorder = engine._desk.room.recorder if engine._desk else None
         kept = [] if recorder is None else [len(recorder._plays), len(recorder._recordings)]
-        if given.profile:
+        if given.profile and len(job.roster.sizes) != 100:
             _profile(f"{given.profile}_{what}_{config.run.precision}", lambda: going._round(engine))
     walls, hosts, cpus = (sorted(1e3 * each / given.rounds for each in column) for column in zip(*made, strict=True))
     return {
