@@ -149,8 +149,8 @@ def test_a_cluster_that_shrinks(count: int, tmp_path: Path, monkeypatch: pytest.
                 run(chosen, tmp_path / "out", listener=Crowd())
             assert list((tmp_path / "out" / "checkpoints").glob("round-000001.json"))
     finally:
-        for hog in hogs:
-            ray.kill(hog)
+        for one in hogs:
+            ray.kill(one)
 
 
 def machine() -> Any:
