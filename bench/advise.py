@@ -35,7 +35,7 @@ from torso.papers.board import definition, rows, runs, trials
 from torso.papers.board.contestants import Contestant
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.runs import BoardRuns
-from torso.papers.board.trials import BoardPlan, presets
+from torso.papers.board.trials import BoardMethod, BoardPlan, presets
 from torso.papers.experiments.datasets import find_all
 from torso.papers.experiments.estimate import trained_on
 from torso.runs.events import Stop
@@ -48,13 +48,34 @@ PAGE = HERE.parent / "docs" / "advise.md"
 BEGIN, END = "<!-- generated: advise -->", "<!-- end -->"
 SEEDS = 3
 STUDY = tomllib.loads((HERE / "advise.toml").read_text("utf-8"))
+SETTINGS: dict[str, list[str]] = {**STUDY["design"], **STUDY["judged"]}
 
 
-def sets_of(setting: str, root: str) -> list[str]:
-    return [text.replace("{root}", root) for text in (*STUDY["common"]["sets"], *STUDY["settings"][setting])]
+def sets_of(setting: str, root: str, out: Path) -> list[str]:
+    made = made_in(out / "made") if setting == "cancer-radius" else ""
+    said = (*STUDY["common"]["sets"], *SETTINGS[setting])
+    return [text.replace("{root}", root).replace("{made}", made) for text in said]
 
 
-def board_of(setting: str, root: str) -> definition.Board:
+def made_in(folder: Path) -> str:
+    """scikit-learn's breast-cancer table as cancer.csv: twelve clients, by the mean radius of the nuclei."""
+    from sklearn.datasets import load_breast_cancer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table = load_breast_cancer()
+    client = np.empty(len(table.target), int)
+    for number, some in enumerate(np.array_split(np.argsort(table.data[:, 0], kind="stable"), 12)):
+        client[some] = number
+    names = [*(name.replace(" ", "_") for name in table.feature_names), "client", "label"]
+    lines = [
+        ",".join([*(f"{value:g}" for value in row), f"c{who:02d}", str(table.target_names[label])])
+        for row, who, label in zip(table.data, client, table.target, strict=True)
+    ]
+    (folder / "cancer.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    return str(folder)
+
+
+def board_of(setting: str, root: str, out: Path) -> definition.Board:
     """The leaderboard's definition with this setting in place of its own."""
     board, search = definition.load(), STUDY["search"]
     return board.model_copy(
@@ -62,9 +83,9 @@ def board_of(setting: str, root: str) -> definition.Board:
             "validation": search["validation"],
             "measures": ("personalized", "generic"),
             "config": {"run": {"checkpoint_every": 0}},
-            "settings": {setting: tuple(sets_of(setting, root))},
+            "settings": {setting: tuple(sets_of(setting, root, out))},
             "later": {},
-            "entries": {name: sets for name, sets in board.entries.items() if name not in search["without"]},
+            "entries": {name: board.entries[name] for name in search["methods"]},
             "follows": {},
         }
     )
@@ -75,9 +96,10 @@ def search(setting: str, out: Path, root: str) -> None:
     for module in (runs, trials):
         vars(module)["CHOOSES"] = ("personalized",)
     vars(rows)["MEASURED"] = {name: rows.MEASURED[name] for name in ("generic", "personal")}
-    board = board_of(setting, root)
+    board = board_of(setting, root, out)
     plan = BoardPlan(board)
-    contestants = [Contestant(plan, setting, entry) for entry in presets(board)]
+    added = [BoardMethod(name, tuple(sets)) for name, sets in STUDY["search"]["entries"].items()]
+    contestants = [Contestant(plan, setting, entry) for entry in (*presets(board), *added)]
     place = BoardRuns(out / setting)
     began, cpu = time.perf_counter(), time.process_time()
     found = run_leaderboard(contestants, place, SEEDS)
@@ -104,14 +126,14 @@ def with_clients(config: Config, clients: int) -> Config:
 
 def ask(setting: str, out: Path, root: str, rounds: int, seed: int) -> None:
     """The advice at one seed, and what it and its challenger reach on test data at the seeds of the fuller search."""
-    config = Config.load(None, [*sets_of(setting, root), f"run.seed={seed}"])
+    config = Config.load(None, [*sets_of(setting, root, out), f"run.seed={seed}"])
     began = time.process_time()
     answer = advise(config, rounds=rounds)
     spent = time.process_time() - began
     found = answer.as_json()
     reached = {"advice": on_test(answer.config)}
     if answer.stay and answer.challenger is not None:
-        reached["challenger"] = on_test(config_for(config, answer.challenger, answer.tuned_at))
+        reached["challenger"] = on_test(config_for(config, answer.challenger))
     data = {"setting": setting, "seed": seed, "rounds": rounds, "cpu_seconds": spent, "test": reached, **found}
     (out / f"advice-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
 
@@ -137,12 +159,12 @@ def searched(setting: str, out: Path) -> dict[str, Any] | None:
 def study(out: Path, root: str) -> None:
     """docs/advise/study.json, and the table of docs/advise.md, from what search and advise have left in `out`."""
     settings = {}
-    for setting in STUDY["settings"]:
+    for setting in SETTINGS:
         full = searched(setting, out)
         advice = [json.loads(one.read_text("utf-8")) for one in sorted(out.glob(f"advice-{setting}-*.json"))]
         if full is None or not advice:
             continue
-        config = Config.load(None, sets_of(setting, root))
+        config = Config.load(None, sets_of(setting, root, out))
         clients = data_of(config).clients
         personal = {row["method"]: row["personal"] for row in full["rows"] if row["personal"]}
         ok = {row["method"] for row in full["rows"] if row["status"] == "ok"}
@@ -267,7 +289,7 @@ def cifar(out: Path, root: str, rounds: int, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["search", "advise", "study"])
-    parser.add_argument("setting", nargs="?", choices=[*STUDY["settings"], "cifar"])
+    parser.add_argument("setting", nargs="?", choices=[*SETTINGS, "cifar"])
     parser.add_argument("--out", type=Path, default=Path("runs/advise"))
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--rounds", type=int, default=500)

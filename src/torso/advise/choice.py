@@ -1,8 +1,8 @@
 """The choice rule, as pure functions of accuracies by client.
 
-Methods are ranked on part A. The best one beside FedAvg is the challenger. Part B, by which nothing was chosen, says
-how much it gains over FedAvg with fine-tuning: it is advised where the whole interval is above zero. Training alone,
-which takes no part in the tournament, is judged on part B, too.
+Methods are ranked on part A. The best one beside FedAvg is the challenger. Parts B and C, by which nothing was chosen,
+say how much it gains over FedAvg with fine-tuning: it is advised where the whole interval is above zero. Training
+alone, which takes no part in the tournament, is judged on part B, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_interval
+
+SURE = 0.9  # level of intervals: where all of it is above zero, the gain is so with 95 %
 
 Scores = Mapping[int, float]
 """Client → accuracy of its own model in %, of clients that could be measured."""
@@ -33,11 +35,19 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """How a client's own model is fine-tuned: personalize.lr and personalize.epochs; no epochs: it is not."""
+
+    lr: float = 0.0
+    epochs: int = 0
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What an arm has reached after fine-tuning for so many epochs; no scores where it failed."""
+    """What an arm has reached after this fine-tuning; no scores where it failed."""
 
     arm: Arm
-    epochs: int
+    tuning: Tuning
     scores: Scores
     status: str = "ok"
     generic: float | None = None
@@ -49,7 +59,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Gain:
-    """A paired difference in percentage points, with its 95% interval over clients; one client gives none."""
+    """A paired difference in percentage points, with its interval over clients; one client gives none."""
 
     mean: float
     low: float | None
@@ -79,12 +89,15 @@ def gain(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Gain | None:
             apart.setdefault(client, []).append(mine[client] - other[client])
     if not apart:
         return None
-    mean, low, high = student_interval([fmean(values) for values in apart.values()])
+    mean, low, high = student_interval([fmean(values) for values in apart.values()], SURE)
     return Gain(mean, low, high, len(apart))
 
 
+NextTo = Callable[[Sequence[float], float], float | None]
+"""(rates that were tried, the best of them) → one next to it that was not; `candidates.beside`."""
+
 Judged = Callable[[Outcome, Outcome], Gain | None]
-"""The gain of one over another on part B."""
+"""The gain of one over another on parts B and C."""
 
 
 def reference(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -107,13 +120,22 @@ def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, floa
     return sorted(best.values(), key=lambda pair: -pair[1])
 
 
-def finalists(order: Sequence[tuple[Outcome, float]], places: int, each: int = 2) -> list[Arm]:
-    """Who goes on: so many arms, at most `each` rates of a method."""
-    taken: list[Arm] = []
-    for one, _ in order:
-        if len(taken) < places and sum(arm.name == one.arm.name for arm in taken) < each:
-            taken.append(one.arm)
-    return taken
+def best_rate(order: Sequence[tuple[Outcome, float]], name: str) -> float | None:
+    """The best rate of a method; None where it failed, or has not been run."""
+    return next((one.arm.rate for one, _ in order if one.arm.name == name), None)
+
+
+def further(
+    order: Sequence[tuple[Outcome, float]], tried: Sequence[Arm], next_to: NextTo, among: int = 2
+) -> Arm | None:
+    """The best method of the first `among` at a rate that is worth a try: one next to its best. Methods that were tried
+    at one rate are left as they are."""
+    for name in list(dict.fromkeys(one.arm.name for one, _ in order))[:among]:
+        rates = [arm.rate for arm in tried if arm.name == name]
+        best = next(one.arm for one, _ in order if one.arm.name == name)
+        if len(rates) > 1 and (rate := next_to(rates, best.rate)) is not None:
+            return Arm(best.candidate, rate)
+    return None
 
 
 def challenger(order: Sequence[tuple[Outcome, float]]) -> Outcome | None:
@@ -123,7 +145,7 @@ def challenger(order: Sequence[tuple[Outcome, float]]) -> Outcome | None:
 
 def advised(fedavg: Outcome, best: Outcome | None, alone: Outcome, judged: Judged) -> Outcome:
     """FedAvg with fine-tuning, unless the challenger is clearly better; training alone where it is clearly better than
-    either. Who is compared with whom is fixed before part B is looked at."""
+    either. Who is compared with whom is fixed before parts B and C are looked at."""
     found = fedavg
     if best is not None and (over := judged(best, fedavg)) is not None and over.clear:
         found = best
