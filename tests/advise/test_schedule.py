@@ -17,9 +17,9 @@ def prices(arms: tuple[float, ...] = EIGHT) -> Prices:
 
 
 def test_a_budget_by_hand() -> None:
-    """16 rounds at most in a run. A seed of the judgement costs 2·16 + 2·2 = 36, training alone 2·16 + 2 = 34: two seeds
-    106. A run of the tournament costs 16 + 3 = 19: two rates of FedAvg, two further rates and a arms (4 + a)·19. With
-    all eight arms 228 + 106 = 334; with seven 315; with five 277."""
+    """16 rounds at most in a run. A seed of the judgement costs 2·16 + 2·2 = 36, training alone 2·16 + 2 = 34: 106 with
+    two seeds. A run of the tournament costs 16 + 3 = 19: two rates of FedAvg, two further rates and a arms (4 + a)·19.
+    With all eight arms 228 + 106 = 334; with seven 315; with five 277."""
     for budget, arms in ((334, 8), (333, 7), (315, 7), (277, 5)):
         plan = spread(budget, 16, prices())
         assert plan is not None
@@ -29,8 +29,8 @@ def test_a_budget_by_hand() -> None:
 
 
 def test_a_smaller_budget_has_shorter_runs_of_the_first_arms() -> None:
-    """Nine runs of r rounds cost 9·(r + 3). 212 pay for two seeds of the judgement by half: 106 are left, 9·(8 + 3) = 99.
-    Half of 211 is less than 106: one seed of 16 rounds, 36 + 34 = 70, and 141 are left: 9·(12 + 3) = 135."""
+    """Nine runs of r rounds cost 9·(r + 3). Half of 212 pays for two seeds of the judgement: 106 are left, and
+    9·(8 + 3) = 99. Half of 211 does not: one seed of 16 rounds is 36 + 34 = 70, and 141 are left: 9·(12 + 3) = 135."""
     plan = spread(212, 16, prices())
     assert plan is not None
     assert (plan.count, plan.arms.rounds, plan.judgement.seeds) == (5, 8, 2)
@@ -40,8 +40,8 @@ def test_a_smaller_budget_has_shorter_runs_of_the_first_arms() -> None:
 
 
 def test_a_still_smaller_budget_has_fewer_arms_and_then_says_no() -> None:
-    """140: one seed of 16 rounds, 70; 70 pay for six runs of 8 rounds, 11 each: two arms. 47: the judgement has 23.5, so
-    floor((23.5 − 6) / 4) = 4 rounds, 22; 25 pay for five runs of 2 rounds, 5 each: one arm. Of 46 are 24 left."""
+    """140: one seed of 16 rounds, 70; 70 pay for six runs of 8 rounds, 11 each: two arms. 47: the judgement has 23.5,
+    so floor((23.5 − 6) / 4) = 4 rounds, 22; 25 pay for five runs of 2 rounds, 5 each: one arm. Of 46 are 24 left."""
     plan = spread(140, 16, prices())
     assert plan is not None
     assert (plan.count, plan.arms.rounds, plan.judgement.rounds) == (2, 8, 16)
@@ -53,7 +53,7 @@ def test_a_still_smaller_budget_has_fewer_arms_and_then_says_no() -> None:
 
 
 def test_weights_count() -> None:
-    """An arm that costs 2: nine runs of 16 rounds, of which one costs 2 and the further rates 1.2 each: 10.4·16 + 27."""
+    """An arm costs 2: nine runs of 16 rounds, of which one costs 2 and the further rates 1.2 each: 10.4·16 + 27."""
     plan = spread(300, 16, prices((2.0, *EIGHT[1:5])))
     assert plan is not None
     assert plan.rates.cost + plan.arms.cost == pytest.approx(10.4 * 16 + 27)

@@ -65,8 +65,8 @@ def test_with_enough_time_everything_has_all_rounds_and_two_seeds(federation: Fe
 
 
 def test_where_time_for_choosing_is_up_the_judgement_still_has_its_share(federation: Federation) -> None:
-    """The first run of a candidate ends at 597 s, when only the judgement's time is left: nobody else is run."""
-    clock = Clock(lambda text: 597.0 if text.startswith("tournament: 1 of 2") else None)
+    """The first run of a candidate ends at 599 s, when only the judgement's time is left: nobody else is run."""
+    clock = Clock(lambda text: 599.0 if text.startswith("tournament: 1 of 2") else None)
     course = held(federation, clock).hold()
     assert {(one.arm.name, one.arm.rate) for one in course.arms} == {("fedper", course.arms[0].arm.rate)}
     assert course.best is not None
