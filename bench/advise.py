@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from torso.advise.advising import advise
-from torso.advise.answer import config_for
+from torso.advise.answer import Answer, config_for
 from torso.advise.arms import Stable
 from torso.config import Config
 from torso.papers.board import definition, rows, runs, trials
@@ -41,10 +41,11 @@ from torso.papers.board.runs import BoardRuns
 from torso.papers.board.trials import BoardMethod, BoardPlan, presets
 from torso.papers.experiments.datasets import find_all
 from torso.papers.experiments.estimate import trained_on
+from torso.parallel.together import run_together
 from torso.report.statistics import student_interval
+from torso.results.result import Result
 from torso.runs.events import Stop
 from torso.runs.job import data_of
-from torso.runs.run import run
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "advise" / "study.json"
@@ -145,20 +146,28 @@ def ask(setting: str, out: Path, root: str, rounds: int, seed: int) -> None:
     answer = advise(config, rounds=rounds)
     spent = time.process_time() - began
     found = answer.as_json()
-    reached = {"advice": on_test(answer.config)}
-    if answer.stay and answer.challenger is not None:
-        reached["challenger"] = on_test(config_for(config, answer.challenger))
-    if not answer.stay and answer.course.fedavg is not None:
-        reached["fedavg"] = on_test(config_for(config, answer.course.fedavg))
+    reached = tested(answer, config)
     data = {"setting": setting, "seed": seed, "rounds": rounds, "cpu_seconds": spent, "test": reached, **found}
     (out / f"advice-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
+
+
+def tested(answer: Answer, config: Config) -> dict[str, dict[str, float]]:
+    """What the advice reaches on test data, and what is compared with it: FedAvg, or the challenger."""
+    reached = {"advice": on_test(answer.config)}
+    other = answer.challenger if answer.stay else answer.course.fedavg
+    if other is not None:
+        reached["challenger" if answer.stay else "fedavg"] = on_test(config_for(config, other))
+    return reached
 
 
 def on_test(config: Config) -> dict[str, float]:
     """Personal accuracy on test data, by seed."""
     asked = config.but('measure.names=["personalized"]')
-    runs_ = {seed: run(asked.but(f"run.seed={seed}")) for seed in range(SEEDS)}
-    return {str(seed): found.accuracy["personalized"].mean if found.ok else 0.0 for seed, found in runs_.items()}
+    ends = run_together([asked.but(f"run.seed={seed}") for seed in range(SEEDS)], [None] * SEEDS)
+    return {
+        str(seed): end.accuracy["personalized"].mean if isinstance(end, Result) and end.ok else 0.0
+        for seed, end in sorted(ends, key=lambda pair: pair[0])
+    }
 
 
 def searched(setting: str, out: Path) -> dict[str, Any] | None:
@@ -336,7 +345,7 @@ def in_cifar(setting: str, plan: BoardPlan, rounds: int, seed: int) -> dict[str,
     personal = {row["method"]: row["personal"] for row in there}
     best = max(personal, key=lambda name: personal[name]["mean"])
     cost = cost_of(there, config, config.data.clients - config.data.new_clients)
-    test = {"advice": on_test(answer.config)}
+    test = tested(answer, config)
     found = {"rounds": rounds, "seed": seed, "cpu_seconds": 0.0, "test": test, **answer.as_json()}
     whole = {"tournament": found["tournament"], "judged": found["judged"]}
     return {"setting": setting, "best": best, **summary(found, personal, best, (cost, cost)), **whole}

@@ -8,7 +8,20 @@ import pytest
 
 from torso.advise.answer import Answer, answer_of
 from torso.advise.candidates import ALONE, FEDAVG, beside, chosen, usual
-from torso.advise.choice import Arm, Outcome, Tuning, advised, best_rate, challenger, further, gain, ranked, reference
+from torso.advise.choice import (
+    Arm,
+    Outcome,
+    Tuning,
+    advised,
+    at_both,
+    best_rate,
+    challenger,
+    further,
+    gain,
+    leading,
+    ranked,
+    reference,
+)
 from torso.advise.tournament import Course
 from torso.advise.traits import Traits
 from torso.config import Config
@@ -102,6 +115,19 @@ def test_training_alone_is_advised_where_it_is_clearly_better() -> None:
     assert unsure.headline() == "Advice: fedavg-brm-ft."
 
 
+def test_training_alone_has_to_be_clearly_better_than_fedavg_as_well() -> None:
+    """It gains 12, 13 and 14 over the challenger, which is clearly better than FedAvg at other clients; over FedAvg
+    10, 10 and −10: from −16. So the challenger is advised."""
+    fedavg, best, alone = outcome(FEDAVG, 60, 70, 80), outcome(BRM, 58, 67, 56), outcome(ALONE, 70, 80, 70)
+    gains = {
+        (best.arm, fedavg.arm): gain([{0: 9.0, 1: 9.0}], [{0: 1.0, 1: 1.0}]),
+        (alone.arm, best.arm): gain([alone.scores], [best.scores]),
+        (alone.arm, fedavg.arm): gain([alone.scores], [fedavg.scores]),
+    }
+    assert [over is not None and over.clear for over in gains.values()] == [True, True, False]
+    assert advised(fedavg, best, alone, lambda ours, theirs: gains[ours.arm, theirs.arm]) is best
+
+
 def test_a_challenger_that_fails_when_it_is_judged_is_not_advised() -> None:
     course = judged((62, 73, 84))
     course.judged[1] = [course.judged[1][0], Outcome(Arm(BRM, 0.3), Tuning(), {}, "failed"), course.judged[1][2]]
@@ -156,8 +182,8 @@ def test_the_fine_tuning_that_was_chosen_is_advised() -> None:
 
 
 def test_further_rates_are_next_to_the_best_of_the_best_methods() -> None:
-    """BABU has 6 at 0.1 and 9 at 1.0: beyond the end is 3.0. That has 7, so 0.3 lies between. Then nothing is left, and
-    the second method has its turn: 0.03 below 0.1. The third one never has."""
+    """BABU has 6 at 0.1 and 9 at 1.0: beyond the end is 3.0. The second method has fewer rates then: 0.03 below 0.1.
+    Then it is BABU's turn again: 3.0 has 7, so 0.3 lies between. The third method never has a turn."""
     third = chosen(["fedper"])[0]
     seen = [outcome(BABU, 6.0), outcome(BABU, 9.0, rate=1.0), outcome(BRM, 5.0), outcome(BRM, 4.0, rate=0.3)]
     seen += [outcome(third, 1.0), outcome(third, 0.0, rate=0.3)]
@@ -167,11 +193,28 @@ def test_further_rates_are_next_to_the_best_of_the_best_methods() -> None:
 
     assert more() == Arm(BABU, 3.0)
     seen.append(outcome(BABU, 7.0, rate=3.0))
+    assert more() == Arm(BRM, 0.03)
+    seen.append(outcome(BRM, 3.0, rate=0.03))
     assert more() == Arm(BABU, 0.3)
     seen.append(outcome(BABU, 8.0, rate=0.3))
-    assert more() == Arm(BRM, 0.03)
-    seen += [outcome(BRM, 3.0, rate=0.03)]
     assert more() is None
+
+
+def test_a_rate_at_the_edge_of_what_is_stable_loses_at_the_second_seed() -> None:
+    """0.3 has 93 and 81, 0.1 has 90 and 90: 87 and 90 on average. BABU failed at the second seed and is left out."""
+    first = [outcome(FEDAVG, 93.0, rate=0.3), outcome(FEDAVG, 90.0), outcome(BABU, 99.0)]
+    second = [outcome(FEDAVG, 81.0, rate=0.3), outcome(FEDAVG, 90.0), Outcome(Arm(BABU, 0.1), Tuning(), {}, "failed")]
+    both = at_both(first, second)
+    assert [one.mean for one in both] == [87.0, 90.0]
+    best = reference(both)
+    assert best is not None
+    assert best.arm.rate == 0.1
+
+
+def test_who_is_run_at_a_second_seed() -> None:
+    order = [(outcome(BRM, value, rate=rate), 0.0) for value, rate in ((9.0, 0.1), (8.0, 0.3), (7.0, 1.0))]
+    order.append((outcome(BABU, 6.0), 0.0))
+    assert [one.mean for one in leading(order, 3)] == [9.0, 8.0, 6.0]  # two rates of a method at most
 
 
 def test_a_method_with_one_rate_is_left_as_it_is() -> None:

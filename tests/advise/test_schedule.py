@@ -19,44 +19,46 @@ def prices(arms: tuple[float, ...] = EIGHT) -> Prices:
 def test_a_budget_by_hand() -> None:
     """16 rounds at most in a run. A seed of the judgement costs 2·16 + 2·2 = 36, training alone 2·16 + 2 = 34: 106 with
     two seeds. A run of the tournament costs 16 + 3 = 19: two rates of FedAvg, two further rates and a arms (4 + a)·19.
-    With all eight arms 228 + 106 = 334; with seven 315; with five 277."""
-    for budget, arms in ((334, 8), (333, 7), (315, 7), (277, 5)):
+    Five of them at a second seed cost 5·(16 + 2) = 90. With all eight arms 228 + 90 + 106 = 424; with five 367."""
+    for budget, arms in ((424, 8), (423, 7), (405, 7), (367, 5)):
         plan = spread(budget, 16, prices())
         assert plan is not None
-        assert (plan.count, plan.rates.rounds, plan.arms.rounds) == (arms, 16, 16)
+        assert (plan.count, plan.rates.rounds, plan.arms.rounds, plan.again.rounds) == (arms, 16, 16, 16)
         assert (plan.judgement.rounds, plan.judgement.seeds, plan.judgement.cost) == (16, 2, 106)
-        assert plan.cost == (4 + arms) * 19 + 106
+        assert plan.cost == (4 + arms) * 19 + 90 + 106
 
 
 def test_a_smaller_budget_has_shorter_runs_of_the_first_arms() -> None:
-    """Nine runs of r rounds cost 9·(r + 3). Half of 212 pays for two seeds of the judgement: 106 are left, and
-    9·(8 + 3) = 99. Half of 211 does not: one seed of 16 rounds is 36 + 34 = 70, and 141 are left: 9·(12 + 3) = 135."""
-    plan = spread(212, 16, prices())
-    assert plan is not None
-    assert (plan.count, plan.arms.rounds, plan.judgement.seeds) == (5, 8, 2)
-    less = spread(211, 16, prices())
-    assert less is not None
-    assert (less.count, less.arms.rounds, less.judgement.seeds, less.judgement.rounds) == (5, 12, 1, 16)
+    """With five arms of r rounds 9·(r + 3) + 5·(r + 2) = 14 r + 37. 300 − 106 = 194 pay for r = 11, 255 − 106 = 149 for
+    r = 8. That is half, so 254 have four arms: 8·11 + 50 = 138."""
+    for budget, shape in ((300, (5, 11)), (255, (5, 8)), (254, (4, 8))):
+        plan = spread(budget, 16, prices())
+        assert plan is not None
+        assert (plan.count, plan.arms.rounds) == shape
+        assert plan.judgement.seeds == 2
 
 
-def test_a_still_smaller_budget_has_fewer_arms_and_then_says_no() -> None:
-    """140: one seed of 16 rounds, 70; 70 pay for six runs of 8 rounds, 11 each: two arms. 47: the judgement has 23.5,
-    so floor((23.5 − 6) / 4) = 4 rounds, 22; 25 pay for five runs of 2 rounds, 5 each: one arm. Of 46 are 24 left."""
-    plan = spread(140, 16, prices())
+def test_a_still_smaller_budget_has_one_judged_seed_and_then_says_no() -> None:
+    """Half of 211 is less than 106: one seed of 16 rounds is 36 + 34 = 70, and 141 pay for 8·11 + 50. 87: the judgement
+    has 43.5, so floor((43.5 − 6) / 4) = 9 rounds, 42; 45 pay for one arm of two rounds, 5·5 + 5·4. Of 86 are 44
+    left."""
+    plan = spread(211, 16, prices())
     assert plan is not None
-    assert (plan.count, plan.arms.rounds, plan.judgement.rounds) == (2, 8, 16)
-    plan = spread(47, 16, prices())
+    assert (plan.count, plan.arms.rounds, plan.judgement.rounds, plan.judgement.seeds) == (4, 8, 16, 1)
+    plan = spread(87, 16, prices())
     assert plan is not None
-    assert (plan.count, plan.arms.rounds, plan.judgement.rounds) == (1, 2, 4)
-    assert spread(46, 16, prices()) is None
-    assert smallest(16, prices()) == 47
+    assert (plan.count, plan.arms.rounds, plan.judgement.rounds) == (1, 2, 9)
+    assert spread(86, 16, prices()) is None
+    assert smallest(16, prices()) == 87
 
 
 def test_weights_count() -> None:
-    """An arm costs 2: nine runs of 16 rounds, of which one costs 2 and the further rates 1.2 each: 10.4·16 + 27."""
-    plan = spread(300, 16, prices((2.0, *EIGHT[1:5])))
+    """An arm costs 2: nine runs of 16 rounds, of which one costs 2 and the further rates 1.2 each: 10.4·16 + 27. At the
+    second seed two cost 1 and three 1.2: 5.6·16 + 10."""
+    plan = spread(400, 16, prices((2.0, *EIGHT[1:5])))
     assert plan is not None
     assert plan.rates.cost + plan.arms.cost == pytest.approx(10.4 * 16 + 27)
+    assert plan.again.cost == pytest.approx(5.6 * 16 + 10)
 
 
 def test_what_is_wanted_first() -> None:

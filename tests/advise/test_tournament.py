@@ -54,9 +54,12 @@ def held(
 
 def test_with_enough_time_everything_has_all_rounds_and_two_seeds(federation: Federation) -> None:
     course = held(federation, Clock()).hold()
-    assert course.rounds == {"rates": 2, "tournament": 2, "judgement": 2}
+    assert course.rounds == {"rates": 2, "tournament": 2, "two seeds": 2, "judgement": 2}
     assert list(course.judged) == [1, 2]
     assert {one.arm.name for one in course.arms} == {"fedper"}
+    assert sorted(one.arm.name for one in course.again) == ["fedavg"] * 2 + ["fedper"] * 2
+    assert course.fedavg in course.again
+    assert course.best in course.again
     assert [{one.arm.name for one in found} for found in course.judged.values()] == [
         {"fedavg", "fedper", "local-only"},
         {"fedavg", "fedper"},
@@ -76,7 +79,7 @@ def test_where_time_for_choosing_is_up_the_judgement_still_has_its_share(federat
 
 def test_no_time_at_all(federation: Federation) -> None:
     with pytest.raises(TooLittleTime, match="so nothing is advised"):
-        held(federation, Clock(lambda text: 1e6 if text.startswith("tournament: 2 of 2") else None)).hold()
+        held(federation, Clock(lambda text: 1e6 if text.startswith("second seed") else None)).hold()
     with pytest.raises(RequestError, match=r"--minutes 10 is too short for these data: .* Accepted: "):
         held(federation, Clock(lambda text: 590.0 if text.startswith("pilot") else None)).hold()
 

@@ -75,8 +75,8 @@ class Answer:
         rounds, seeds = course.rounds["judgement"], len(course.judged)
         far = "" if rounds >= self.planned else f" You plan {self.planned} rounds, so this is an early look."
         said = [
-            f"  accuracy of the clients' own models after {counted(rounds, 'round')}, at {counted(seeds, 'seed')}; "
-            f"{100 * SURE:.0f} % interval over clients, paired by client; at each seed on another "
+            f"  judged after {counted(rounds, 'round')}, at {counted(seeds, 'seed')}, by the accuracy of the clients' "
+            f"own models; {100 * SURE:.0f} % interval over clients, paired by client; at each seed on another "
             f"{100 * self.share:.0f} % of the training samples, by which nothing was chosen.{far}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
@@ -86,13 +86,13 @@ class Answer:
         return said
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each arm, the best first: of the others, and of FedAvg."""
+        """A row for each arm, the best first: those of two seeds, the others, and FedAvg's."""
         course, fedavg = self.course, self.course.fedavg
         assert fedavg is not None
         rows: list[dict[str, Any]] = []
-        for stage, outcomes in (("tournament", course.arms), ("rates", course.rates)):
-            rows += [_row(stage, course.rounds[stage], one, over) for one, over in ranked(outcomes, fedavg)]
-            rows += [_failed(stage, course.rounds[stage], one) for one in outcomes if not one.scores]
+        for stage, outcomes in (("two seeds", course.again), ("tournament", course.arms), ("rates", course.rates)):
+            rows += [_row(stage, course.rounds.get(stage, 0), one, over) for one, over in ranked(outcomes, fedavg)]
+            rows += [_failed(stage, course.rounds.get(stage, 0), one) for one in outcomes if not one.scores]
         return rows
 
     def as_json(self) -> dict[str, Any]:
@@ -203,5 +203,12 @@ def _failed(stage: str, rounds: int, one: Outcome) -> dict[str, Any]:
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows as a terminal shows them."""
-    shown = ("stage", "rounds", "method", "lr", "fine_tuning_lr", "fine_tuning_epochs", "accuracy", "to_fedavg")
-    return [{name: "" if row[name] is None else row[name] for name in shown} for row in rows]
+    shown = ("stage", "method", "lr", "fine_tuning", "accuracy", "to_fedavg")
+    each = [{**row, "fine_tuning": _tuning(row)} for row in rows]
+    return [{name: "" if row[name] is None else row[name] for name in shown} for row in each]
+
+
+def _tuning(row: Mapping[str, Any]) -> str:
+    """Epochs × rate."""
+    epochs = row["fine_tuning_epochs"]
+    return f"{epochs} × {row['fine_tuning_lr']:g}" if epochs else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -128,14 +128,35 @@ def best_rate(order: Sequence[tuple[Outcome, float]], name: str) -> float | None
 def further(
     order: Sequence[tuple[Outcome, float]], tried: Sequence[Arm], next_to: NextTo, among: int = 2
 ) -> Arm | None:
-    """The best method of the first `among` at a rate that is worth a try: one next to its best. Methods that were tried
-    at one rate are left as they are."""
-    for name in list(dict.fromkeys(one.arm.name for one, _ in order))[:among]:
-        rates = [arm.rate for arm in tried if arm.name == name]
-        best = next(one.arm for one, _ in order if one.arm.name == name)
-        if len(rates) > 1 and (rate := next_to(rates, best.rate)) is not None:
-            return Arm(best.candidate, rate)
+    """One of the `among` best methods at a rate that is worth a try: one next to its best. The method with fewer rates
+    so far comes first. Methods that were tried at one rate are left as they are."""
+    best = {one.arm.name: one.arm for one, _ in reversed(order)}
+    names = list(dict.fromkeys(one.arm.name for one, _ in order))[:among]
+    rates = {name: [arm.rate for arm in tried if arm.name == name] for name in names}
+    for name in sorted(names, key=lambda name: len(rates[name])):
+        if len(rates[name]) > 1 and (rate := next_to(rates[name], best[name].rate)) is not None:
+            return Arm(best[name].candidate, rate)
     return None
+
+
+def leading(order: Sequence[tuple[Outcome, float]], places: int, each: int = 2) -> list[Outcome]:
+    """Who is run at a second seed: so many arms, at most `each` rates of a method."""
+    taken: list[Outcome] = []
+    for one, _ in order:
+        if len(taken) < places and sum(other.arm.name == one.arm.name for other in taken) < each:
+            taken.append(one)
+    return taken
+
+
+def at_both(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Outcome]:
+    """What was run at two seeds, with the mean of each client; what failed at either is left out."""
+    there = {(one.arm, one.tuning): one.scores for one in second}
+    found = []
+    for one in first:
+        other = there.get((one.arm, one.tuning), {})
+        scores = {client: (value + other[client]) / 2 for client, value in one.scores.items() if client in other}
+        found += [replace(one, scores=scores)] if scores else []
+    return found
 
 
 def challenger(order: Sequence[tuple[Outcome, float]]) -> Outcome | None:
@@ -145,9 +166,11 @@ def challenger(order: Sequence[tuple[Outcome, float]]) -> Outcome | None:
 
 def advised(fedavg: Outcome, best: Outcome | None, alone: Outcome, judged: Judged) -> Outcome:
     """FedAvg with fine-tuning, unless the challenger is clearly better; training alone where it is clearly better than
-    either. Who is compared with whom is fixed before parts B and C are looked at."""
-    found = fedavg
-    if best is not None and (over := judged(best, fedavg)) is not None and over.clear:
-        found = best
-    over = judged(alone, found)
-    return alone if over is not None and over.clear else found
+    FedAvg and than that. Who is compared with whom is fixed before parts B and C are looked at."""
+
+    def clearly(ours: Outcome, theirs: Outcome) -> bool:
+        over = judged(ours, theirs)
+        return over is not None and over.clear
+
+    found = best if best is not None and clearly(best, fedavg) else fedavg
+    return alone if clearly(alone, fedavg) and clearly(alone, found) else found

@@ -1,4 +1,4 @@
-"""How a budget is spent: FedAvg's rate, a tournament of arms, a judgement.
+"""How a budget is spent: FedAvg's rate, a tournament of arms, the best ones at a second seed, a judgement.
 
 An arm is a method with a learning rate. Costs are counted in rounds of FedAvg: a run costs `weight · rounds`, and
 measuring costs as many rounds as train on as many samples.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 CORE = 5  # arms that are to run before any run gets all rounds: the first three methods, with their rates
 WIDER = 2  # further rates of the best methods
+AGAIN = (2, 3)  # at a second seed: rates of FedAvg, and arms
 LEAST, PART = 2, 8  # rounds of a run at least, and this part of all: less says nothing of the end
 JUDGED = 0.5  # of the budget at most, for the judgement
 
@@ -47,11 +48,12 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`rates` and `arms` have as many rounds, so that they can be compared. The last `WIDER` of `arms` are further
-    rates of the best methods."""
+    """`rates`, `arms` and `again` have as many rounds, so that they can be compared. The last `WIDER` of `arms` are
+    further rates of the best methods."""
 
     rates: Rung
     arms: Rung
+    again: Rung
     judgement: Judgement
 
     @property
@@ -61,7 +63,7 @@ class Schedule:
 
     @property
     def cost(self) -> float:
-        return self.rates.cost + self.arms.cost + self.judgement.cost
+        return self.rates.cost + self.arms.cost + self.again.cost + self.judgement.cost
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,10 @@ def spread(budget: float, most: int, prices: Prices) -> Schedule | None:
     """The schedule for a budget, with `most` rounds in a run at most. None: the budget is too small."""
     judgement = judgement_for(budget * JUDGED, most, prices)
     for count, rounds in shapes(len(prices.arms), most):
-        weights = prices.arms[:count]
-        arms = Rung((*weights, *(sum(weights) / count,) * WIDER), rounds, prices.measuring)
-        found = Schedule(Rung((1.0,) * prices.rates, rounds, prices.measuring), arms, judgement)
+        weights, mean = prices.arms[:count], sum(prices.arms[:count]) / count
+        arms = Rung((*weights, *(mean,) * WIDER), rounds, prices.measuring)
+        again = Rung((*(1.0,) * AGAIN[0], *(mean,) * AGAIN[1]), rounds, prices.judging)
+        found = Schedule(Rung((1.0,) * prices.rates, rounds, prices.measuring), arms, again, judgement)
         if found.cost <= budget + 1e-9:
             return found
     return None

@@ -12,9 +12,9 @@ import numpy as np
 from torso.advise.arms import EPOCHS, Entry, Stable
 from torso.advise.budget import Budget, Until
 from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beside, beyond
-from torso.advise.choice import Arm, Outcome, best_rate, challenger, further, ranked, reference
+from torso.advise.choice import Arm, Outcome, at_both, best_rate, challenger, further, leading, ranked, reference
 from torso.advise.parts import Parts, parts_of
-from torso.advise.schedule import WIDER, Prices, Schedule, judgement_for, smallest, spread
+from torso.advise.schedule import AGAIN, WIDER, Prices, Schedule, judgement_for, smallest, spread
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError, TorsoError
@@ -22,6 +22,7 @@ from torso.runs.events import Stop
 from torso.runs.job import simulate
 from torso.runs.run import Stopped
 
+SECOND = 1000  # the second seed, beyond the first
 PILOT = 2  # rounds by which minutes are turned into rounds
 _BEYOND = 2  # rates of FedAvg that are tried at most beyond the ends
 _PASSES = 1.5  # over fine-tuning, of an arm: the second rate is tried for some
@@ -37,6 +38,7 @@ class Course:
 
     rates: list[Outcome] = field(default_factory=list)  # of FedAvg
     arms: list[Outcome] = field(default_factory=list)  # of the others
+    again: list[Outcome] = field(default_factory=list)  # the best of both at two seeds, with the means of each client
     judged: dict[int, list[Outcome]] = field(default_factory=dict)  # by seed
     rounds: dict[str, int] = field(default_factory=dict)  # by stage
     refused: dict[str, str] = field(default_factory=dict)  # candidate → why it cannot be run
@@ -72,9 +74,10 @@ class Tournament:
         if self.budget.timed:
             self._pilot()
         plan, arms = self._plan()
-        self._choosing_ends(plan.judgement.cost)
+        self._choosing_ends(plan.again.cost + plan.judgement.cost)
         self._rates(plan)
         self._others(plan, arms)
+        self._again(plan)
         self._judgement()
         return self.course
 
@@ -137,7 +140,7 @@ class Tournament:
         )
 
     def _choosing_ends(self, reserve: float) -> None:
-        """The judgement keeps its share of the time."""
+        """What comes after keeps its share of the time."""
         self.reserve = reserve
         ends, pace = self.budget.ends, self.budget.pace
         self.stop.at = None if ends is None or pace is None else ends - reserve * pace
@@ -199,8 +202,23 @@ class Tournament:
         order = self._order()
         last = [Arm(one, best_rate(order, one.follows) or arm.rate) for one, arm in follow.items()]
         course.arms += self._chosen_by_a(last, rounds)
-        course.best = challenger(self._order())
-        course.alone = Arm(ALONE, rate)  # on the leaderboard its best rate is FedAvg's
+
+    def _again(self, plan: Schedule) -> None:
+        """The best ones at a second seed: a rate that is best at one seed may be at the edge of what is stable."""
+        course, rounds = self.course, plan.again.rounds
+        assert course.fedavg is not None
+        self.stage, course.rounds["two seeds"] = "second seed", rounds
+        self._choosing_ends(plan.judgement.cost)
+        rates = ranked(course.rates, course.fedavg)
+        some = [*leading(rates, AGAIN[0]), *leading(self._order(), AGAIN[1])]
+        entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in some]
+        began, seed = self.budget.clock(), self.config.run.seed + SECOND
+        found, _ = self.stable.judge(entries, rounds, seed, self.parts.choosing)
+        self._pay(found, rounds, began)
+        course.again = at_both(some, found)
+        course.fedavg = reference(course.again) or course.fedavg
+        course.best = challenger(ranked(course.again, course.fedavg)) or challenger(self._order())
+        course.alone = Arm(ALONE, course.fedavg.arm.rate)  # on the leaderboard its best rate is FedAvg's
 
     def _order(self) -> list[tuple[Outcome, float]]:
         assert self.course.fedavg is not None
