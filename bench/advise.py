@@ -57,26 +57,27 @@ SETTINGS: dict[str, list[str]] = {**STUDY["design"], **STUDY["judged"]}
 
 
 def sets_of(setting: str, root: str, out: Path) -> list[str]:
-    made = made_in(out / "made") if setting == "cancer-radius" else ""
+    made = made_in(out / "made") if setting.startswith("cancer") else ""
     said = (*STUDY["common"]["sets"], *SETTINGS[setting])
     return [text.replace("{root}", root).replace("{made}", made) for text in said]
 
 
 def made_in(folder: Path) -> str:
-    """scikit-learn's breast-cancer table as cancer.csv: twelve clients, by the mean radius of the nuclei."""
+    """scikit-learn's breast-cancer table as files: twelve clients, by the mean radius or texture of the nuclei."""
     from sklearn.datasets import load_breast_cancer
 
     folder.mkdir(parents=True, exist_ok=True)
     table = load_breast_cancer()
-    client = np.empty(len(table.target), int)
-    for number, some in enumerate(np.array_split(np.argsort(table.data[:, 0], kind="stable"), 12)):
-        client[some] = number
     names = [*(name.replace(" ", "_") for name in table.feature_names), "client", "label"]
-    lines = [
-        ",".join([*(f"{value:g}" for value in row), f"c{who:02d}", str(table.target_names[label])])
-        for row, who, label in zip(table.data, client, table.target, strict=True)
-    ]
-    (folder / "cancer.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    for column, name in enumerate(("radius", "texture")):
+        client = np.empty(len(table.target), int)
+        for number, some in enumerate(np.array_split(np.argsort(table.data[:, column], kind="stable"), 12)):
+            client[some] = number
+        lines = [
+            ",".join([*(f"{value:g}" for value in row), f"c{who:02d}", str(table.target_names[label])])
+            for row, who, label in zip(table.data, client, table.target, strict=True)
+        ]
+        (folder / f"cancer-{name}.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
     return str(folder)
 
 

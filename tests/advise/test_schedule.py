@@ -19,19 +19,19 @@ def prices(arms: tuple[float, ...] = EIGHT) -> Prices:
 def test_a_budget_by_hand() -> None:
     """16 rounds at most in a run. A seed of the judgement costs 2·16 + 2·2 = 36, training alone 2·16 + 2 = 34: 106 with
     two seeds. A run of the tournament costs 16 + 3 = 19: two rates of FedAvg, two further rates and a arms (4 + a)·19.
-    Five of them at a second seed cost 5·(16 + 2) = 90. With all eight arms 228 + 90 + 106 = 424; with five 367."""
-    for budget, arms in ((424, 8), (423, 7), (405, 7), (367, 5)):
+    Four of them at a second seed cost 4·(16 + 2) = 72. With all eight arms 228 + 72 + 106 = 406; with six 368."""
+    for budget, arms in ((406, 8), (405, 7), (387, 7), (368, 6)):
         plan = spread(budget, 16, prices())
         assert plan is not None
         assert (plan.count, plan.rates.rounds, plan.arms.rounds, plan.again.rounds) == (arms, 16, 16, 16)
         assert (plan.judgement.rounds, plan.judgement.seeds, plan.judgement.cost) == (16, 2, 106)
-        assert plan.cost == (4 + arms) * 19 + 90 + 106
+        assert plan.cost == (4 + arms) * 19 + 72 + 106
 
 
 def test_a_smaller_budget_has_shorter_runs_of_the_first_arms() -> None:
-    """With five arms of r rounds 9·(r + 3) + 5·(r + 2) = 14 r + 37. 300 − 106 = 194 pay for r = 11, 255 − 106 = 149 for
-    r = 8. That is half, so 254 have four arms: 8·11 + 50 = 138."""
-    for budget, shape in ((300, (5, 11)), (255, (5, 8)), (254, (4, 8))):
+    """With six arms of r rounds 10·(r + 3) + 4·(r + 2) = 14 r + 38. 300 − 106 = 194 pay for r = 11, 256 − 106 = 150 for
+    r = 8. That is half, so 255 have five arms: 9·11 + 40 = 139."""
+    for budget, shape in ((300, (6, 11)), (256, (6, 8)), (255, (5, 8))):
         plan = spread(budget, 16, prices())
         assert plan is not None
         assert (plan.count, plan.arms.rounds) == shape
@@ -39,31 +39,34 @@ def test_a_smaller_budget_has_shorter_runs_of_the_first_arms() -> None:
 
 
 def test_a_still_smaller_budget_has_one_judged_seed_and_then_says_no() -> None:
-    """Half of 211 is less than 106: one seed of 16 rounds is 36 + 34 = 70, and 141 pay for 8·11 + 50. 87: the judgement
-    has 43.5, so floor((43.5 − 6) / 4) = 9 rounds, 42; 45 pay for one arm of two rounds, 5·5 + 5·4. Of 86 are 44
+    """Half of 211 is less than 106: one seed of 16 rounds is 36 + 34 = 70, and 141 pay for 9·11 + 40. 83: the judgement
+    has 41.5, so floor((41.5 − 6) / 4) = 8 rounds, 38; 45 pay for one arm of two rounds, 5·5 + 4·4 = 41. Of 78 are 40
     left."""
     plan = spread(211, 16, prices())
     assert plan is not None
-    assert (plan.count, plan.arms.rounds, plan.judgement.rounds, plan.judgement.seeds) == (4, 8, 16, 1)
-    plan = spread(87, 16, prices())
+    assert (plan.count, plan.arms.rounds, plan.judgement.rounds, plan.judgement.seeds) == (5, 8, 16, 1)
+    plan = spread(83, 16, prices())
     assert plan is not None
-    assert (plan.count, plan.arms.rounds, plan.judgement.rounds) == (1, 2, 9)
-    assert spread(86, 16, prices()) is None
-    assert smallest(16, prices()) == 87
+    assert (plan.count, plan.arms.rounds, plan.judgement.rounds) == (1, 2, 8)
+    assert spread(78, 16, prices()) is None
+    assert smallest(16, prices()) == 79
 
 
 def test_weights_count() -> None:
-    """An arm costs 2: nine runs of 16 rounds, of which one costs 2 and the further rates 1.2 each: 10.4·16 + 27. At the
-    second seed two cost 1 and three 1.2: 5.6·16 + 10."""
-    plan = spread(400, 16, prices((2.0, *EIGHT[1:5])))
+    """One of six arms costs 2 and the further rates 7/6 each: (2 + 7 + 7/3)·16 + 30. At the second seed two cost 1 and
+    two 7/6: (2 + 7/3)·16 + 8."""
+    plan = spread(400, 16, prices((2.0, *EIGHT[1:6])))
     assert plan is not None
-    assert plan.rates.cost + plan.arms.cost == pytest.approx(10.4 * 16 + 27)
-    assert plan.again.cost == pytest.approx(5.6 * 16 + 10)
+    assert plan.rates.cost + plan.arms.cost == pytest.approx((9 + 7 / 3) * 16 + 30)
+    assert plan.again.cost == pytest.approx((2 + 7 / 3) * 16 + 8)
 
 
 def test_what_is_wanted_first() -> None:
     """All arms, fewer; then shorter runs down to half; then fewer of these; then still shorter ones, to an eighth."""
-    assert shapes(6, 6) == [(6, 6), (5, 6), (5, 5), (5, 4), (5, 3), (4, 3), (3, 3), (2, 3), (1, 3), (1, 2)]
+    assert shapes(7, 6) == [
+        *((7, 6), (6, 6), (6, 5), (6, 4), (6, 3)),
+        *((5, 3), (4, 3), (3, 3), (2, 3), (1, 3), (1, 2)),
+    ]
     assert [shortest(most) for most in (1, 8, 16, 30, 100)] == [1, 2, 2, 4, 13]
     assert shapes(1, 1) == [(1, 1)]
 

@@ -9,7 +9,7 @@ import pytest
 from torso.advise.arms import Entry
 from torso.advise.budget import Budget
 from torso.advise.candidates import FEDAVG, chosen
-from torso.advise.choice import Arm, Tuning, best_rate, ranked
+from torso.advise.choice import Arm, Tuning
 from torso.advise.tournament import TooLittleTime, Tournament
 from torso.config import Config
 from torso.data import Federation
@@ -107,13 +107,9 @@ def test_a_candidate_that_cannot_be_run_is_named(federation: Federation) -> None
         nobody.hold()
 
 
-def test_a_method_that_follows_another_has_its_best_rate(federation: Federation) -> None:
-    names = ["fedbabu-balanced", "fedbabu-balanced-dyn"]
-    course = Tournament(CONFIG, federation, chosen(names), Budget(400, None), Stop()).hold()
-    order = ranked(course.arms, course.fedavg) if course.fedavg else []
-    rates = {name: {one.arm.rate for one in course.arms if one.arm.name == name} for name in names}
-    assert rates[names[0]] > {0.1, 1.0}  # and rates next to the best
-    assert rates[names[1]] == {best_rate(order, names[0])}
+def test_rates_next_to_the_best_are_tried(federation: Federation) -> None:
+    course = Tournament(CONFIG, federation, chosen(["fedbabu-balanced"]), Budget(400, None), Stop()).hold()
+    assert {one.arm.rate for one in course.arms} > {0.1, 1.0}
 
 
 def test_a_larger_rate_of_fine_tuning_is_tried_where_more_epochs_help(federation: Federation) -> None:

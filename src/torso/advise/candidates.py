@@ -18,8 +18,7 @@ EVERY_RATE = (0.0003, 0.001, 0.003, 0.01, *RATES, 1.0, 3.0)
 
 
 class Candidate(BaseModel):
-    """A method as KEY=VALUE. `factors`: its rates, as multiples of FedAvg's best; `rates`: themselves. Where the method
-    that it `follows` has a best rate, that is taken instead."""
+    """A method as KEY=VALUE. `factors`: its rates, as multiples of FedAvg's best; `rates`: themselves."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,7 +26,6 @@ class Candidate(BaseModel):
     sets: tuple[str, ...]
     factors: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
-    follows: str = ""
     why: str = ""
 
     def rates_beside(self, fedavg: float) -> tuple[float, ...]:

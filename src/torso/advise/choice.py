@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 from torso.advise.candidates import FEDAVG, Candidate
-from torso.report.statistics import student_interval
+from torso.report.statistics import student_quantile
 
 SURE = 0.9  # level of intervals: where all of it is above zero, the gain is so with 95 %
 
@@ -82,15 +82,25 @@ class Gain:
 
 
 def gain(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Gain | None:
-    """Ours minus theirs, one entry a seed: by client, averaged over the seeds at which both were measured."""
+    """Ours minus theirs, one entry a seed: by client, averaged over the seeds at which both were measured. The interval
+    is Student's over clients; where there are several seeds, the variance of their mean is added, because what happens
+    to all clients at a seed does not show in differences between clients."""
     apart: dict[int, list[float]] = {}
+    by_seed: list[float] = []
     for mine, other in zip(ours, theirs, strict=True):
-        for client in sorted(mine.keys() & other.keys()):
+        shared = sorted(mine.keys() & other.keys())
+        for client in shared:
             apart.setdefault(client, []).append(mine[client] - other[client])
+        by_seed += [fmean(mine[client] - other[client] for client in shared)] if shared else []
     if not apart:
         return None
-    mean, low, high = student_interval([fmean(values) for values in apart.values()], SURE)
-    return Gain(mean, low, high, len(apart))
+    each = [fmean(values) for values in apart.values()]
+    mean, count = fmean(each), len(each)
+    if count < 2:
+        return Gain(mean, None, None, count)
+    squared = variance(each) / count + (variance(by_seed) / len(by_seed) if len(by_seed) > 1 else 0.0)
+    half = student_quantile(count - 1, SURE) * math.sqrt(squared)
+    return Gain(mean, mean - half, mean + half, count)
 
 
 NextTo = Callable[[Sequence[float], float], float | None]
@@ -118,11 +128,6 @@ def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, floa
         if key not in best or over.mean > best[key][1]:
             best[key] = one, over.mean
     return sorted(best.values(), key=lambda pair: -pair[1])
-
-
-def best_rate(order: Sequence[tuple[Outcome, float]], name: str) -> float | None:
-    """The best rate of a method; None where it failed, or has not been run."""
-    return next((one.arm.rate for one, _ in order if one.arm.name == name), None)
 
 
 def further(

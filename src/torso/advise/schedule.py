@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-CORE = 5  # arms that are to run before any run gets all rounds: the first three methods, with their rates
+CORE = 6  # arms that are to run before any run gets all rounds: the first three methods, with their rates
 WIDER = 2  # further rates of the best methods
-AGAIN = (2, 3)  # at a second seed: rates of FedAvg, and arms
+AGAIN = (2, 2)  # at a second seed: rates of FedAvg, and arms
 LEAST, PART = 2, 8  # rounds of a run at least, and this part of all: less says nothing of the end
 JUDGED = 0.5  # of the budget at most, for the judgement
 

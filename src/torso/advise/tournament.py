@@ -12,7 +12,7 @@ import numpy as np
 from torso.advise.arms import EPOCHS, Entry, Stable
 from torso.advise.budget import Budget, Until
 from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beside, beyond
-from torso.advise.choice import Arm, Outcome, at_both, best_rate, challenger, further, leading, ranked, reference
+from torso.advise.choice import Arm, Outcome, at_both, challenger, further, leading, ranked, reference
 from torso.advise.parts import Parts, parts_of
 from torso.advise.schedule import AGAIN, WIDER, Prices, Schedule, judgement_for, smallest, spread
 from torso.config import Config
@@ -182,26 +182,21 @@ class Tournament:
         raise TooLittleTime(f"time was up before FedAvg was measured. Give more than --minutes {self.budget.minutes:g}")
 
     def _others(self, plan: Schedule, planned: Sequence[Arm]) -> None:
-        """The others at rates of their own; then rates next to the best ones, as far as the budget goes; then methods
-        that follow one of them at its best rate."""
+        """The others at rates of their own; then rates next to the best ones, as far as the budget goes."""
         course, rounds = self.course, plan.arms.rounds
         assert course.fedavg is not None
         self.stage, course.rounds["tournament"] = "tournament", rounds
-        rate, there = course.fedavg.arm.rate, {arm.name for arm in planned}
-        follow = {arm.candidate: arm for arm in planned if arm.candidate.follows in there}
-        places = [one for one in dict.fromkeys(arm.candidate for arm in planned) if one not in follow]
-        arms = [Arm(one, each) for one in places for each in one.rates_beside(rate)][: plan.count - len(follow)]
+        rate = course.fedavg.arm.rate
+        those = dict.fromkeys(arm.candidate for arm in planned)
+        arms = [Arm(one, each) for one in those for each in one.rates_beside(rate)][: plan.count]
         course.arms = self._chosen_by_a(arms, rounds)
-        each = plan.arms.cost / len(plan.arms.weights)
+        price = plan.arms.cost / len(plan.arms.weights)
         for _ in range(WIDER + 1):
             more = further(self._order(), arms, beside)
-            if more is None or self.budget.left() < self.reserve + each * (1 + len(follow)):
+            if more is None or self.budget.left() < self.reserve + price:
                 break
             arms.append(more)
             course.arms += self._chosen_by_a([more], rounds)
-        order = self._order()
-        last = [Arm(one, best_rate(order, one.follows) or arm.rate) for one, arm in follow.items()]
-        course.arms += self._chosen_by_a(last, rounds)
 
     def _again(self, plan: Schedule) -> None:
         """The best ones at a second seed: a rate that is best at one seed may be at the edge of what is stable."""
