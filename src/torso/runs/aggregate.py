@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class MeanSent:
     model: Tensors  # [*]: the mean of what travels, weighted
     change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
     loss: float  # weighted mean
+    statistics: Tensors = field(default_factory=dict)  # [*]: sums and weighted means, as their rules say
 
 
 class Aggregate:
@@ -125,6 +126,7 @@ class Aggregate:
     def take_mean(self, mean: MeanSent) -> None:
         """The participants at once, where single uploads are nobody's."""
         self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        self.statistics = dict(mean.statistics)
         self._clients += mean.clients
 
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:

@@ -20,8 +20,8 @@ from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
 from torso.runs.sampling import participants
 from torso.runs.stages import Stage
-from torso.server import NoStatistics
 from torso.server.centre import Centre
+from torso.server.statistics import words
 
 
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ def _needs_single(stage: Stage) -> str:
         return f"{chosen('method.server', rule)} needs the norm of single uploads"
     if method.drift.gathers or method.personal.declares(1):
         return f"method {method.name!r} shows clients the models of others"
-    if type(method.statistics) is not NoStatistics:
-        return f"{chosen('method.statistics', method.statistics)} needs statistics that they do not cover"
+    if single := {name: each for name, each in stage.declared().items() if each.rule == "each"}:
+        return f"{chosen('method.statistics', method.statistics)} needs what single clients send ({words(single)})"
     return ""
 
 
