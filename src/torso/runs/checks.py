@@ -184,7 +184,7 @@ def asks_first(stage: Stage, roster: Roster) -> bool:
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
     rounds = [stage for stage in plan if stage.rounds]
-    if config.attack.chosen.replaces_uploads() and not any(stage.uploaded for stage in rounds):
+    if config.attack.chosen.replaces_uploads() and not any(stage.uploaded or stage.declared() for stage in rounds):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
         why = "sends no part of a model" if rounds else "has no rounds"
         raise RequestError(
