@@ -38,7 +38,7 @@ class Slot:
 
     def step(self, levels: int) -> float:
         """What a number may be off."""
-        return 2 * self.range / levels**self.digits
+        return 2 * self.range / float(levels**self.digits)
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,14 @@ class Form:
         found: dict[str, Tensor] = {}
         place = 0
         for slot in self._all:
-            value = np.zeros(slot.size, dtype=np.int64)
+            whole = np.zeros(slot.size, dtype=np.int64)
             for _ in range(slot.digits):
-                value = value * self.levels + total[place : place + slot.size].astype(np.int64)
+                whole = whole * self.levels + total[place : place + slot.size].astype(np.int64)
                 place += slot.size
+            value = whole.astype(np.float64)
             if slot.range:
                 value = value * slot.step(self.levels) - clients * slot.range
-            found[slot.name] = torch.from_numpy(value.astype(np.float64)).reshape(slot.shape)
+            found[slot.name] = torch.from_numpy(value).reshape(slot.shape)
         return found
 
     def _digits(self, value: np.ndarray[tuple[int], np.dtype[np.int64]], digits: int) -> list[Vector]:
