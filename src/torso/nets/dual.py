@@ -11,6 +11,24 @@ from torch import Tensor, nn
 
 from torso.nets.layers import Linear
 
+STEPS = 20  # the shares of the generic head that are tried: 0, 1/20, …, 1
+
+
+def generic_share(logits: Tensor, own: Tensor, seen: Tensor, centre: Tensor, mine: Tensor) -> Tensor:
+    """FedTHE's e [*, B], the share of the generic logits beside the client's own [*, B, C] that has the least loss:
+    where the heads agree, entropy decides, where they differ, whether what was `seen` [*, B, d] lies nearer to the mean
+    feature of all clients or to the client's [*, 1, d] (spec 19.22)."""
+    far, near = (seen - centre).norm(dim=-1), (seen - mine).norm(dim=-1)
+    alike = F.cosine_similarity(logits.softmax(dim=-1), own.softmax(dim=-1), dim=-1)
+    best, least = torch.zeros_like(far), torch.full_like(far, torch.inf)
+    for step in range(STEPS + 1):
+        e = step / STEPS
+        mixed = (e * logits + (1 - e) * own).log_softmax(dim=-1)
+        entropy = -(mixed.exp() * mixed).sum(dim=-1)
+        loss = alike * entropy + (1 - alike) * (e * far + (1 - e) * near)
+        best, least = torch.where(loss < least, e, best), torch.minimum(loss, least)
+    return best
+
 
 class HyperLinear(nn.Module):
     """A linear layer whose weight is V₂·relu(V₁·a), a the client's class proportions; no biases.
@@ -42,16 +60,29 @@ class HyperLinear(nn.Module):
 
 class DualHead(nn.Module):
     """Generic logits; `own` adds the personal ones, or has these alone. The personal loss reaches the personal head
-    only (spec 6.2)."""
+    only (spec 6.2).
+
+    `centres` [2, d]: the mean feature of all clients and that of this one. A model that is used by itself, and was told
+    these, mixes both heads for each sample."""
+
+    centres: Tensor | None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it was told where features lie; other kinds of dual heads never are."""
+        return self._buffers.get("centres") is not None
 
     def __init__(self, generic: Linear, personal: nn.Module, adds: bool = True) -> None:
         super().__init__()
         self.adds = adds
         self.generic = generic
         self.personal = personal
+        self.register_buffer("centres", None, persistent=False)
 
     def extra_repr(self) -> str:
         own = "generic(x) + personal(x)" if self.adds else "personal(x)"
+        if self.mixes:
+            own = "e·generic(x) + (1 − e)·personal(x), e from 0 to 1 for each x: see the card's `answers`"
         return f"generic model: generic(x); a client's: {own}"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,11 +92,21 @@ class DualHead(nn.Module):
         own: Tensor = self.personal(features.detach())
         return logits.detach() + own if self.adds else own
 
+    def answer(self, features: Tensor, logits: Tensor) -> Tensor:
+        """What a client's model says [B, C] when it is used by itself: each sample begins a history of its own."""
+        own = self.own(features, logits)
+        if not self.mixes:
+            return own
+        assert self.centres is not None
+        share = generic_share(logits, own, features, self.centres[:1], self.centres[1:]).unsqueeze(-1)
+        return share * logits + (1 - share) * own
+
     @property
     def told(self) -> dict[str, tuple[int, ...]]:
         """What it may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
         if not isinstance(self.personal, HyperLinear):
-            return {}
+            apart = "centres" in self._buffers and not self.adds
+            return {"centres": (2, self.generic.in_features)} if apart else {}
         classes, features = self.personal.classes, self.personal.features
         return {"personal.mix": (classes,), "personal.own": (classes, features)}
 
