@@ -237,9 +237,22 @@ def _he(blocks: Sequence[nn.Module], features: int) -> Body:
 @body("rod-mnist", least=16)
 def rod_mnist(channels: int, height: int, width: int) -> Body:
     """Fed-RoD's network for (E/F)MNIST: two valid 5×5 convolutions (32, 64) and a hidden layer of 50."""
+    return _he(_two_convolutions(channels, height, width), 50)
+
+
+@body("rod-mnist-dropout", least=16)
+def rod_mnist_dropout(channels: int, height: int, width: int) -> Body:
+    """rod-mnist with dropout of ½, of whole channels after the second convolution and of hidden units, as an earlier
+    program of Fed-RoD's author has it."""
+    first, second, hidden = _two_convolutions(channels, height, width)
+    return _he([first, Chain([second, Dropout(0.5, place=0, whole=True)]), Chain([hidden, Dropout(0.5, place=1)])], 50)
+
+
+def _two_convolutions(channels: int, height: int, width: int) -> list[nn.Module]:
+    """Valid 5×5 convolutions with pools, and a hidden layer of 50."""
     units = [Unit(i, o, 5, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
     left, right = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return _he([*units, Dense(64 * left * right, 50)], 50)
+    return [*units, Dense(64 * left * right, 50)]
 
 
 @body("rod-cifar", least=18)
