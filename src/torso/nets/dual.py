@@ -42,36 +42,51 @@ class HyperLinear(nn.Module):
 
 class DualHead(nn.Module):
     """Generic logits; `own` adds the personal ones, or has these alone. The personal loss reaches the personal head
-    only (spec 6.2)."""
+    only (spec 6.2), unless `through`: then it trains the generic head and the body as well. With `classes` the
+    logarithm of the client's share of each class is added to its own logits: what a balanced loss takes away."""
 
-    def __init__(self, generic: Linear, personal: nn.Module, adds: bool = True) -> None:
+    prior: Tensor | None
+
+    def __init__(
+        self, generic: Linear, personal: nn.Module, adds: bool = True, through: bool = False, classes: int = 0
+    ) -> None:
         super().__init__()
-        self.adds = adds
+        self.adds, self.through = adds, through
         self.generic = generic
         self.personal = personal
+        # a fact about the client, as `mix` is
+        self.register_buffer("prior", torch.zeros(classes) if classes else None, persistent=False)
 
     def extra_repr(self) -> str:
         own = "generic(x) + personal(x)" if self.adds else "personal(x)"
-        return f"generic model: generic(x); a client's: {own}"
+        prior = "" if self.prior is None else " + log class proportions"
+        reached = ", whose loss reaches all" if self.through else ""
+        return f"generic model: generic(x); a client's: {own}{prior}{reached}"
 
     def forward(self, x: Tensor) -> Tensor:
         return self.generic(x)  # type: ignore[no-any-return]
 
     def own(self, features: Tensor, logits: Tensor) -> Tensor:
-        own: Tensor = self.personal(features.detach())
-        return logits.detach() + own if self.adds else own
+        if not self.through:
+            features, logits = features.detach(), logits.detach()
+        own: Tensor = self.personal(features)
+        own = logits + own if self.adds else own
+        if self.prior is None:
+            return own
+        return own + (self.prior.unsqueeze(1) if self.prior.ndim == 2 else self.prior)
 
     @property
     def told(self) -> dict[str, tuple[int, ...]]:
         """What it may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
-        if not isinstance(self.personal, HyperLinear):
-            return {}
-        classes, features = self.personal.classes, self.personal.features
-        return {"personal.mix": (classes,), "personal.own": (classes, features)}
+        found: dict[str, tuple[int, ...]] = {} if self.prior is None else {"prior": tuple(self.prior.shape[-1:])}
+        if isinstance(self.personal, HyperLinear):
+            classes, features = self.personal.classes, self.personal.features
+            found |= {"personal.mix": (classes,), "personal.own": (classes, features)}
+        return found
 
     def facts(self, counts: Tensor, held: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The class proportions of G clients [G, C], where the personal head is made from them; `held`: the clients'
-        models [G, *]."""
-        if not isinstance(self.personal, HyperLinear):
-            return {}
-        return {"personal.mix": counts / counts.sum(dim=1, keepdim=True).clamp(min=1)}
+        """The class proportions of G clients [G, C], where the personal head is made from them, and their logarithms,
+        where they are added (a class that is absent counts as one sample); `held`: the clients' models [G, *]."""
+        total = counts.sum(dim=1, keepdim=True).clamp(min=1)
+        found = {} if self.prior is None else {"prior": (counts.clamp(min=1) / total).log()}
+        return found | ({"personal.mix": counts / total} if isinstance(self.personal, HyperLinear) else {})

@@ -278,6 +278,31 @@ def test_a_number_may_have_several_second_lines_and_one_of_them_may_be_asked_for
     assert all(run.config.method.personal.mode == "local" for run in evened)
 
 
+def test_lines_that_try_something_out_are_run_where_they_are_asked_for() -> None:
+    """Nine configs that differ from the recipe in one setting each, of which five need no training of their own."""
+    part = "alpha=0.3,method=fedavg|fedrod-linear|fedrod-hyper"
+    made = plan(recipe("fedrod/8"), f"{part},variant=none|tried")
+    assert len(made.runs) == 3 + 2 * 8 + 1
+    assert len({training_key(run.config) for run in made.runs}) == 3 + 2 * 4
+    assert not any(run.config.measure.among == "last-round" for run in plan(recipe("fedrod/8"), part, tried=False).runs)
+    (one,) = plan(recipe("fedrod/8"), "variant=the-server's-generic-head,method=fedrod-hyper").runs
+    assert one.config.method.personal.mode == "global-head"
+    assert "tried" in one.name
+    for line in recipe("fedrod/8").tried:
+        (other,) = plan(
+            recipe("fedrod/8"), f"{part},method=fedrod-linear,variant={line.name[7:].replace(' ', '-')}"
+        ).runs
+        (usual,) = plan(recipe("fedrod/8"), f"{part},method=fedrod-linear,variant=none").runs
+        assert other.config == usual.config.but(*line.sets, f"measure.names={json.dumps(other.config.measure.names)}")
+
+
+def test_fashion_mnist_has_a_second_line_with_dropout() -> None:
+    for table in ("4", "7", "13", "16"):
+        runs = plan(recipe(f"fedrod/{table}"), "variant=with-dropout").runs
+        assert {(r.config.data.source, r.config.model.body) for r in runs} == {("fashion-mnist", "rod-mnist-dropout")}
+        assert {r.config.data.partition for r in runs} == {"dirichlet-floor"}
+
+
 def test_fed_rods_clients_are_those_of_the_authors_code_and_a_plain_draw_in_the_second_line() -> None:
     """Floor of two images a class, equal sizes, ten drawn images at least, one partition for all seeds (spec 10.3)."""
     for name in ("1", "4", "7", "8", "9", "11", "13", "15", "16"):

@@ -1,4 +1,5 @@
-"""docs/reproduction/fedrod.md: what was tried to bring Fed-RoD's numbers, one change at a time, from tried.json."""
+"""docs/reproduction/fedrod.md: what was tried to bring Fed-RoD's numbers, one change at a time, from tried.json and
+from the lines of its table 8 that try something out."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from torso.papers.tables.published import recipe
+from torso.papers.tables.answers import Answer
+from torso.papers.tables.published import TRIED, recipe
 from torso.report.docs import table as markdown
 
 _METRICS = {"generic": "G-FL (GM)", "generic_as_personal": "P-FL (GM)", "personal": "P-FL (PM)"}
@@ -51,6 +53,7 @@ def page(folder: Path) -> str:
                 some = [row for row in rows if row["change"] == change]
                 shown.append(_line(change, _means(some), _seeds(some), _origin(some)))
             lines += [f"## {name}, α = {alpha}", "", markdown(shown), ""]
+    lines += _unsaid(folder)
     lines += ["## Where the numbers come from", ""]
     lines += [f"- **{name}**: {said}." for name, said in tree["origins"].items()]
     doubts = dict.fromkeys((row["change"], row["doubt"]) for row in tree["rows"] if "doubt" in row)
@@ -59,6 +62,55 @@ def page(folder: Path) -> str:
 
 
 Found = Mapping[str, Mapping[str, float]]  # method → accuracy by measure
+
+
+def _unsaid(folder: Path) -> list[str]:
+    """What the paper leaves unsaid of the personal model: a row for each line of table 8 that tries it."""
+    path, table = folder / "fedrod-8.json", recipe("fedrod/8")
+    alpha = table.tried[0].where["alpha"]
+    answers: list[Answer] = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    answers = [answer for answer in answers if answer["ours"] and answer["setting"]["alpha"] == alpha]
+    lines = [
+        f"## What the paper leaves unsaid: CIFAR-10, α = {alpha}, the author's split",
+        "",
+        "One change at a time, each a setting that `--set` takes. Where FedAvg has no number of its own, the lead is "
+        "over the recipe's FedAvg.",
+        "",
+    ]
+    usual = _by_method(answers, "")
+    ways = {line.name: line.sets for line in table.tried}
+    rows = [_row_of(name.removeprefix(TRIED), sets, _by_method(answers, name), usual) for name, sets in ways.items()]
+    rows = [row for row in rows if row["seeds"]]
+    if not rows:
+        return [*lines, "Not run yet: [rod-personal.plan](../../bench/plans/rod-personal.plan) runs it.", ""]
+    shown = [_row_of(_PUBLISHED, (), _published("fedrod/8", "CIFAR10", alpha), {})]
+    return [*lines, markdown([*shown, _row_of("the recipe", (), usual, {}), *rows]), ""]
+
+
+def _by_method(answers: Sequence[Answer], variant: str) -> dict[str, dict[str, float]]:
+    """Method → accuracy by measure, of lines with this name."""
+    metrics, labels = ({value: key for key, value in of.items()} for of in (_METRICS, _LABELS))
+    found: dict[str, dict[str, float]] = {}
+    for answer in answers:
+        if answer["variant"] == variant and answer["method"] in labels and answer["metric"] in metrics:
+            of = found.setdefault(labels[answer["method"]], {})
+            of[metrics[answer["metric"]]] = float(answer["ours"]["mean"])
+            of["seeds"] = min(of.get("seeds", 99), len(answer["ours"]["seeds"]))
+    return found
+
+
+def _row_of(what: str, sets: Sequence[str], found: Found, usual: Found) -> dict[str, object]:
+    names = ("fedavg", "fedrod-linear", "fedrod-hyper")
+    fedavg = {**usual.get("fedavg", {}), **found.get("fedavg", {})}
+    counts = sorted({int(of["seeds"]) for of in found.values() if "seeds" in of})
+    return {
+        "what": f"**{what}**" if what == _PUBLISHED else what,
+        "settings": ", ".join(f"`{said}`" for said in sets),
+        **{_LABELS[name]: _cell(found.get(name, {})) for name in names},
+        "personal lead, linear": _lead(found.get("fedrod-linear", {}), fedavg, "personal"),
+        "personal lead, hyper": _lead(found.get("fedrod-hyper", {}), fedavg, "personal"),
+        "seeds": " or ".join(map(str, counts)),
+    }
 
 
 def _line(change: str, found: Found, seeds: str, origin: str) -> dict[str, object]:
