@@ -11,6 +11,7 @@ from torso.learn.objectives import cross_entropy
 from torso.nets import Output, apply, build
 from torso.nets.heads import Dual
 
+from .by_hand import Data, federated, last, on
 from .tiny import SIGMA, job, play
 
 LINEAR = {"name": "fedrod-linear", "objective": {"name": "balanced-softmax", "gamma": 0.0}}
@@ -109,6 +110,18 @@ def test_a_network_that_adds_log_proportions_says_so_alone_and_in_a_stack(kind: 
     for client in (0, 1):
         net.fill({n: t[client] for n, t in {**tensors, **facts}.items()}, personal=True)
         assert_close(net(x[client]), said.personal[client])
+
+
+@pytest.mark.parametrize("kind", ["linear", "hyper"])
+def test_company_in_a_stack_changes_nothing_for_these_switches(kind: str) -> None:
+    """Clients of two sizes; the personal loss reaches everything, and shares are added."""
+    clients = [Data.of([(1, 0), (1, 0.2), (0.8, 0), (1, 0.6)], [0, 0, 1, 1]), Data.of([(0, 1), (0.4, 1)], [1, 1])]
+    head = {"name": "dual", "personal": kind, "through": True, "prior": True, "origin": "normal"}
+    task = on(job({"name": f"fedrod-{kind}", "head": head}, head="eye"), federated(clients))
+    alone, together = last(task, 2), last(task, 2, at_once=2)
+    for name in alone.model:
+        assert_close(alone.model[name], together.model[name])
+        assert torch.isfinite(alone.model[name]).all()
 
 
 @pytest.mark.parametrize(

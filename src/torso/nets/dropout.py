@@ -51,7 +51,8 @@ class Dropout(nn.Module):
             return (F.dropout2d if self.whole else F.dropout)(x, self.chance)
         clients = len(self.keys)
         if x.ndim == 4:  # by pixel, then channel: as maps lie in memory
-            channels, height, width = x.shape[1], *((1, 1) if self.whole else x.shape[2:])
+            channels = x.shape[1]
+            height, width = (1, 1) if self.whole else (x.shape[2], x.shape[3])
             size = channels * height * width
             flat = kept(self.keys, self.place, len(x) // clients, size, self.chance)
             stay = flat.reshape(len(x), height, width, channels).permute(0, 3, 1, 2)

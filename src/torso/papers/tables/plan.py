@@ -64,7 +64,7 @@ def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
     found: list[TableLine] = []
     for number in recipe.numbers:
         found.append(TableLine(number, resolve(recipe, number)))
-        always = recipe.again if recipe.deals(number) else ()
+        always = recipe.again if recipe.deals(number) or not recipe.dealt else ()
         own = recipe.label(number.algorithm).second_lines
         seconds = (*always, *own, *recipe.tried) if isinstance(found[-1].wanted, Wanted) else ()
         found += [

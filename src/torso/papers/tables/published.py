@@ -92,7 +92,9 @@ class Recipe:
     labels: Mapping[str, Label]
     caveats: tuple[str, ...]
     dealt: tuple[str, ...] = ()  # settings of the numbers that have a Dirichlet partition, over the number's own
-    again: tuple[SecondLine, ...] = ()  # second lines of these numbers, whatever the method
+    again: tuple[
+        SecondLine, ...
+    ] = ()  # second lines of these numbers (of all, where nothing is dealt), whatever the method
     tried: tuple[SecondLine, ...] = ()  # one change at a time, shown on a page of its own (pages/tried.py)
 
     def deals(self, number: PublishedNumber) -> bool:
