@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, did_you_mean
-from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, glorot_uniform, he_normal
+from torso.nets.blocks import Chain, Dense, Norm, Residual, Subsample, Unit, glorot_uniform, he_normal
 from torso.nets.dropout import Dropout
 from torso.nets.network import Body, FlatBody
 from torso.nets.sequences import Embedding, Encoder, SequenceBody
@@ -284,21 +284,6 @@ def pfl_cnn(channels: int, height: int, width: int) -> Body:
 def rod_cifar_wide(channels: int, height: int, width: int) -> Body:
     """rod-cifar with 128, 256 and 224 channels: 1.04 million weights, near the 1.03 that Fed-RoD counts."""
     return _three_convolutions((channels, 128, 256, 224), height, width)
-
-
-@body("squeezenet", least=17)
-def squeezenet(channels: int, height: int, width: int) -> Body:
-    """SqueezeNet 1.1: a strided stem and eight fire modules."""
-
-    def pool() -> nn.Module:
-        return nn.MaxPool2d(3, 2, ceil_mode=True)
-
-    fires = [
-        *(Fire(64, 16, 64), Fire(128, 16, 64, pool())),
-        *(Fire(128, 32, 128), Fire(256, 32, 128, pool())),
-        *(Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)),
-    ]
-    return Body([Unit(channels, 64, 3, stride=2, padding=0, pool=pool()), *fires], 512, pool=True)
 
 
 @bodies.register("mlp")

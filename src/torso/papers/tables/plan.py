@@ -17,6 +17,7 @@ from torso.papers.tables.published import TRIED, PublishedNumber, Recipe
 from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
 
 _SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
+WEIGHTS = "model.weights="
 _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
     *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
 }
@@ -59,16 +60,17 @@ class TablePlan:
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
-    """A line for every number, followed by its second lines where the recipe has some."""
+def lines_of(recipe: Recipe, weights: bool = False) -> tuple[TableLine, ...]:
+    """A line for every number, followed by its second lines where the recipe has some. `weights`: the user gives a file
+    of them."""
     found: list[TableLine] = []
     for number in recipe.numbers:
-        found.append(TableLine(number, resolve(recipe, number)))
+        found.append(TableLine(number, resolve(recipe, number, weights=weights)))
         always = recipe.again if recipe.deals(number) or not recipe.dealt else ()
         own = recipe.label(number.algorithm).second_lines
         seconds = (*always, *own, *recipe.tried) if isinstance(found[-1].wanted, Wanted) else ()
         found += [
-            TableLine(number, resolve(recipe, number, second), second.name)
+            TableLine(number, resolve(recipe, number, second, weights), second.name)
             for second in seconds
             if second.covers(number)
         ]
@@ -86,7 +88,7 @@ def plan(
     """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
 
     `roots`: data source → data.root. `tried`: with the lines that try something out."""
-    lines = lines_of(recipe)
+    lines = lines_of(recipe, weights=any(said.startswith(WEIGHTS) for said in sets))
     keys = dict.fromkeys([k for line in lines for k in line.published.setting] + ["method", "metric"])
     accepted = f"{', '.join(keys)}, dataset, model, variant"
     found = select(only, lines, _values, recipe.name, accepted)
