@@ -181,6 +181,11 @@ class Deck:
         sizes, clients = (sum(parts, ()) for parts in zip(*((d.sizes, d.clients) for d in decks), strict=True))
         return cls(first.samples, first.labels, index, sizes, clients)
 
+    def rows(self, first: int, last: int) -> Deck:
+        """Those of its clients, no longer than they need."""
+        sizes = self.sizes[first:last]
+        return replace(self, index=self.index[first:last, : max(sizes)], sizes=sizes, clients=self.clients[first:last])
+
     def joined(self, rows: Tensor) -> Deck:
         """Each client's samples and, behind them, the same rows for all."""
         every = [torch.cat([mine[:size], rows]) for mine, size in zip(self.index, self.sizes, strict=True)]

@@ -156,6 +156,12 @@ class Desk:
         split = self.federation.test
         return Deck.of(split.samples, split.labels, [self.federation.test_order[start:stop]], [SERVER])
 
+    def test_stretches(self, numbers: Sequence[int], each: int) -> Deck:
+        """Stretches of so many samples of the whole test set side by side, by their numbers."""
+        split, order = self.federation.test, self.federation.test_order
+        rows = [order[number * each : (number + 1) * each] for number in numbers]
+        return Deck.of(split.samples, split.labels, rows, [SERVER] * len(rows))
+
 
 def _recorder(net: Network) -> Recorder:
     kind = ForeignRecorder if net.body.keyed else Recorder
