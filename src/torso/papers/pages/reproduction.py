@@ -189,8 +189,13 @@ def _with_blanks(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer]) 
     return {**{name: tables.get(name) or blank(name) for name in names()}, OWN: own}
 
 
+def shown(folder: Path) -> dict[str, list[Answer]]:
+    """What the pages show of the tables: not the lines that try something out, which have a page of their own."""
+    return {name: [a for a in found if not a["variant"].startswith(TRIED)] for name, found in read(folder).items()}
+
+
 def write(folder: Path = FOLDER) -> None:
-    tables = {name: [a for a in found if not a["variant"].startswith(TRIED)] for name, found in read(folder).items()}
+    tables = shown(folder)
     folder.mkdir(parents=True, exist_ok=True)
     own = own_answers(records.read(folder.parent / "pretrained"))
     draw(tables, folder)
