@@ -239,6 +239,10 @@ def check_measures(config: Config, roster: Roster) -> None:
                 f"measure.{key} = {name!r} damages images, and {roster.name} has {roster.input.words}. Accepted: other "
                 "measures, such as shifted_initial; or data whose samples are images"
             )
+    if config.measure.among == "last-round" and config.privacy.on:
+        raise RequestError(
+            "measure.among = 'last-round' tells who took part, which privacy relies on being a secret. Accepted: all"
+        )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases
     for name in config.measure.analyses:
