@@ -12,12 +12,15 @@ best method of the fuller search minus that of the advice. Cost: samples that we
 of the whole leaderboard counts all of its methods with the first points of its grid, and is not run.
 
 On an accelerator `cifar` in place of SETTING runs the advice in the four settings of the leaderboard, whose own numbers
-(docs/leaderboard.json) are the fuller search. `--seconds` ends it between two settings.
+(docs/leaderboard.json) are the fuller search. `--seconds` ends it between two settings; `--data-root A,B` where the
+two data sets are in two folders.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import platform
@@ -34,12 +37,13 @@ from torso.advise.advising import advise
 from torso.advise.answer import Answer, config_for
 from torso.advise.arms import Stable
 from torso.config import Config
+from torso.errors import RequestError
 from torso.papers.board import definition, rows, runs, trials
 from torso.papers.board.contestants import Contestant
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.runs import BoardRuns
 from torso.papers.board.trials import BoardMethod, BoardPlan, presets
-from torso.papers.experiments.datasets import find_all
+from torso.papers.experiments.datasets import find
 from torso.papers.experiments.estimate import trained_on
 from torso.parallel.together import run_together
 from torso.report.statistics import student_interval
@@ -320,7 +324,7 @@ def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
     """The advice in the four settings of the leaderboard; needs an accelerator. A setting that fails does not end the
     others, and none begins where less time is left than the longest one took."""
     board = definition.load()
-    plan = BoardPlan(board, roots=find_all(("cifar10", "cifar100"), Path(root)))
+    plan = BoardPlan(board, roots=found_in(root.split(",")))
     began, longest = time.perf_counter(), 0.0
     for setting in board.settings:
         start = time.perf_counter()
@@ -335,6 +339,15 @@ def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
         longest = max(longest, time.perf_counter() - start)
         (out / f"cifar-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(one, indent=1))
         print("\n".join([*_HEAD, line_of(setting, one)]), f"{time.perf_counter() - start:.0f} s", flush=True)
+
+
+def found_in(folders: list[str]) -> dict[str, str]:
+    """Source → where it is, of those that are in one of the folders."""
+    found: dict[str, str] = {}
+    for source, folder in itertools.product(("cifar10", "cifar100"), folders):
+        with contextlib.suppress(RequestError):
+            found.setdefault(source, find(source, Path(folder)))
+    return found
 
 
 def in_cifar(setting: str, plan: BoardPlan, rounds: int, seed: int) -> dict[str, Any]:
