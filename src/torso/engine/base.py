@@ -19,6 +19,7 @@ from torso.learn.lockstep import Lockstep
 from torso.learn.recorded import Recorder
 from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
+from torso.nets.compiled import Compile
 from torso.nets.dual import DualHead
 from torso.personal.models import models_of
 from torso.personal.store import Store
@@ -64,8 +65,10 @@ class Desk:
         precision: str = "auto",
         recorded: bool = False,
         lockstep: Lockstep | None = None,
+        compiles: Compile = "auto",
     ) -> Desk:
-        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
+        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs); `compiles`: whether
+        a body that is not Torso's is compiled before."""
         device = federation.device
         room = Classroom(
             net=skeleton(net, device),
@@ -74,7 +77,7 @@ class Desk:
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
-            recorder=_recorder(net) if recorded and device.type == "cuda" else None,
+            recorder=_recorder(net, compiles) if recorded and device.type == "cuda" else None,
             lockstep=lockstep,
         )
         return cls(room, federation, recorded=recorded)
@@ -163,9 +166,10 @@ class Desk:
         return Deck.of(split.samples, split.labels, rows, [SERVER] * len(rows))
 
 
-def _recorder(net: Network) -> Recorder:
-    kind = ForeignRecorder if net.body.keyed else Recorder
-    return kind(gradients, frozen=net.frozen)
+def _recorder(net: Network, compiles: Compile) -> Recorder:
+    if net.body.keyed:
+        return ForeignRecorder(gradients, frozen=net.frozen, compiles=compiles)
+    return Recorder(gradients, frozen=net.frozen)
 
 
 class Work(Protocol[T_co]):
@@ -259,6 +263,16 @@ class ComeAndGo(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Protocol):
+    """An engine that has work done on a device while the host goes on."""
+
+    def may_look_ahead(self) -> bool:
+        """Whether the next round may be asked of it before this one's numbers are read: it is done again, from the
+        right state, should these be other than expected."""
+        ...
+
+
 _known: dict[tuple[Any, Any], bool] = {}
 
 
@@ -271,6 +285,11 @@ def _offers(kind: Any, what: Any) -> bool:
 
 def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
     return _offers(type(engine), ComeAndGo)
+
+
+def looks_ahead(engine: Any) -> bool:
+    """Whether the server may move, and the next round begin, before the numbers of a round are read."""
+    return _offers(type(engine), LooksAhead) and bool(engine.may_look_ahead())
 
 
 def repairs(engine: Any) -> TypeGuard[Repairs]:
