@@ -20,8 +20,8 @@ from torso.learn.recorded import Recorder
 from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.dual import DualHead
-from torso.personal.models import models_of
-from torso.personal.store import Store
+from torso.personal.models import with_own
+from torso.personal.store import ClientState, Store
 from torso.precision import precision_of
 from torso.registry import Registry
 
@@ -55,6 +55,7 @@ class Desk:
     store: Store = field(default_factory=Store)  # of the clients that it works for
     recorded: bool = False  # whether gradients are recorded, where the device can
     _on_features: dict[str, Desk] = field(default_factory=dict, repr=False, compare=False)  # the last, by its key
+    _held: dict[tuple[int, ...], list[ClientState]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def at(
@@ -105,6 +106,14 @@ class Desk:
         """The same place with what clients hold."""
         return replace(self, store=Store() if store is None else store)
 
+    def held(self, clients: Sequence[int]) -> list[ClientState]:
+        """What each of G clients holds: looked up once, though a visit asks for it several times."""
+        asked = tuple(clients)
+        if asked not in self._held:
+            self._held.clear()  # one group at a time
+            self._held[asked] = self.store.states(asked)
+        return self._held[asked]
+
     def samples(self, clients: Sequence[int]) -> tuple[int, ...]:
         """Training samples of each client; of the server its own."""
         if SERVER in clients:
@@ -135,7 +144,7 @@ class Desk:
         `kept`: with the parts that each keeps; without, all hold the same."""
         if self.room.on_features:
             model = {name: tensor for name, tensor in model.items() if not name.startswith("body.")}
-        models = models_of(model, {k: self.store[k].kept for k in clients} if kept else {}, clients)
+        models = with_own(model, [state.kept for state in self.held(clients)] if kept else [{}] * len(clients))
         if isinstance(self.room.net.head, DualHead):
             models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes), models)
         return models

@@ -69,12 +69,13 @@ def play_round(
     before = _with_origin(stage, state.server)
     told = tell(stage, before, roster, turn.beginning, number, seed, len(turn.clients))
     why = faults(turn.clients) if faults else {}
-    able = tuple(k for k in turn.beginning if k not in why)
+    able = tuple(k for k in turn.beginning if k not in why) if why else turn.beginning
     empty = _aggregate(stage, told, roster, turn.clients, before)
     came, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
     loss, heard = came.close(), came.clients
     counted = frozenset(heard)
-    missing, why = tuple(k for k in turn.clients if k not in counted), {**why, **came.refused}
+    missing = tuple(k for k in turn.clients if k not in counted) if len(heard) < len(turn.clients) else ()
+    why = {**why, **came.refused}
     _check_enough(stage, came, missing, again=comes_and_goes(engine))
     server = server_step(stage, before, came, roster, seed)
     if stage.method.server_data != "none":

@@ -14,7 +14,7 @@ from typing import Any
 from torso.config import Config
 from torso.data import Federation
 from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, repairs
-from torso.engine.memory import peak_memory_bytes
+from torso.engine.memory import patient_collector, peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
 from torso.measure.analyses import at_end, class_counts, over_rounds
@@ -44,6 +44,7 @@ from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
 _ATTEMPTS = 10  # of a round that too few clients answer
+_OBJECTS = 20  # of Python, at most, that a round leaves a participant
 
 
 class Stopped(TorsoError):
@@ -279,13 +280,18 @@ class _Run:
             hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
                 place = self.features.rounds(engine, stage, self.state.server.model)
-                return play_round(stage, self.state, self.job.roster, place, run.seed, faults, hours)
+                with patient_collector(_OBJECTS * self._expected(stage)):
+                    return play_round(stage, self.state, self.job.roster, place, run.seed, faults, hours)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
                 reason = str(few)
             self._heed()
         raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+
+    def _expected(self, stage: Stage) -> int:
+        """About as many participants as a round has."""
+        return int(self.job.roster.clients * (stage.train.fraction if stage.meets else 1))
 
     def _name_refused(self, engine: Engine, played: Round) -> None:
         """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
