@@ -16,7 +16,7 @@ from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
 from torso.learn.phases import Lesson
 from torso.learn.recorded import Recorder
-from torso.learn.stacked import copy_of, rows_at
+from torso.learn.stacked import copy_of, free_to_read, rows_at
 from torso.learn.steps import Habits
 from torso.nets import Network, Tensors
 from torso.precision import Precision, activation_type
@@ -61,6 +61,11 @@ class Course:
     habits: Habits
     shuffle: Shuffle
     meta: Deck | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the clients' bits are those that each of them has alone."""
+        return free_to_read(self.deck.index) and self.room.net.keeps_bits
 
     def epoch(self, number: int) -> Iterator[Batch]:
         size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by

@@ -27,6 +27,7 @@ from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
 from torso.personal.models import models_of, own_models_of, with_own
 from torso.personal.store import KINDS, ClientState
+from torso.registry import is_foreign
 from torso.runs.messages import Sent, Told
 from torso.server.statistics import NoStatistics, Statistics, Visited
 
@@ -85,6 +86,25 @@ class Visit:
         """The visit of these clients, who are told nothing that is meant for others."""
         told = self.told.for_clients(clients)
         return self if told is self.told else replace(self, told=told)
+
+    @property
+    def batch_samples(self) -> int:
+        """How many samples a full batch has."""
+        return self.habits.batch_size
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """Whether clients of these sizes have the bits in a stack that each has alone, with a network that keeps them.
+
+        Beside clients of other sizes, steps on batches do (learn/widths.py). What is computed of a whole client is
+        padded: statistics, losses of models that it was offered, features that a lesson holds on to."""
+        parts = self.habits.objective, self.habits.step, self.habits.drift, self.personal, self.statistics
+        if any(map(is_foreign, parts)) or "none" in (self.habits.objective.stacks, self.habits.step.stacks):
+            return False
+        if min(sizes) == max(sizes):
+            return True
+        whole = type(self.statistics) is not NoStatistics or type(self.personal).before is not Personal.before
+        bodies = all(any(name.startswith("body.") for name in lesson.moving) for lesson in self.plan)
+        return self.habits.step.stacks == "any" and bodies and not whole and not self.meta_data
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         """Steps of an epoch; the plan is everybody's."""
@@ -146,7 +166,8 @@ class Visit:
         """What the clients remember, stacked: what they did at their last visit, or what everybody begins with."""
         common, count = self.habits.step.notes(self.shuffle.seed), desk.federation.clients
         held = [state.notes for state in desk.held(clients)]
-        if not (common or any(held) or remembers(self.habits.objective)) and type(self.personal).notes is Personal.notes:
+        begins_with = common or type(self.personal).notes is not Personal.notes or remembers(self.habits.objective)
+        if not begins_with and not any(held):
             return {}
         first = {k: {**common, **self.personal.notes(k, count, desk.room.net)} for k in clients}
         if remembers(self.habits.objective):
