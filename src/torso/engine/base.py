@@ -65,8 +65,10 @@ class Desk:
         precision: str = "auto",
         recorded: bool = False,
         lockstep: Lockstep | None = None,
+        exact: bool = False,
     ) -> Desk:
-        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs)."""
+        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs). `exact`: clients of a
+        stack have the bits that each has alone, where the network can."""
         device = federation.device
         room = Classroom(
             net=skeleton(net, device),
@@ -77,6 +79,7 @@ class Desk:
             precision=precision_of(precision, device),
             recorder=_recorder(net) if recorded and device.type == "cuda" else None,
             lockstep=lockstep,
+            exact=exact,
         )
         return cls(room, federation, recorded=recorded)
 

@@ -79,7 +79,8 @@ class OneByOne:
     def _do(self, work: Work[T], group: Sequence[int], store: Store | None) -> T:
         desk: Desk | None = getattr(self._local, "desk", None)
         if desk is None:
-            desk = self._local.desk = Desk.at(self.net, self.federation, self.precision)
+            desk = Desk.at(self.net, self.federation, self.precision, exact=not self.at_once)
+            self._local.desk = desk
         return work(desk.holding(store), group)
 
 

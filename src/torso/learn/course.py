@@ -16,7 +16,7 @@ from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
 from torso.learn.phases import Lesson
 from torso.learn.recorded import Recorder
-from torso.learn.stacked import copy_of, free_to_read, rows_at
+from torso.learn.stacked import copy_of, rows_at
 from torso.learn.steps import Habits
 from torso.nets import Network, Tensors
 from torso.precision import Precision, activation_type
@@ -38,6 +38,7 @@ class Classroom:
     change: Augmentation
     skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
     precision: Precision = "fp32"  # of training; evaluation is always in fp32
+    exact: bool = False  # whether clients of a stack are to have the bits that each has alone, where the network can
     recorder: Recorder | None = None  # replays gradients instead of launching them kernel by kernel
     lockstep: JointLearner | None = None  # where runs learn side by side
 
@@ -65,7 +66,7 @@ class Course:
     @property
     def exact(self) -> bool:
         """Whether the clients' bits are those that each of them has alone."""
-        return free_to_read(self.deck.index) and self.room.net.keeps_bits
+        return self.room.exact and self.room.net.keeps_bits
 
     def epoch(self, number: int) -> Iterator[Batch]:
         size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by

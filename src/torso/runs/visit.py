@@ -96,15 +96,16 @@ class Visit:
         """Whether clients of these sizes have the bits in a stack that each has alone, with a network that keeps them.
 
         Beside clients of other sizes, steps on batches do (learn/widths.py). What is computed of a whole client is
-        padded: statistics, losses of models that it was offered, features that a lesson holds on to."""
+        padded: statistics, features that a lesson holds on to. What comes before the first step may be anything."""
         parts = self.habits.objective, self.habits.step, self.habits.drift, self.personal, self.statistics
         if any(map(is_foreign, parts)) or "none" in (self.habits.objective.stacks, self.habits.step.stacks):
             return False
+        if type(self.personal).before is not Personal.before or self.personal.holds_out:
+            return False
         if min(sizes) == max(sizes):
             return True
-        whole = type(self.statistics) is not NoStatistics or type(self.personal).before is not Personal.before
         bodies = all(any(name.startswith("body.") for name in lesson.moving) for lesson in self.plan)
-        return self.habits.step.stacks == "any" and bodies and not whole and not self.meta_data
+        return self.habits.step.stacks == "any" and bodies and type(self.statistics) is NoStatistics
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         """Steps of an epoch; the plan is everybody's."""
