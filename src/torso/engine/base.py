@@ -67,8 +67,8 @@ class Desk:
         lockstep: Lockstep | None = None,
         exact: bool = False,
     ) -> Desk:
-        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs). `exact`: clients of a
-        stack have the bits that each has alone, where the network can."""
+        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs).
+        `exact`: clients of a stack have the bits that each has alone, where the network can."""
         device = federation.device
         room = Classroom(
             net=skeleton(net, device),

@@ -55,7 +55,8 @@ def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
 def rows_apart(stacked: Tensor) -> list[Tensor]:
     """The rows of a stacked tensor [G, *], each in memory of its own: that of the others can be given back."""
     if free_to_read(stacked) and stacked.is_contiguous():
-        return list(torch.unbind_copy(stacked))  # as many kernels as rows, which are cheap on CPU
+        copied: list[Tensor] = torch.ops.aten.unbind_copy.int(stacked)  # a kernel for each row: cheap on CPU
+        return copied
     rows = stacked.unbind(0)
     copies = [torch.empty_like(row) for row in rows]
     torch._foreach_copy_(copies, rows)
