@@ -1,11 +1,15 @@
 """A body that is not Torso's, against the loop that somebody would write: images per second.
 
-    python bench/foreign.py [--device cuda] [--out FOLDER] [--only NET,…] [--precision tf32,bf16] [--profile] [--tiny]
+    python bench/foreign.py [--device cuda] [--out FOLDER] [--only NET,…] [--precision tf32,bf16] [--budget 150]
+                            [--profile] [--search] [--rounds] [--stacked] [--tiny]
 
-For each network, in turns (n = 3): a plain eager PyTorch loop (SGD with momentum, batch 50; images lie on the device as
-floats) in both layouts; Torso's local loop one by one, eager and recorded, which also deals, gathers and normalises
-the images; evaluation in batches of 50 and 500; whole rounds of `torso.run` (10 clients of 500 images) against the loop
-over the same clients. Images are random: this measures speed alone. On CPU everything uses one thread.
+For each network, in turns (n = 5 short stretches of each): a plain eager PyTorch loop (SGD with momentum, batch 50;
+images lie on the device as floats); Torso's local loop one by one, kernel by kernel, recorded, and compiled and
+recorded, which also deals, gathers and normalises the images; evaluation in batches of 50 and 500. First of all, one
+step of each kind against the same step in float32 (‖Δ − Δ32‖ / ‖Δ32‖ of what all parameters move by). `--rounds`: whole
+rounds of `torso.run` (10 clients of 500 images) against the loop over the same clients. `--stacked`: ten clients under
+vmap, BatchNorm included, against ten steps one by one. Images are random: this measures speed alone. On CPU everything
+uses one thread. What begins after `--budget` seconds is left out, so the order is that of importance.
 """
 
 from __future__ import annotations
@@ -17,16 +21,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torso
 from foreign_nets import NETS
 from torso.data.augment import Augmentation, PixelLens
 from torso.data.batches import Deck, Shuffle
@@ -40,8 +42,10 @@ from torso.measure.accuracy import percent_correct
 from torso.nets import Tensors, learnable, skeleton, split
 from torso.precision import Precision, computing
 
-BATCH, CLASSES = 50, 10
+BATCH, CLASSES, TIMES = 50, 10, 5
 Work = Callable[[], int]  # → how many images
+Kind = Literal["kernel by kernel", "recorded", "compiled", "searched"]
+KINDS: tuple[Kind, ...] = ("kernel by kernel", "recorded", "compiled", "searched")
 
 
 def wait(device: torch.device) -> None:
@@ -94,20 +98,33 @@ class Local:
         self.deck = Deck.of(samples, labels, [torch.arange(images, device=device)], [0])
         lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, device)
         self.room = Classroom(skeleton(whole), CLASSES, lens, Augmentation(), False, precision)
-        names = learnable(whole, whole.state_dict())
-        self.lesson = Lesson(1, dict.fromkeys(names, 1e-4), frozenset(whole.state_dict()))
+        self.names = learnable(whole, whole.state_dict())
+        self.lesson = Lesson(1, dict.fromkeys(self.names, 1e-4), frozenset(whole.state_dict()))
+        self.courses = {kind: self._course(kind) for kind in KINDS}
 
-    def training(self, recorded: bool) -> Work:
-        recorder = ForeignRecorder(gradients)
-        recorder.refused = "" if recorded else "as a module that cannot be recorded"
+    def _course(self, kind: Kind) -> Course:
+        recorder = ForeignRecorder(gradients, compiles="on" if kind == "compiled" else "off")
+        recorder.refused = "as a module that cannot be recorded" if kind == "kernel by kernel" else ""
         room = replace(self.room, recorder=recorder if self.deck.index.is_cuda else None)
-        course = Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
+        return Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
 
+    def training(self, kind: Kind) -> Work:
         def work() -> int:
-            learn(course, self.tensors)
+            torch.backends.cudnn.benchmark = kind == "searched"
+            learn(self.courses[kind], self.tensors)
+            torch.backends.cudnn.benchmark = False
             return self.images
 
         return work
+
+    def moved(self, kind: Kind, precision: Precision) -> Tensor:
+        """What one step of a full batch moves the parameters by, all in a row."""
+        course = self.courses[kind]
+        index = self.deck.index[:, :BATCH]
+        deck = replace(self.deck, index=index, sizes=(BATCH,))
+        course = replace(course, deck=deck, room=replace(course.room, precision=precision))
+        after = learn(course, self.tensors).tensors
+        return torch.cat([(after[n] - self.tensors[n]).flatten().double() for n in self.names])
 
     def evaluation(self, batch: int) -> Work:
         def work() -> int:
@@ -115,6 +132,11 @@ class Local:
             return self.images
 
         return work
+
+    def told(self, kind: Kind) -> str:
+        """Why it is not what it was meant to be."""
+        recorder = self.courses[kind].room.recorder
+        return "" if not isinstance(recorder, ForeignRecorder) else recorder.uncompiled or recorder.refused
 
 
 def plain_evaluation(module: nn.Module, size: int, device: torch.device, batch: int, images: int) -> Work:
@@ -131,10 +153,11 @@ def plain_evaluation(module: nn.Module, size: int, device: torch.device, batch: 
     return work
 
 
-def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> dict[str, dict[str, float]]:
-    """Median, range and first call of each; a work that fails is left out and named."""
-    found: dict[str, list[float]] = {}
-    first: dict[str, float] = {}
+def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> dict[str, dict[str, Any]]:
+    """Median, range and first calls of each; a work that fails is left out and named. `host`: milliseconds until a call
+    comes back, `visit`: until the device is through with it as well."""
+    rates: dict[str, list[float]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, work in works.items():
         began = time.perf_counter()
         try:
@@ -145,97 +168,22 @@ def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> di
             print(f"    {name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
         wait(device)
-        first[name], found[name] = time.perf_counter() - began, []
-    for _ in range(3):
-        for name, each in found.items():
+        found[name], rates[name] = {"first_s": round(time.perf_counter() - began, 2)}, []
+    for _ in range(TIMES):
+        for name, each in rates.items():
             each.append(rate(works[name], device, seconds))
-    return {
-        name: {"median": round(median(each)), "low": round(min(each)), "high": round(max(each)), "first_s": first[name]}
-        for name, each in found.items()
-    }
-
-
-def new_widths(module: nn.Module, size: int, device: torch.device) -> dict[str, float]:
-    """Milliseconds of a forward pass at widths that come for the first time, and of the same again."""
-    module = module.to(device).eval()
-    spent: dict[str, list[float]] = {"first": [], "again": []}
-    with torch.no_grad(), computing("fp32"):
-        for width in (BATCH, 49, 47, 43, 41, 37):
-            x = torch.randn(width, 3, size, size, device=device)
-            for kind in ("first", "again"):
-                wait(device)
-                began = time.perf_counter()
-                module(x)
-                wait(device)
-                spent[kind].append(1e3 * (time.perf_counter() - began))
-    return {kind: round(median(each[1:]), 2) for kind, each in spent.items()}
-
-
-def whole_run(name: str, size: int, precision: Precision, device: torch.device, images: int) -> dict[str, float]:
-    """Rounds of 10 clients, Torso against the loop with a model of its own for each client; images per second."""
-    make, clients = NETS[name][0], 10
-    noise = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (clients * images, size, size, 3), dtype=torch.uint8, generator=noise).numpy()
-    labels = torch.randint(0, CLASSES, (clients * images,), generator=noise).numpy()
-    own = [(pixels[k::clients], labels[k::clients]) for k in range(clients)]
-    ends = [time.perf_counter()]
-
-    def note(*_: Any) -> None:
-        wait(device)
-        ends.append(time.perf_counter())
-
-    config = {
-        "method": "fedavg",
-        "train": {"rounds": 3, "local_epochs": 1, "fraction": 1.0, "batch_size": BATCH, "lr": 1e-4, "momentum": 0.9},
-        "measure": {"names": ["initial"], "every": 0},
-        "run": {"device": device.type, "precision": precision, "workers": 1},
-    }
-    torso.run(config, clients=own, model=make(size), on_round=note)
-    rounds = [b - a for a, b in pairwise(ends)]
-    loop = loop_rounds(make(size), own, precision, device)
-    each = clients * images
-    return {
-        "torso, first round (start, recording)": each / rounds[0],
-        "torso, further rounds": each / median(rounds[1:]),
-        "loop": each / loop,
-        "ratio": loop / median(rounds[1:]),
-    }
-
-
-def loop_rounds(module: nn.Module, own: list[tuple[Any, Any]], precision: Precision, device: torch.device) -> float:
-    """Seconds of a round of FedAvg as somebody would write it, the second of two."""
-    module = module.to(device)
-    data = [(torch.from_numpy(x.copy()).to(device), torch.from_numpy(y.copy()).to(device)) for x, y in own]
-    began = 0.0
-    for _ in range(2):
-        wait(device)
+    for name, each in rates.items():
         began = time.perf_counter()
-        start = {n: t.clone() for n, t in module.state_dict().items()}
-        total = {n: torch.zeros_like(t, dtype=torch.float32) for n, t in start.items()}
-        for samples, labels in data:
-            module.load_state_dict(start)
-            visit(module, samples, labels, precision, device)
-            for n, t in module.state_dict().items():
-                total[n] += t / len(data)
-        module.load_state_dict({n: total[n].to(t.dtype) for n, t in start.items()})
-    wait(device)
-    return time.perf_counter() - began
+        works[name]()
+        host = time.perf_counter() - began
+        wait(device)
+        ended = time.perf_counter() - began
+        found[name] |= {"median": round(median(each)), "low": round(min(each)), "high": round(max(each))}
+        found[name] |= {"host_ms": round(1e3 * host, 1), "visit_ms": round(1e3 * ended, 1)}
+    return found
 
 
-def visit(module: nn.Module, samples: Tensor, labels: Tensor, precision: Precision, device: torch.device) -> None:
-    module.train()
-    optimiser = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9)
-    with computing(precision):
-        for rows in torch.randperm(len(labels), device=device).split(BATCH):
-            x = samples[rows].permute(0, 3, 1, 2).contiguous().float().div_(255).sub_(0.5).div_(0.25)
-            optimiser.zero_grad()
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                loss = F.cross_entropy(module(x).float(), labels[rows])
-            loss.backward()
-            optimiser.step()
-
-
-def profile(work: Work, device: torch.device, rows: int = 14) -> str:
+def profile(work: Work, device: torch.device, rows: int = 14) -> list[str]:
     """Where a visit's time goes, by kernels and by operations of the host."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -245,52 +193,120 @@ def profile(work: Work, device: torch.device, rows: int = 14) -> str:
     with profile(activities=kinds) as seen:
         work()
         wait(device)
-    found = seen.key_averages()
+    found = [event for event in seen.key_averages() if device.type != "cuda" or event.self_device_time_total > 0]
     key = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
     top = sorted(found, key=lambda event: -getattr(event, key, 0))[:rows]
-    return "\n".join(f"      {getattr(e, key) / 1e3:9.2f} ms {e.count:6d} × {e.key[:90]}" for e in top)
+    total = sum(getattr(event, key, 0) for event in found)
+    lines = [f"{total / 1e3:9.2f} ms {sum(event.count for event in found):6d} × all"]
+    return lines + [f"{getattr(e, key) / 1e3:9.2f} ms {e.count:6d} × {e.key[:100]}" for e in top]
 
 
-def measure(name: str, options: argparse.Namespace, precision: Precision, device: torch.device) -> dict[str, Any]:
+def ceilings(device: torch.device) -> dict[str, float]:
+    """What the device can do: TB/s of a copy (read and written), TFLOP/s of products of 8,192 × 8,192."""
+
+    def seconds(call: Callable[[], object], times: int = 10) -> float:
+        call()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()  # type: ignore[no-untyped-call]
+        for _ in range(times):
+            call()
+        end.record()  # type: ignore[no-untyped-call]
+        end.synchronize()  # type: ignore[no-untyped-call]
+        return start.elapsed_time(end) / 1e3 / times  # type: ignore[no-untyped-call,no-any-return]
+
+    big = torch.randn(2**28, device=device)
+    into, side = torch.empty_like(big), 8192
+    a, b = torch.randn(2, side, side, device=device)
+    found = {"copy TB/s": 2 * 4 * 2**28 / seconds(lambda: into.copy_(big)) / 1e12}
+    for precision in ("fp32", "tf32"):
+        with computing(precision):
+            found[f"{precision} TFLOP/s"] = 2 * side**3 / seconds(lambda: a @ b) / 1e12
+    c, d = a.bfloat16(), b.bfloat16()
+    found["bf16 TFLOP/s"] = 2 * side**3 / seconds(lambda: c @ d) / 1e12
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+class Watch:
+    """Seconds since the start, and whether there are any left."""
+
+    def __init__(self, budget: float) -> None:
+        self.began, self.budget = time.perf_counter(), budget
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self.began
+
+    def allows(self, what: str) -> bool:
+        if self.now > self.budget:
+            print(f"    left out, {self.now:.0f} s are over: {what}", flush=True)
+        return self.now <= self.budget
+
+
+def measure(
+    name: str, options: argparse.Namespace, precision: Precision, device: torch.device, watch: Watch
+) -> dict[str, Any]:
     make, size = NETS[name]
     size, images = (32, 100) if options.tiny else (size, 500)
-    steps = images // BATCH
     torch.manual_seed(0)
     local = Local(make(size), size, precision, device, images)
-    works = {
-        "loop": plain_loop(make(size), size, precision, device, False, steps),
-        "loop, channels-last": plain_loop(make(size), size, precision, device, True, steps),
-        "torso, eager": local.training(False),
-    }
-    if device.type == "cuda":
-        works["torso, recorded"] = local.training(True)
-    found: dict[str, Any] = {"training": in_turns(works, device, options.seconds)}
+    kinds = (KINDS if options.search else KINDS[:3]) if device.type == "cuda" else KINDS[:1]
+    found: dict[str, Any] = {}
+    works = {"loop": plain_loop(make(size), size, precision, device, False, images // BATCH)}
+    works |= {f"torso, {kind}": local.training(kind) for kind in kinds}
+    if not watch.allows("the compiled steps"):
+        works.pop("torso, compiled", None)
+    found["training"] = in_turns(works, device, options.seconds)
     show(found["training"], "loop")
-    if options.profile and precision == options.precision[0]:
-        for kind in ("torso, recorded", "torso, eager", "loop"):
-            if kind not in found["training"]:
-                continue
-            print(f"    profile of a visit, {kind}\n{profile(works[kind], device)}", flush=True)
+    found["not what it was meant to be"] = {kind: why for kind in kinds if (why := local.told(kind))}
+    exact = local.moved("kernel by kernel", "fp32")
+    found["moved, against fp32"] = {
+        kind: float((local.moved(kind, precision) - exact).norm() / exact.norm())
+        for kind in kinds
+        if f"torso, {kind}" in found["training"]
+    }
+    print("    a step against fp32:", json.dumps(found["moved, against fp32"]), flush=True)
+    if options.profile and watch.allows("the profile"):
+        found["profile"] = {}
+        for kind in ("torso, recorded", "torso, compiled", "torso, searched"):
+            if kind in found["training"]:
+                found["profile"][kind] = profile(works[kind], device)
+                print(f"    profile of a visit, {kind}", *found["profile"][kind], sep="\n      ", flush=True)
     if precision == options.precision[0]:
-        found["a new width, ms"] = new_widths(make(size), size, device)
-        print("   a pass at a width that is new, ms:", json.dumps(found["a new width, ms"]), flush=True)
         for batch in (BATCH, images):
-            both = {"loop": plain_evaluation(make(size), size, device, batch, images), "torso": local.evaluation(batch)}
-            found[f"evaluation {batch}"] = in_turns(both, device, options.seconds)
-            print(f"   evaluation, batch {batch}, fp32")
-            show(found[f"evaluation {batch}"], "loop")
-    if device.type == "cuda" or options.tiny:
-        found["whole run"] = {k: round(v, 3) for k, v in whole_run(name, size, precision, device, images).items()}
-        print("   whole rounds:", json.dumps(found["whole run"]), flush=True)
+            if watch.allows("evaluation"):
+                plain = plain_evaluation(make(size), size, device, batch, images)
+                both = {"loop": plain, "torso": local.evaluation(batch)}
+                found[f"evaluation {batch}"] = in_turns(both, device, options.seconds / 2)
+                print(f"   evaluation, batch {batch}, fp32")
+                show(found[f"evaluation {batch}"], "loop")
     return found
 
 
-def show(found: dict[str, dict[str, float]], base: str) -> None:
+def show(found: dict[str, dict[str, Any]], base: str) -> None:
     against = found[base]["median"] if base in found else float("nan")
     for kind, row in found.items():
         spread = f"{row['low']:,.0f} to {row['high']:,.0f}"
         figures = f"{row['median']:9,.0f} images/s  {row['median'] / against:6.2f} ×"
-        print(f"    {kind:22} {figures}  ({spread}; first two calls {row['first_s']:.1f} s)", flush=True)
+        more = f"first two calls {row['first_s']:.1f} s; host {row['host_ms']:.1f} of {row['visit_ms']:.1f} ms"
+        print(f"    {kind:24} {figures}  ({spread}; {more})", flush=True)
+
+
+def further(
+    name: str, options: argparse.Namespace, precision: Precision, device: torch.device, watch: Watch
+) -> dict[str, Any]:
+    """Whole rounds, and clients in a stack."""
+    from foreign_more import stacked_clients, whole_run
+
+    make, size = NETS[name]
+    size, images = (32, 100) if options.tiny else (size, 500)
+    found: dict[str, Any] = {}
+    if options.rounds and watch.allows(f"whole rounds of {name}"):
+        found["whole run"] = whole_run(make, size, precision, device, images)
+        print(f"   {name}, {precision}, whole rounds:", json.dumps(found["whole run"]), flush=True)
+    if options.stacked and precision == "tf32" and watch.allows(f"a stack of {name}"):
+        found["stacked"] = stacked_clients(make(size), size, precision, device)
+        print(f"   {name}, {precision}, ten clients:", json.dumps(found["stacked"]), flush=True)
+    return found
 
 
 def main() -> None:
@@ -298,30 +314,40 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--only", default=",".join(NETS))
-    parser.add_argument("--precision", default="", help="tf32,bf16,fp32; the first also has evaluation and a profile")
-    parser.add_argument("--seconds", type=float, default=0.35, help="of each of three measurements")
+    parser.add_argument("--precision", default="", help="tf32,bf16,fp32; the first also has evaluation")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each of five stretches")
+    parser.add_argument("--budget", type=float, default=150, help="seconds after which nothing new begins")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
+    parser.add_argument("--search", action="store_true", help="recorded steps with cudnn.benchmark too")
+    parser.add_argument("--rounds", action="store_true", help="whole rounds of torso.run too")
+    parser.add_argument("--stacked", action="store_true", help="ten clients under vmap too")
     parser.add_argument("--tiny", action="store_true", help="small images, to try the script")
     options = parser.parse_args()
-    device, began = torch.device(options.device), time.perf_counter()
+    device, watch = torch.device(options.device), Watch(options.budget)
     options.precision = (options.precision or ("tf32,bf16" if device.type == "cuda" else "fp32")).split(",")
     if device.type == "cpu":
         torch.set_num_threads(1)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    kept: dict[str, Any] = {"device": name, "torch": torch.__version__, "batch": BATCH, "n": 3}
-    print(f"{name}, torch {torch.__version__}", flush=True)
+    machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    kept: dict[str, Any] = {"device": machine, "torch": torch.__version__, "batch": BATCH, "n": TIMES}
+    print(f"{machine}, torch {torch.__version__}", flush=True)
     warnings.simplefilter("always")
-    for net in options.only.split(","):
+    if device.type == "cuda":
+        kept["ceilings"] = ceilings(device)
+        print("  ", json.dumps(kept["ceilings"]), flush=True)
+    for part in (measure, further):
         for precision in options.precision:
-            print(f"  {net}, {precision} [{time.perf_counter() - began:.0f} s]", flush=True)
-            try:
-                kept[f"{net} {precision}"] = measure(net, options, precision, device)
-            except ImportError as error:
-                print(f"    left out: {error}", flush=True)
-            except Exception as error:  # one network's end is not the others'
-                print(f"    ended: {type(error).__name__}: {str(error)[:500]}", flush=True)
-            (options.out / "foreign.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    print(f"[{time.perf_counter() - began:.0f} s]", flush=True)
+            for net in options.only.split(","):
+                if not watch.allows(f"{net}, {precision}"):
+                    continue
+                print(f"  {net}, {precision} [{watch.now:.0f} s]", flush=True)
+                try:
+                    kept.setdefault(f"{net} {precision}", {}).update(part(net, options, precision, device, watch))
+                except ImportError as error:
+                    print(f"    left out: {error}", flush=True)
+                except Exception as error:  # one network's end is not the others'
+                    print(f"    ended: {type(error).__name__}: {str(error)[:500]}", flush=True)
+                (options.out / "foreign.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    print(f"[{watch.now:.0f} s]", flush=True)
 
 
 if __name__ == "__main__":

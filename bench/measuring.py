@@ -24,6 +24,8 @@ import torch
 from torso import Config
 from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
+from torso.engine.batched import Batched
+from torso.engine.bench import wait
 from torso.learn import local
 from torso.learn.course import Course
 from torso.learn.local import learn
@@ -48,11 +50,15 @@ class Tuning:
         learn(course, desk.models(self.job.model, clients, kept=False))
 
 
-def job_of(body: str, clients: int, samples: int, norm: str) -> Simulation:
+def job_of(
+    body: str, clients: int, samples: int, norm: str, device: str = "cpu", precision: str = "auto"
+) -> Simulation:
     """Clients of so many images of 32 × 32 × 3 to train and a fifth of that to test, none of them augmented."""
     size = {"samples": samples * clients, "test_samples": samples * clients // 5, "size": 32, "channels": 3}
     data = {"source": "synthetic", "clients": clients, "partition": "iid", "synthetic": size}
-    return simulate(Config(data=data, model={"body": body, "norm": norm}, run={"device": "cpu"}))
+    return simulate(
+        Config(data=data, model={"body": body, "norm": norm}, run={"device": device, "precision": precision})
+    )
 
 
 def in_turn(repeats: int, one: Callable[[], object], other: Callable[[], object]) -> tuple[list[float], list[float]]:
@@ -88,18 +94,21 @@ def features_once(body: str, clients: int, samples: int, repeats: int) -> None:
         )
 
 
-def evaluation(body: str, clients: int, samples: int, repeats: int) -> None:
-    job = job_of(body, clients, samples, "default")
+def evaluation(body: str, clients: int, samples: int, repeats: int, device: str, precision: str) -> None:
+    job = job_of(body, clients, samples, "default", device, precision)
     state = State.begin(job.model)
     how: Evaluation = evaluation_of(job, job.plan[0], state)
     work = Tuning(job, how.finetune(5), how.habits)
-    with OneByOne(job.net, job.federation) as engine:
+    stacks = job.device.type == "cuda"
+    with Batched(job.net, job.federation, 0, precision) if stacks else OneByOne(job.net, job.federation) as engine:
 
         def measure() -> None:
             evaluate(engine, job.roster, job.config.measure.names, state, how, range(clients))
+            wait(job.device)
 
         def tune() -> None:
             list(engine.map(work, range(clients)))
+            wait(job.device)
 
         told(f"{body}, evaluation of {clients} clients against the epochs in it", *in_turn(repeats, measure, tune))
 
@@ -110,11 +119,16 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100, help="of a client")
     parser.add_argument("--clients", type=int, default=100, help="of the evaluation")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--precision", default="auto")
     options = parser.parse_args()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}; {options.samples} samples a client")
-    features_once(options.body, 10, options.samples, options.repeats)
-    evaluation(options.body, options.clients, options.samples, options.repeats)
+    if options.device == "cpu":
+        features_once(options.body, 10, options.samples, options.repeats)
+    else:
+        print(torch.cuda.get_device_name(), options.precision)
+    evaluation(options.body, options.clients, options.samples, options.repeats, options.device, options.precision)
 
 
 if __name__ == "__main__":

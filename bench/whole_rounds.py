@@ -3,15 +3,24 @@
 conv4 on random images of 32 × 32, FedAvg, batch 50, crop and mirror. `steps`: training steps of G stacked clients, as
 `torso bench engine` takes them. `rounds`: a round of G participants with one epoch of 500 images each, from sampling to
 the next state; `dirichlet` has as many images, with classes dealt by Dirichlet(α = 0.3), and counts real images alone.
-Images per second, median of n rounds after a warm-up, with lowest and highest.
+`pfl`: rounds of pfl-research's benchmark, 50 of 1,000 clients with five steps of batch 10 on random images.
+
+Rounds are taken in blocks, since one may begin before the last is over; the device is waited for at the end of a block.
+Images per second, median of n blocks after a warm-up, with lowest and highest. `ms`: wall time of a round; `host_ms`:
+until the host has asked for it; `cpu_ms`: what the process computes for it; `recordings`: of several steps, of one.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import platform
+import pstats
 import time
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +31,7 @@ from torso import Config
 from torso.engine import engines
 from torso.engine.bench import row, wait
 from torso.precision import precision_of
+from torso.report.pfl_bench import pfl_config
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, device_named, simulate
 from torso.runs.run import _Run
@@ -47,30 +57,76 @@ def settings(partition: str, clients: int, given: argparse.Namespace) -> Config:
     )
 
 
-def rounds(partition: str, clients: int, given: argparse.Namespace) -> Row:
-    """Images per second of whole rounds in which everybody takes part."""
-    config = settings(partition, clients, given)
+def pfl(given: argparse.Namespace) -> Config:
+    """As `torso bench pfl`, on random images and without evaluation."""
+    config = pfl_config("synthetic", "", 10**6, given.precision, given.device, seed=0)
+    return config.but("measure.every=0", "run.engine=batched")
+
+
+def rounds(what: str, config: Config, given: argparse.Namespace) -> Row:
+    """Images per second of whole rounds."""
     job = simulate(config, data_of(config))
-    going, found = _Run(job, None, Listener(), Stop(), ""), []
-    images = int(job.roster.sizes.sum())
+    going, made = _Run(job, None, Listener(), Stop(), ""), list[tuple[float, ...]]()
+    images = int(job.roster.sizes.sum() * config.train.fraction)
     with engines["batched"](job.net, job.federation, config.run) as engine:
-        for place in range(given.rounds + 5):
-            began = time.perf_counter()
-            going._round(engine)
+        began = time.perf_counter()
+        for place in range(-2, given.blocks):
+            for _ in range(given.rounds if place == -2 else 1):
+                going._round(engine)
+            if place == -2:
+                warm = time.perf_counter() - began
             wait(job.device)
-            if place >= 5:
-                found.append(images / (time.perf_counter() - began))
-    made = {
-        "what": "rounds" if partition == "iid" else "dirichlet",
-        "clients": clients,
-        "largest": int(max(job.roster.sizes)),
+            start, cpu = time.perf_counter(), time.process_time()
+            for _ in range(given.rounds):
+                going._round(engine)
+            asked = time.perf_counter() - start
+            wait(job.device)
+            if place >= 0:
+                made.append((time.perf_counter() - start, asked, time.process_time() - cpu))
+        recorder = engine._desk.room.recorder if engine._desk else None
+        kept = [] if recorder is None else [len(recorder._plays), len(recorder._recordings)]
+        if given.profile and len(job.roster.sizes) != 100:
+            _profile(f"{given.profile}_{what}_{config.run.precision}", lambda: going._round(engine))
+    walls, hosts, cpus = (sorted(1e3 * each / given.rounds for each in column) for column in zip(*made, strict=True))
+    return {
+        **{"what": what, "clients": len(job.roster.sizes), "largest": int(max(job.roster.sizes))},
+        **{"images_per_s": round(1e3 * images / median(walls)), "low": round(1e3 * images / walls[-1])},
+        **{"high": round(1e3 * images / walls[0]), "n": given.blocks, "warm_up_s": round(warm, 1)},
+        **{"ms": round(median(walls), 2), "host_ms": round(median(hosts), 2), "cpu_ms": round(median(cpus), 2)},
+        "recordings": kept,
     }
-    return made | {
-        "images_per_s": round(median(found)),
-        "low": round(min(found)),
-        "high": round(max(found)),
-        "n": given.rounds,
-    }
+
+
+def _profile(name: str, play: Callable[[], None]) -> None:
+    """What the host does in twenty rounds, and the device in three."""
+    host = cProfile.Profile()
+    host.enable()
+    for _ in range(20):
+        play()
+    host.disable()
+    with Path(f"{name}_host.txt").open("w", encoding="utf-8") as file:
+        for order in ("tottime", "cumulative"):
+            pstats.Stats(host, stream=file).sort_stats(order).print_stats(60)
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as device:
+        for _ in range(3):
+            play()
+        torch.cuda.synchronize()
+    table = device.key_averages().table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=70)
+    Path(f"{name}_kernels.txt").write_text(table, encoding="utf-8")
+
+
+def measured(clients: int, given: argparse.Namespace) -> list[Row]:
+    """Steps alone, rounds of equal clients and of uneven ones, with their ratios."""
+    device = device_named(given.device)
+    alone = row(given.body, clients, 50, precision_of(given.precision, device), device, "steps")
+    kept = ("what", "clients", "images_per_s", "low", "high", "n")
+    rows = [{key: alone[key] for key in kept}]
+    for what, partition in (("rounds", "iid"), ("dirichlet", "dirichlet-class")):
+        found = rounds(what, settings(partition, clients, given), given)
+        found["ratio"] = round(found["images_per_s"] / rows[-1]["images_per_s"], 3)  # to steps; to equal clients
+        rows.append(found)
+    return rows
 
 
 def main() -> None:
@@ -78,27 +134,37 @@ def main() -> None:
     parser.add_argument("--body", default="conv4")
     parser.add_argument("--clients", default="10,100")
     parser.add_argument("--samples", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10, help="of a block")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--precisions", default="bf16,tf32")
+    parser.add_argument("--no-pfl", action="store_true")
+    parser.add_argument("--profile", default="", help="the beginning of the names of files for profiles")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     device = device_named(given.device)
-    exact = precision_of(given.precision, device)
     rows: list[Row] = []
-    for clients in map(int, given.clients.split(",")):
-        alone = row(given.body, clients, 50, exact, device, "steps")
-        both = [rounds(partition, clients, given) for partition in ("iid", "dirichlet-class")]
-        for found, against in zip(both, (alone, both[0]), strict=True):
-            found["ratio"] = round(found["images_per_s"] / against["images_per_s"], 3)  # to steps; to equal clients
-        kept = ("what", "clients", "images_per_s", "low", "high", "n")
-        rows += [{key: alone[key] for key in kept}, *both]
+    for precision in given.precisions.split(","):
+        given.precision = precision
+        works: list[Callable[[], list[Row]]] = [
+            *(partial(measured, clients, given) for clients in map(int, given.clients.split(","))),
+            *([] if given.no_pfl else [lambda: [rounds("pfl", pfl(given), given)]]),
+        ]
+        for work in works:
+            try:
+                found = work()
+            except Exception as error:  # what else there is to measure is measured
+                found = [{"what": "failed", "why": repr(error)}]
+                traceback.print_exc()
+            for each in found:
+                rows.append({"precision": precision_of(given.precision, device), **each})
+                print(rows[-1], flush=True)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, CPU"
     machine = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
-    found = {"machine": machine, "body": given.body, "precision": exact, "samples": given.samples, "rows": rows}
-    print(json.dumps(found))
+    result = {"machine": machine, "body": given.body, "samples": given.samples, "rows": rows}
+    print(json.dumps(result))
     if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

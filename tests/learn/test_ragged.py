@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.nn import MaxPool2d, Parameter
 
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
+from torso.data.deals import Form, filled_by
 from torso.data.inputs import as_input
 from torso.learn import local
 from torso.learn.course import Classroom, Course, Learned
@@ -25,8 +26,9 @@ from torso.learn.lockstep import Ask
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
 from torso.learn.phases import Lesson, Phase, beside, lessons
-from torso.learn.recorded import Recorder, _Recording
+from torso.learn.recorded import Play, Recorder, _Recording
 from torso.learn.steps import Envelope, Habits, LookAhead, Plain, Step
+from torso.learn.strides import blocks
 from torso.nets import Body, LinearHead, Network, Tensors, learnable, skeleton
 from torso.nets.blocks import Unit
 
@@ -62,6 +64,7 @@ class Replayed(Recorder):
     def __init__(self) -> None:
         super().__init__(gradients)
         self.graphs: list[_Graph] = []
+        self.taped = 0
 
     def _record(self, net: Network, tensors: Tensors, names: Sequence[str], *rest: Any) -> _Recording:
         kept = {n: t if self._is_home(n, t) else t.clone() for n, t in tensors.items()}
@@ -73,6 +76,15 @@ class Replayed(Recorder):
         graph = _Graph(self, (net, kept, names, *rest), grads, total)
         self.graphs.append(graph)
         return _Recording(graph, kept, rest[0], rest[2], grads, total, buffers)  # type: ignore[arg-type]
+
+    def _taped(self, play: Play) -> Callable[[], None]:
+        """What stands for a graph of several steps: they are done again on the memory that they were recorded on."""
+        self.taped += 1
+        before = {n: t.clone() for n, t in self._here.items()}
+        play.warm_up()
+        for name, tensor in before.items():
+            assert torch.equal(self._here[name], tensor)
+        return play.run
 
 
 def drawn_net(seed: int, channels: int) -> Network:
@@ -162,13 +174,15 @@ CASES: Mapping[str, tuple[Sequence[Phase], Step, Drift, bool]] = {
 }
 
 
-WAYS = ((False, None, True), (False, RATES, False), (True, RATES, True))  # recorded, rates, shared
+WAYS = ((False, None, True), (False, RATES, False), (True, RATES, True), (True, None, False))
+# recorded, rates, shared; the last has several steps in a recording
 
 
 def ways(case: str) -> Sequence[tuple[bool, Sequence[float] | None, bool]]:
     """The second is the first where a step has no rates of its own and nobody holds on to anything."""
     _, step, drift, _ = CASES[case]
-    return WAYS if step.any_rates or type(drift) is not NoDrift else (WAYS[0], WAYS[2])
+    few = WAYS if step.any_rates or type(drift) is not NoDrift else (WAYS[0], WAYS[2])
+    return few if type(step) is Plain else few[:3]
 
 
 @pytest.mark.parametrize(
@@ -190,6 +204,8 @@ def test_a_stack_is_its_clients_alone(case: str, recorded: bool, rates: Sequence
     visits = [learn(stack, tensors, anchor, notes) for _ in range(2 if recorded else 1)]
     for name, tensor in before.items():
         assert torch.equal(tensors[name], tensor)
+    if isinstance(recorder := stack.room.recorder, Replayed):
+        assert bool(recorder.taped) == (type(step) is Plain and rates is None)
     for client in range(len(SIZES)):
         place = torch.tensor([client])
         mine = {n: t[place] for n, t in tensors.items()}
@@ -206,8 +222,10 @@ def bytes_held() -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}.values())
 
 
-def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """One stack is given, one placed and one learns; what comes back is the fourth."""
+    gc.freeze()  # what other tests hold is not looked through at each step
+    request.addfinalizer(gc.unfreeze)
     asked, tensors = course((Phase("all", 6),), Plain(), channels=64)  # beside the weights, samples are little
     stack, before, held = sum(t.nbytes for t in tensors.values()), bytes_held(), list[int]()
     inner = local._learned
@@ -241,6 +259,21 @@ def test_stacks_of_other_sizes_have_recordings_of_their_own() -> None:
         found = learn(replace(some, room=replace(some.room, recorder=recorder)), mine).tensors
         for name, tensor in learn(some, mine).tensors.items():
             torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_steps_that_one_recording_takes() -> None:
+    """Ten clients, batches of 5: nine steps of all, then the first has 17 more, and the last of them is short."""
+    filled = filled_by([45 + 17 * 5 + 3, *[45] * 9], Form(10, 28, 5, False, False))
+    found = list(blocks(filled))
+    assert found == [
+        (0, 8, 10, False), (8, 1, 10, False), (9, 8, 1, False), (17, 8, 1, False), (25, 1, 1, False), (26, 1, 1, True)
+    ]  # fmt: skip
+
+
+def test_as_clients_fall_out_fewer_are_computed() -> None:
+    """Of eight clients five are left, then two; three quarters of eight are six, and one of these lacks samples."""
+    found = list(blocks(filled_by([15, 15, 10, 10, 10, 5, 5, 5], Form(8, 3, 5, False, False))))
+    assert found == [(0, 1, 8, False), (1, 1, 6, True), (2, 1, 2, False)]
 
 
 def test_plans_that_differ_in_more_than_rates_are_not_one_stack() -> None:

@@ -10,6 +10,7 @@ import torch
 from torso.fast import kernels_run_here, plain_path
 from torso.learn.drift import Local, Proximal
 from torso.learn.sgd import Sgd
+from torso.learn.stacked import Rate
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -84,12 +85,19 @@ def test_proximal_gradient_by_hand() -> None:
 @pytest.mark.skipif(not kernels_run_here(), reason="no Triton with CUDA, nor TRITON_INTERPRET=1")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("all_active", [True, False])
-@pytest.mark.parametrize("each", [True, False])
-def test_the_fused_step_is_the_plain_step(momentum: float, all_active: bool, each: bool) -> None:
-    """Tensor a has a velocity but no rate, as in a phase of FedRep with one optimiser."""
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1), torch.tensor([0.1, 0.2, 0.3])], ids=str)
+@pytest.mark.parametrize("large", [True, False])
+def test_the_fused_step_is_the_plain_step(
+    momentum: float, all_active: bool, rate: Rate, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensor a has a velocity but no rate, as in a phase of FedRep with one optimiser. A rate is on the host, on the
+    device, or each client's own; large tensors have a launch of their own."""
+    from torso.learn import sgd_kernel
+
+    monkeypatch.setattr(sgd_kernel, "LARGE", 2000 if large else 1 << 23)
     device = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
     active = None if all_active else torch.tensor([True, False, True], device=device)
-    rates = {"b": torch.tensor([0.1, 0.2, 0.3], device=device) if each else 0.1, "c": 0.2}
+    rates: dict[str, Rate] = {"b": rate.to(device) if isinstance(rate, torch.Tensor) else rate, "c": 0.2}
     start = {n: torch.randn(3, size).to(device) for n, size in (("a", 5), ("b", 2000), ("c", 7))}
     ends, optimisers = [{n: t.clone() for n, t in start.items()} for _ in range(2)], [Sgd(momentum, 0.01) for _ in "ab"]
     for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torso.server import sums
 from torso.server.sums import add, add_stacked, add_weighted
 
 
@@ -65,3 +66,28 @@ def test_a_total_is_not_the_memory_of_a_part() -> None:
     add(total, part)
     assert part["w"].tolist() == [1.0, 1.0]
     assert total["w"].tolist() == [2.0, 2.0]
+
+
+def test_on_a_device_all_clients_are_summed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same numbers, small tensors together; who does not count may have sent anything."""
+    monkeypatch.setattr(sums, "free_to_read", lambda tensor: False)
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"w": (3, 4), "b": (), "large": (1 << 18,), "v": (2,)}
+    stacked = {n: torch.randn(5, *shape, generator=draw) for n, shape in shapes.items()}
+    stacked["steps"] = torch.tensor([1, 9, 3, 4, 5])
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
+    rows = torch.tensor([True, False, True, True, True])
+    total, plain = {"w": torch.ones(3, 4)}, dict[str, torch.Tensor]()
+    broken = {n: t.clone() for n, t in stacked.items()}
+    for name in shapes:
+        broken[name][1] = torch.nan
+    add_weighted(total, broken, weights, rows)
+    add_stacked(plain, {n: broken[n] for n in shapes}, rows)
+    for name, tensor in stacked.items():
+        some = tensor[rows]
+        if name == "steps":
+            assert total[name].item() == 5
+            continue
+        expected = torch.einsum("g...,g->...", some, weights[rows]) + (1.0 if name == "w" else 0.0)
+        torch.testing.assert_close(total[name], expected)
+        torch.testing.assert_close(plain[name], some.sum(dim=0))

@@ -114,7 +114,7 @@ class Trials:
     def _beside(self, seed: int, lockstep: Lockstep) -> Trace:
         job, chosen = self._with_canaries(seed)
         run = job.config.run
-        with Batched(job.net, job.federation, run.clients_at_once, run.precision, lockstep) as engine:
+        with Batched(job.net, job.federation, run.clients_at_once, run.precision, lockstep, run.compile) as engine:
             return self._play(job, chosen, engine, seed)
 
     def _with_canaries(self, seed: int) -> tuple[Simulation, Canaries]:

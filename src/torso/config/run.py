@@ -113,6 +113,11 @@ class RunConfig(Section):
         description="where the features of a body that does not move are kept, each computed once; device: in memory; "
         "disk: in a file that later runs find; auto: in memory if they fit, else in a file; off: computed every time",
     )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="torch.compile for a body that is not Torso's, on an accelerator: steps are faster, and the first "
+        "one takes up to a minute; on: from the first step; auto: once a run has taken 10,000; off: never",
+    )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"
     )

@@ -10,10 +10,11 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import Augmentation, Lens
@@ -21,13 +22,24 @@ from torso.data.token_lens import TokenLens
 from torso.randomness import client_keys, key, random_bits
 
 KeyedBy = bool | Literal["device"]  # whether batches have keys on the host, or on the device
-_LAST = torch.iinfo(torch.int64).max
+LAST = torch.iinfo(torch.int64).max  # what padding is sorted by
 
 
 def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence[int]]) -> Tensor:
     """Numbers of the host on the device, without waiting for it."""
     made = torch.tensor(numbers)
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
+
+
+_FEW_BYTES = 1 << 15  # up to these the driver takes a copy of what is sent, and nobody waits
+
+
+def sent_to(device: torch.device, numbers: NDArray[Any]) -> Tensor:
+    """An array of the host on the device, without waiting for it."""
+    made = torch.from_numpy(numbers)
+    if device.type == "cuda" and numbers.nbytes > _FEW_BYTES:
+        made = made.pin_memory()
+    return made.to(device, non_blocking=True)
 
 
 def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
@@ -183,6 +195,11 @@ class Deck:
         sizes, clients = (sum(parts, ()) for parts in zip(*((d.sizes, d.clients) for d in decks), strict=True))
         return cls(first.samples, first.labels, index, sizes, clients)
 
+    def rows(self, first: int, last: int) -> Deck:
+        """Those of its clients, no longer than they need."""
+        sizes = self.sizes[first:last]
+        return replace(self, index=self.index[first:last, : max(sizes)], sizes=sizes, clients=self.clients[first:last])
+
     def joined(self, rows: Tensor) -> Deck:
         """Each client's samples and, behind them, the same rows for all."""
         every = [torch.cat([mine[:size], rows]) for mine, size in zip(self.index, self.sizes, strict=True)]
@@ -252,7 +269,7 @@ class Deck:
         positions = torch.arange(columns, device=bits.device)
         if min(self.sizes) < columns:
             sizes = on_device(bits.device, self.sizes).unsqueeze(-1)
-            bits = torch.where(positions < sizes, bits, _LAST)  # padding sorts to the end
+            bits = torch.where(positions < sizes, bits, LAST)  # padding sorts to the end
         order = self.index.gather(1, bits.argsort(dim=1, stable=True))
         coins = (
             random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
@@ -280,11 +297,13 @@ class Deck:
             yield from self.shuffled(batch_size, lens, how, epoch, change, skip_single, keyed)
 
     def _keys(self, how: Shuffle, use: str, epoch: int) -> Tensor:
+        return sent_to(self.index.device, self.key_array(how, use, epoch))
+
+    def key_array(self, how: Shuffle, use: str, epoch: int) -> NDArray[np.int64]:
+        """One key for each client [G], on the host."""
         if type(how) is not Shuffle:
-            keys = np.array(self._key_list(how, use, epoch), dtype=np.int64)
-        else:
-            keys = client_keys((how.seed, how.purpose, use, how.round), self.clients, epoch)
-        return torch.from_numpy(keys).to(self.index.device, non_blocking=True)
+            return np.array(self._key_list(how, use, epoch), dtype=np.int64)
+        return client_keys((how.seed, how.purpose, use, how.round), self.clients, epoch)
 
     def _key_list(self, how: Shuffle, use: str, *when: int) -> tuple[int, ...]:
         """One key for each client; `when`: the epoch, and the step where each has its own."""

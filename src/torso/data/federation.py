@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import augmentations
-from torso.data.batches import Deck
+from torso.data.batches import Deck, sent_to
 from torso.data.fit import fitted
 from torso.data.fit_images import sized
 from torso.data.images import Dataset, Ints, Labelled
@@ -66,9 +66,9 @@ class Split:
         first = self.offsets[np.asarray(clients, dtype=np.int64)]
         place = first[:, None] + np.arange(sizes.max(initial=0))
         there = place < (first + sizes)[:, None]
-        index = self.order[torch.from_numpy(np.where(there, place, 0)).to(device, non_blocking=True)]
+        index = self.order[sent_to(device, np.where(there, place, 0))]
         if not there.all():
-            index = index * torch.from_numpy(there).to(device, non_blocking=True)  # 0 where there is none
+            index = index * sent_to(device, there)  # 0 where there is none
         return Deck(self.samples, self.labels, index, tuple(sizes.tolist()), tuple(clients))
 
     def alone(self, client: int, others: Tensor) -> Split:

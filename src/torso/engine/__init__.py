@@ -19,6 +19,7 @@ from torso.engine.base import (
     add_up,
     comes_and_goes,
     engines,
+    looks_ahead,
     repairs,
 )
 from torso.engine.batched import Batched
@@ -79,5 +80,6 @@ __all__ = [
     "add_up",
     "comes_and_goes",
     "engines",
+    "looks_ahead",
     "repairs",
 ]

@@ -19,6 +19,7 @@ from torso.learn.lockstep import Lockstep
 from torso.learn.recorded import Recorder
 from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
+from torso.nets.compiled import Compile
 from torso.nets.dual import DualHead
 from torso.personal.models import with_own
 from torso.personal.store import ClientState, Store
@@ -65,10 +66,12 @@ class Desk:
         precision: str = "auto",
         recorded: bool = False,
         lockstep: Lockstep | None = None,
+        compiles: Compile = "auto",
         exact: bool = False,
     ) -> Desk:
-        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs).
-        `exact`: clients of a stack have the bits that each has alone, where the network can."""
+        """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs); `compiles`: whether
+        a body that is not Torso's is compiled before; `exact`: clients of a stack have the bits that each has alone,
+        where the network can."""
         device = federation.device
         room = Classroom(
             net=skeleton(net, device),
@@ -77,7 +80,7 @@ class Desk:
             change=augmentations[federation.augment],
             skip_single=smallest_map(net, federation.input) == 1,
             precision=precision_of(precision, device),
-            recorder=_recorder(net) if recorded and device.type == "cuda" else None,
+            recorder=_recorder(net, compiles) if recorded and device.type == "cuda" else None,
             lockstep=lockstep,
             exact=exact,
         )
@@ -168,10 +171,17 @@ class Desk:
         split = self.federation.test
         return Deck.of(split.samples, split.labels, [self.federation.test_order[start:stop]], [SERVER])
 
+    def test_stretches(self, numbers: Sequence[int], each: int) -> Deck:
+        """Stretches of so many samples of the whole test set side by side, by their numbers."""
+        split, order = self.federation.test, self.federation.test_order
+        rows = [order[number * each : (number + 1) * each] for number in numbers]
+        return Deck.of(split.samples, split.labels, rows, [SERVER] * len(rows))
 
-def _recorder(net: Network) -> Recorder:
-    kind = ForeignRecorder if net.body.keyed else Recorder
-    return kind(gradients, frozen=net.frozen)
+
+def _recorder(net: Network, compiles: Compile) -> Recorder:
+    if net.body.keyed:
+        return ForeignRecorder(gradients, frozen=net.frozen, compiles=compiles)
+    return Recorder(gradients, frozen=net.frozen)
 
 
 class Work(Protocol[T_co]):
@@ -265,6 +275,16 @@ class ComeAndGo(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Protocol):
+    """An engine that has work done on a device while the host goes on."""
+
+    def may_look_ahead(self) -> bool:
+        """Whether the next round may be asked of it before this one's numbers are read: it is done again, from the
+        right state, should these be other than expected."""
+        ...
+
+
 _known: dict[tuple[Any, Any], bool] = {}
 
 
@@ -277,6 +297,11 @@ def _offers(kind: Any, what: Any) -> bool:
 
 def comes_and_goes(engine: Any) -> TypeGuard[ComeAndGo]:
     return _offers(type(engine), ComeAndGo)
+
+
+def looks_ahead(engine: Any) -> bool:
+    """Whether the server may move, and the next round begin, before the numbers of a round are read."""
+    return _offers(type(engine), LooksAhead) and bool(engine.may_look_ahead())
 
 
 def repairs(engine: Any) -> TypeGuard[Repairs]:

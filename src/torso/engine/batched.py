@@ -19,6 +19,7 @@ from torso.engine.feature_space import OnFeatures
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
 from torso.nets import Network
+from torso.nets.compiled import Compile
 from torso.nets.compute import goes_alone, vmap_fails
 from torso.personal.store import Store
 from torso.precision import activation_type, precision_of
@@ -40,15 +41,18 @@ class Batched:
         at_once: int = 0,
         precision: str = "auto",
         lockstep: Lockstep | None = None,
+        compiles: Compile = "auto",
     ) -> None:
         self.net = net
         self.federation = federation
         self.device = federation.device
         self.precision = precision
+        self.compiles: Compile = compiles
         self.alone = not net.stacks or (self.device.type == "cuda" and self._better_alone(not at_once))  # on samples
         self.at_once = at_once
         self.most = federation.clients  # less once memory has run out
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
+        self.went: dict[str, int] = {}  # clients of the largest group that went well
         self.lockstep = lockstep  # of runs beside this one, whose peak then counts with this one's
         self._desk: Desk | None = None
 
@@ -68,12 +72,19 @@ class Batched:
     def __exit__(self, *exc: object) -> None:
         self._desk = None
 
+    def may_look_ahead(self) -> bool:
+        """On CPU there is nothing to wait for, and runs that go in lockstep wait for each other."""
+        return self.device.type == "cuda" and self.lockstep is None
+
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """In order, group after group."""
-        self._desk = self._desk or Desk.at(self.net, self.federation, self.precision, True, self.lockstep)
+        if self._desk is None:
+            chosen = self.precision, True, self.lockstep, self.compiles
+            self._desk = Desk.at(self.net, self.federation, *chosen)
         desk, start = self._desk.holding(store), 0
         while start < len(clients):
-            group = clients[start : start + self.size(kind_of(work), not self.alone or isinstance(work, OnFeatures))]
+            stacks, left = not self.alone or isinstance(work, OnFeatures), len(clients) - start
+            group = clients[start : start + self.size(kind_of(work), stacks, left)]
             try:
                 result = self._measured(work, desk, group)
             except torch.OutOfMemoryError:
@@ -82,20 +93,25 @@ class Batched:
                 if len(group) == 1:
                     raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
                 self.most = len(group) // 2
+                self.went.clear()
                 if self._desk.room.recorder is not None:
                     self._desk.room.recorder.forget()
                 torch.cuda.empty_cache()
                 continue
             start += len(group)
+            self.went[kind_of(work)] = max(len(group), self.went.get(kind_of(work), 0))
             yield result
             del result  # the next group wants its memory
 
-    def size(self, kind: str, stacks: bool = True) -> int:
-        """How many clients the next group of a kind of work has; `stacks`: whether several can be one stack."""
+    def size(self, kind: str, stacks: bool = True, left: int = 0) -> int:
+        """How many clients the next group of a kind of work has; `stacks`: whether several can be one stack; `left`: as
+        many are still to come. Where so many went well before, the allocator is not asked again: it answers slowly."""
         if not stacks:
             return 1
         if self.at_once:
             return min(self.at_once, self.most)
+        if 0 < left <= self.went.get(kind, 0):
+            return left
         if kind not in self.each:  # nothing is known yet; on CPU it never is, since nobody can be asked
             return min(_FIRST, self.most)
         share = _USED / self.company
@@ -125,4 +141,6 @@ def free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-engines["batched"] = lambda net, federation, run: Batched(net, federation, run.clients_at_once, run.precision)
+engines["batched"] = lambda net, federation, run: Batched(
+    net, federation, run.clients_at_once, run.precision, compiles=run.compile
+)

@@ -16,7 +16,7 @@ from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
 from torso.learn.phases import Lesson
 from torso.learn.recorded import Recorder
-from torso.learn.stacked import copy_of, rows_at
+from torso.learn.stacked import copies_of, rows_at
 from torso.learn.steps import Habits
 from torso.nets import Network, Tensors
 from torso.precision import Precision, activation_type
@@ -102,7 +102,7 @@ class Learned:
     notes: Tensors = field(default_factory=dict)
 
     def copy(self) -> Learned:
-        copies = {n: copy_of(t) for n, t in self.tensors.items()}
+        copies = copies_of(self.tensors)
         own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
         return replace(self, tensors=copies, own=own)
 

@@ -19,6 +19,8 @@ from torso.learn.gradients import leading_gradients
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.stacked import rows_at
 from torso.learn.steps import Habits, Pupil
+from torso.learn.strides import can_stride
+from torso.learn.strides import epoch as stride
 from torso.nets import Tensors, set_modes
 from torso.precision import computing
 
@@ -93,7 +95,10 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
             set_modes(pupil.net, lesson.moving)  # each epoch anew: whoever looks in between may evaluate on it
             pupil.meta = course.meta_batches(epoch)
             with computing(room.precision):
-                habits.step.epoch(pupil, met.epoch(epoch))
+                if met is course and can_stride(pupil, course):
+                    stride(pupil, course, epoch)
+                else:
+                    habits.step.epoch(pupil, met.epoch(epoch))
             epoch += 1
             yield _learned(pupil, epoch, still)
         pupil.tensors = {**still, **pupil.tensors}

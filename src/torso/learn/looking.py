@@ -12,11 +12,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.token_lens import TokenLens
 from torso.learn.course import Classroom
 from torso.learn.recorded_foreign import wider
 from torso.nets import Network, Output, Tensors, apply, set_modes
-from torso.nets.compute import pads
+from torso.nets.compute import pads, stand_alone
 from torso.precision import computing
+
+_AT_ONCE = 2048 * 3 * 32 * 32  # numbers in the samples of one look on an accelerator: enough to keep it busy
+_FEWEST = 32  # samples of a look that are not halved further when memory runs out
+
+
+def width(room: Classroom, deck: Deck, batch_size: int) -> int:
+    """How many samples of each client one look takes. On an accelerator a step of a few small batches waits for the
+    host; so it takes more of them at once, where a sample's answer does not depend on its neighbours."""
+    device = deck.index.device
+    set_modes(room.net, frozenset())
+    if device.type != "cuda" or isinstance(room.lens, TokenLens) or not stand_alone(room.net):
+        return batch_size
+    fits = _AT_ONCE // (max(deck.samples[:1].numel(), 1) * len(deck.clients))
+    return max(fits // batch_size, 1) * batch_size
 
 
 def look(
@@ -30,6 +45,36 @@ def look(
         yield batch, said
 
 
+def side_by_side(room: Classroom, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
+    """What one model [1, *] says of the rows of a deck, each a batch of at most `each`, as many of them at once as keep
+    an accelerator busy. Batch statistics, where they count, are each batch's own."""
+    set_modes(room.net, frozenset())
+    apart = stand_alone(room.net)
+    many = _rows_at_once(room, deck, each) if apart or room.net.body.native else 1
+    for first in range(0, len(deck.sizes), many):
+        rows = deck.rows(first, first + many)
+        for batch in rows.in_order(each, room.lens):
+            with computing("fp32"):
+                yield batch, _as_rows(room.net, tensors, batch, each, apart)
+
+
+def _rows_at_once(room: Classroom, deck: Deck, each: int) -> int:
+    if not deck.index.is_cuda or isinstance(room.lens, TokenLens):
+        return 1  # texts would be padded to the longest of all
+    return max(_AT_ONCE // (max(deck.samples[:1].numel(), 1) * each), 1)
+
+
+def _as_rows(net: Network, tensors: Tensors, batch: Batch, full: int, apart: bool) -> Output:
+    rows, width = batch.labels.shape
+    if rows == 1:
+        return _in_few_widths(net, tensors, batch, full)
+    if not apart:
+        return apply(net, {n: t.expand(rows, *t.shape[1:]) for n, t in tensors.items()}, batch.inputs, batch.real)
+    said = _in_parts(net, tensors, batch.inputs.flatten(0, 1).unsqueeze(0), None)
+    fields = (None if field is None else field.reshape(rows, width, *field.shape[2:]) for field in said)
+    return Output(*fields)  # type: ignore[arg-type]
+
+
 def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> Output:
     """What the network says of a batch. For every new width cuDNN chooses its kernels anew, which takes longer than to
     compute some samples more; so one client's last batch gets zeros behind it where that changes no answer."""
@@ -37,9 +82,25 @@ def _in_few_widths(net: Network, tensors: Tensors, batch: Batch, full: int) -> O
     more = wider(width, full) - width if width < full else 0
     alone = len(x) == 1 and batch.real is None
     if not more or net.body.native or not x.is_cuda or not alone or not pads(net, x):
-        return apply(net, tensors, x, batch.real)
-    said = apply(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1))
+        return _in_parts(net, tensors, x, batch.real)
+    said = _in_parts(net, tensors, torch.cat([x, x.new_zeros(1, more, *x.shape[2:])], dim=1), None)
     return Output(*(None if field is None else field[:, :width] for field in said))  # type: ignore[arg-type]
+
+
+def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) -> Output:
+    """What the network says; in two halves where memory does not hold the whole and nobody depends on the others."""
+    try:
+        return apply(net, tensors, x, real)
+    except torch.OutOfMemoryError:
+        if x.shape[1] < _FEWEST or not stand_alone(net):
+            raise
+    cut = x.shape[1] // 2
+    halves = [
+        _in_parts(net, tensors, x[:, part], None if real is None else real[:, part])
+        for part in (slice(None, cut), slice(cut, None))
+    ]
+    fields = (None if None in pair else torch.cat(pair, dim=1) for pair in zip(*halves, strict=True))
+    return Output(*fields)  # type: ignore[arg-type]
 
 
 def in_turn(room: Classroom, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
@@ -64,7 +125,8 @@ def class_sums(
     clients, device = len(deck.clients), deck.index.device
     total = torch.zeros(clients, room.classes, room.net.body.features, device=device)
     count = torch.zeros(clients, room.classes, device=device)
-    for batch, said in look(room, in_turn(room, deck, batch_size, order), tensors, batch_size):
+    many = width(room, deck, batch_size)
+    for batch, said in look(room, in_turn(room, deck, many, order), tensors, many):
         member = members(batch, room.classes, said.features.dtype)
         total += member.transpose(1, 2) @ said.features
         count += member.sum(dim=1)

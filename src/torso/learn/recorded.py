@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,15 @@ from torso.fast import is_fast
 from torso.learn.gradients import Gradients
 from torso.learn.objectives import Objective
 from torso.nets import Network, Tensors, learnable
+
+T = TypeVar("T")
+
+
+class Play(NamedTuple):
+    """What is to be recorded: operations on fixed memory, and the same on copies, by which kernels are compiled."""
+
+    run: Callable[[], None]
+    warm_up: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,15 @@ class _Recording:
         return self.grads, self.total
 
 
+@dataclass(frozen=True)
+class _Tape:
+    graph: torch.cuda.CUDAGraph
+    run: Callable[[], None]
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
 class Recorder:
     """Gradients as `compute` gives them, replayed where they can be. What comes back is valid until the next call.
 
@@ -55,7 +73,11 @@ class Recorder:
         self.compute = compute
         self.most = most
         self.frozen = frozen
+        self.strides = True  # whether several steps may be recorded as one (strides.py)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
+        self._plays: OrderedDict[object, Callable[[], None]] = OrderedDict()
+        self._made: dict[object, Any] = {}  # what those use: memory that stays where it is
+        self.noted: dict[object, object] = {}  # what somebody has put there
         self._homes: dict[tuple[str, torch.Size], Tensor] = {}
         self._here: Tensors = {}  # the homes of this visit
         self._modules: dict[int, list[nn.Module]] = {}  # of networks
@@ -65,12 +87,15 @@ class Recorder:
     def another(self) -> Recorder:
         """One like this, with nothing recorded."""
         made = type(self)(self.compute, self.most)
-        made.frozen = self.frozen
+        made.frozen, made.strides = self.frozen, self.strides
         return made
 
     def forget(self) -> None:
         """Give all memory back, as when it has run out; what is at home is lost."""
         self._recordings.clear()
+        self._plays.clear()
+        self._made.clear()
+        self.noted.clear()
         self._homes.clear()
         self._here.clear()
         self._pool = _new_pool()  # nobody may record into a pool whose last recording is gone while it holds memory
@@ -79,14 +104,52 @@ class Recorder:
         """Begin a visit with batches of at most `width` samples: copies of the tensors in the memory that recordings
         read. The next visit of as many clients overwrites them. What is frozen has one place for all clients."""
         self._width = width
+        there: list[Tensor] = []
+        given: list[Tensor] = []
         for name, tensor in tensors.items():
             key, held = (name, tensor.shape), tensor[:1] if name in self.frozen else tensor
             if key not in self._homes:
                 place = torch.empty_like(held, memory_format=torch.contiguous_format)
                 self._homes[key] = place.expand_as(tensor) if name in self.frozen else place
-            self._homes[key][: len(held)].copy_(held)
+            there.append(self._homes[key][: len(held)])
+            given.append(held)
+        torch._foreach_copy_(there, given)
         self._here = {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
         return dict(self._here)
+
+    def holds(self, tensors: Tensors) -> bool:
+        """Whether these are the homes of this visit."""
+        return all(self._here.get(name) is tensor for name, tensor in tensors.items())
+
+    def made(self, key: object, make: Callable[[], T]) -> T:
+        """Something that stays where it is, as long as recordings do; made when it is first asked for."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
+
+    def place(self, what: str, like: Tensor) -> Tensor:
+        """Memory of this shape that stays where it is."""
+        return self.made(
+            (what, like.shape, like.dtype), lambda: torch.empty_like(like, memory_format=torch.contiguous_format)
+        )
+
+    def play(self, key: object, make: Callable[[], Play]) -> None:
+        """Do what is recorded under a key; recorded now if nothing is."""
+        if key not in self._plays:
+            self._plays[key] = self._taped(make())
+            if len(self._plays) > 2 * self.most:
+                self._plays.popitem(last=False)
+        self._plays.move_to_end(key)
+        self._plays[key]()
+
+    def _taped(self, play: Play) -> Callable[[], None]:
+        """A recording; the operations themselves go with it, since they hold the memory that it reads."""
+        self._on_the_side(play.warm_up)
+        graph, run = torch.cuda.CUDAGraph(), play.run
+        with torch.cuda.graph(graph, pool=self._pool):
+            run()
+        return _Tape(graph, run).replay
 
     def gradients(
         self,
@@ -168,11 +231,15 @@ class Recorder:
         return _Recording(graph, kept, batch, counts, grads, total, buffers)
 
     def _warm_up(self, step: Callable[[], tuple[Tensors, Tensor]]) -> None:
+        self._on_the_side(lambda: self._try(step))
+
+    def _on_the_side(self, run: Callable[[], None]) -> None:
+        """On a stream of its own, as what is to be recorded must be tried."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(side):
-                self._try(step)
+                run()
         finally:
             torch.cuda.current_stream().wait_stream(side)
 

@@ -3,14 +3,18 @@
 Its BatchNorm would count padding, so a batch is replayed at its own width: the full width from the first batch on, a
 narrower one once it has come a second time, and only a few of these. Where a module waits for the device, draws random
 numbers on the host or cannot be recorded for another reason, it goes on kernel by kernel, and says so once.
+
+Full batches are compiled before they are recorded (`run.compile`): at once, or when there have been so many steps that
+it is likely to pay. What cannot be compiled is recorded as it is, and that is said once.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,8 +23,9 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.learn.gradients import leading_gradients
 from torso.learn.objectives import Objective
-from torso.learn.recorded import Recorder, _Recording
+from torso.learn.recorded import Recorder, _new_pool, _Recording
 from torso.nets import Network, Tensors
+from torso.nets.compiled import Compile, Compiling
 from torso.nets.compute import draws, pads
 from torso.nets.draws import Seeded
 from torso.nets.layout import ChannelsLast
@@ -28,6 +33,11 @@ from torso.nets.layout import ChannelsLast
 Step = Callable[[], tuple[Tensors, Tensor]]
 _NARROW = 12  # recordings of batches that are not full, for each way to use a network
 _WIDTHS = 4  # of padded batches: quarters of the full width
+_OFTEN = 10_000  # steps: at 1 to 3 ms saved by each, as long as compiling takes
+_FIRST: dict[Compile, float] = {"on": 0, "auto": _OFTEN, "off": float("inf")}  # steps before one is compiled
+
+
+_BACKEND = "inductor"
 
 
 class CannotRecord(Exception):
@@ -37,13 +47,33 @@ class CannotRecord(Exception):
 class ForeignRecorder(Recorder):
     """Gradients of one client, or of several where one pass (`Body.in_line`) or vmap computes them."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, compiles: Compile = "auto", **options: Any) -> None:
         super().__init__(*args, **options)
+        self.compiles = compiles
+        self.uncompiled = ""  # why nothing is compiled any more
+        self._taken: Counter[object] = Counter()  # by the way a network is used: steps of full batches
+        self._uncompiled: dict[
+            object, list[weakref.ref[_Recording]]
+        ] = {}  # … and what was recorded before any was compiled
+        self._backend = ""  # by which the step that is being recorded is compiled, if it is
         self._whole = False  # whether the step that is being recorded is one of full batches
         self.refused = ""  # why nothing is recorded any more
         self._narrow: dict[object, Counter[int]] = {}  # by the way a network is used: how often a width was met
         self._seeded: Seeded | None = None  # in the midst of a step that draws
         self._wanted = torch.zeros(0)  # the loss of the step that is being recorded
+
+    def another(self) -> Recorder:
+        made = super().another()
+        assert isinstance(made, ForeignRecorder)
+        made.compiles = self.compiles
+        return made
+
+    def _is_home(self, name: str, tensor: Tensor) -> bool:
+        return tensor is self._here.get(name) or super()._is_home(name, tensor)  # asked for every tensor at every step
+
+    def forget(self) -> None:
+        super().forget()
+        self._uncompiled.clear()
 
     def gradients(
         self,
@@ -59,6 +89,7 @@ class ForeignRecorder(Recorder):
         if not width:
             return leading_gradients(*given)
         self._whole = width == max(self._width, batch.labels.shape[1])
+        self._backend = self._backend_for(net, names, batch)
         try:
             with self._drawing(net, batch):
                 return self._replayed(*given, width)
@@ -73,8 +104,7 @@ class ForeignRecorder(Recorder):
     def _refuse(self, net: Network, why: str) -> None:
         self.refused = why
         self.forget()
-        name = type(getattr(net.body, "module", net.body)).__name__
-        warnings.warn(f"{name} trains without CUDA graphs, kernel by kernel: {why}", stacklevel=3)
+        warnings.warn(f"{_name(net)} trains without CUDA graphs, kernel by kernel: {why}", stacklevel=3)
 
     def _width_for(self, net: Network, batch: Batch) -> int:
         """The width at which a batch is replayed; 0: it is not."""
@@ -90,6 +120,28 @@ class ForeignRecorder(Recorder):
         met = self._narrow.setdefault((id(net), self._modes(net), full), Counter())
         met[width] += met[width] < 2 and (not met[width] or sum(n > 1 for n in met.values()) < _NARROW)
         return width if met[width] > 1 else 0
+
+    def _backend_for(self, net: Network, names: Sequence[str], batch: Batch) -> str:
+        """By what a step is compiled; nothing: it is not. One that draws would draw other numbers; several clients are
+        computed under vmap, which does not go together with it."""
+        first, way = _FIRST[self.compiles], (id(net), tuple(names))
+        if self.uncompiled or not self._whole or first == float("inf") or len(batch.labels) > 1:
+            return ""
+        if draws(net, batch.inputs):
+            return ""
+        self._taken[way] += 1
+        if self._taken[way] <= first:
+            return ""
+        if made := self._uncompiled.pop(way, []):
+            self._drop([one() for one in made])
+        return _BACKEND
+
+    def _drop(self, made: Sequence[_Recording | None]) -> None:
+        """Forget recordings, so that the step is recorded anew."""
+        for key in [key for key, recording in self._recordings.items() if any(recording is one for one in made)]:
+            del self._recordings[key]
+        if not self._recordings:
+            self._pool = _new_pool()
 
     @contextmanager
     def _drawing(self, net: Network, batch: Batch) -> Iterator[None]:
@@ -108,7 +160,20 @@ class ForeignRecorder(Recorder):
         if self._seeded is not None:
             self._seeded.restart()
 
-    def _record(self, *given: Any) -> _Recording:
+    def _record(self, net: Network, tensors: Tensors, names: Sequence[str], *given: Any) -> _Recording:
+        """Compiled where that is asked for and works, else as it is."""
+        if self._backend:
+            try:
+                return self._checked(net, tensors, names, *given)
+            except CannotRecord as error:
+                self.uncompiled, self._backend = str(error), ""
+                warnings.warn(f"{_name(net)} trains without torch.compile: {error}", stacklevel=3)
+        made = self._checked(net, tensors, names, *given)
+        if self._whole:
+            self._uncompiled.setdefault((id(net), tuple(names)), []).append(weakref.ref(made))
+        return made
+
+    def _checked(self, *given: Any) -> _Recording:
         """As any recording; then a replay must give the loss that the step gives."""
         made = super()._record(*given)
         before = {name: made.tensors[name].clone() for name in made.buffers}
@@ -127,29 +192,53 @@ class ForeignRecorder(Recorder):
         leaves torch's generator in the midst of it, so the usual reason for that is found out before."""
         self._wanted = step()[1].clone()
         if self._whole:
-            with self._layout():
-                step()
+            self._compile(step)
         try:
-            with _no_waiting(), self._layout():
+            with _no_waiting(), self._ways():
                 step()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise CannotRecord(_first_line(error)) from None
 
-    def _layout(self) -> AbstractContextManager[object]:
-        """The faster one where it is found out once, for full batches; not again for each narrow width."""
-        return ChannelsLast() if self._whole else nullcontext()
+    def _compile(self, step: Step) -> None:
+        """The step as it is going to be recorded, for the first time."""
+        try:
+            with self._ways():
+                step()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of a compiler: nobody knows what it may raise
+            if not self._backend:
+                raise
+            raise CannotRecord(f"{type(error).__name__}: {_first_line(error)}") from None
+
+    @contextmanager
+    def _ways(self) -> Iterator[None]:
+        """The faster layout where it is found out once, for full batches, and compiled; not again for each narrow
+        width."""
+        with ChannelsLast() if self._whole else nullcontext(), Compiling(self._backend):
+            yield
 
     def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> tuple[Tensors, Tensor]:
         stream = torch.cuda.current_stream()
         try:
-            with self._layout():
-                return super()._captured(graph, step)
+            with self._ways():
+                return super()._captured(graph, lambda: _dense(*step()))
         except RuntimeError as error:  # also for want of memory
             torch.cuda.set_stream(stream)
             _end_capture()
             raise CannotRecord(_first_line(error.__context__ or error)) from None
+
+
+def _name(net: Network) -> str:
+    return type(getattr(net.body, "module", net.body)).__name__
+
+
+def _dense(grads: Tensors, total: Tensor) -> tuple[Tensors, Tensor]:
+    """Gradients in the layout of what they move: a convolution in channels-last gives them as it has them, and to copy
+    them outside a recording takes a launch for each."""
+    return {name: grad.contiguous() for name, grad in grads.items()}, total
 
 
 def wider(width: int, full: int) -> int:

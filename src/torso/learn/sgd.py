@@ -38,7 +38,8 @@ class Sgd:
             ahead = Sgd(self.momentum, self.weight_decay)
             ahead.velocity = {n: self.velocity[n][:lead] for n in grads if self.momentum}
             params, grads = {n: params[n][:lead] for n in grads}, {n: g[:lead] for n, g in grads.items()}
-            ahead.step(params, grads, {n: r[:lead] if isinstance(r, Tensor) else r for n, r in rates.items()})
+            each = {n: r[:lead] if isinstance(r, Tensor) and r.ndim else r for n, r in rates.items()}
+            ahead.step(params, grads, each)
             return
         if all(is_fast(params[n]) and params[n].is_contiguous() for n in grads):
             self._fused_step(params, grads, rates, active)
@@ -64,20 +65,21 @@ class Sgd:
     def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, Rate], active: Tensor | None) -> None:
         """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active and
         goes at that rate."""
+        from torso.learn import sgd_kernel
         from torso.learn.sgd_kernel import step, step_many
 
         grads = {name: grad.contiguous() for name, grad in grads.items()}
-        by_rate: dict[float, list[str]] = defaultdict(list)
+        by_rate: dict[object, list[str]] = defaultdict(list)
         for name, grad in grads.items():
             rate = rates.get(name)
-            if rate is not None and not isinstance(rate, Tensor) and active is None:
-                by_rate[rate].append(name)
+            if rate is not None and active is None and grad.numel() < sgd_kernel.LARGE and not _is_each(rate):
+                by_rate[rate.data_ptr() if isinstance(rate, Tensor) else rate].append(name)
                 continue
             step(params[name], grad, self.velocity.get(name), active, rate, self.momentum, self.weight_decay)
-        for rate, names in by_rate.items():
+        for names in by_rate.values():
             speeds = [self.velocity[n] for n in names] if self.momentum else []
             chosen = [params[n] for n in names], [grads[n] for n in names]
-            step_many(*chosen, speeds, rate, self.momentum, self.weight_decay)
+            step_many(*chosen, speeds, rates[names[0]], self.momentum, self.weight_decay)
 
     def _gather_speed(self, names: list[str], moves: list[Tensor], active: Tensor | None) -> list[Tensor]:
         speeds = [self.velocity[n] for n in names]
@@ -88,3 +90,8 @@ class Sgd:
             for speed, move in zip(speeds, moves, strict=True):
                 speed.copy_(torch.where(per_client(active, speed), self.momentum * speed + move, speed))
         return speeds
+
+
+def _is_each(rate: Rate) -> bool:
+    """Whether each client has a rate of its own."""
+    return isinstance(rate, Tensor) and rate.ndim > 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,9 +37,32 @@ def is_one_for_all(tensor: Tensor) -> bool:
     return tensor.stride(0) == 0
 
 
-def copy_of(tensor: Tensor) -> Tensor:
-    """A copy in memory of its own; of one tensor that stands for all clients, one."""
-    return tensor[:1].clone().expand_as(tensor) if is_one_for_all(tensor) else tensor.clone()
+def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in memory of their own; of one tensor that stands for all clients, one."""
+    held = [t[:1] if is_one_for_all(t) else t for t in tensors.values()]
+    copies = [torch.empty_like(t) for t in held]
+    torch._foreach_copy_(copies, held)
+    pairs = zip(tensors.items(), copies, strict=True)
+    return {n: copy.expand_as(t) if is_one_for_all(t) else copy for (n, t), copy in pairs}
+
+
+_SMALL = 1 << 17  # numbers of a client in one tensor up to which tensors are joined
+
+
+def joined(tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Stacked tensors [G, *] of one dtype, flat [G, n]: many small ones side by side in one, large ones as they are;
+    and whose they are. On a device a call costs more than the numbers of a small tensor do."""
+    small = [name for name, tensor in tensors.items() if tensor[0].numel() <= _SMALL]
+    if len(small) > 1:
+        yield tuple(small), torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in small], dim=1)
+    for name, tensor in tensors.items():
+        if len(small) < 2 or tensor[0].numel() > _SMALL:
+            yield (name,), tensor.reshape(len(tensor), -1)
+
+
+def spared(stacked: Tensor, rows: Tensor | None) -> Tensor:
+    """The same with zeros for the clients that are not among `rows` [G]; None: all are."""
+    return stacked if rows is None else torch.where(per_client(rows, stacked), stacked, 0)
 
 
 def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
@@ -64,7 +88,7 @@ def rows_apart(stacked: Tensor) -> list[Tensor]:
 
 
 Rate = float | Tensor
-"""A learning rate: of all clients of a stack, or of each of them [G]."""
+"""A learning rate: of all clients of a stack, on the host or on the device [], or of each of them [G]."""
 
 
 def scaled(tensor: Tensor, rate: Rate) -> Tensor:
@@ -85,10 +109,36 @@ def free_to_read(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Numbers [n] on their way to the host."""
+
+    host: Tensor
+    there: torch.cuda.Event | None  # when they have come; None: they have
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> Reading:
+        if numbers.device.type != "cuda":
+            return cls(numbers, None)
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        there.record()
+        return cls(host, there)
+
+    def numbers(self) -> list[float]:
+        """Wait for them, and for nothing that was asked of the device since."""
+        if self.there is not None:
+            self.there.synchronize()
+        found: list[float] = self.host.tolist()
+        return found
+
+
 def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
     """The same for each client of stacked tensors [G, *]: truths [G] on the device of `like` [G, *]."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or (free_to_read(like) and bool(all_finite(floats))):
         return torch.ones(len(like), dtype=torch.bool, device=like.device)
-    largest = [t if t.ndim == 1 else torch.linalg.vector_norm(t, torch.inf, tuple(range(1, t.ndim))) for t in floats]
-    return torch.stack([t.isfinite() for t in largest]).all(dim=0)
+    flat = (rows for _, rows in joined({str(place): t for place, t in enumerate(floats)}))
+    largest = [torch.linalg.vector_norm(rows, torch.inf, 1) for rows in flat]
+    return torch.stack(largest).isfinite().all(dim=0)

@@ -5,17 +5,17 @@ G clients at a time, B samples, C classes, d features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.data.batches import Deck, Shuffle, on_device
+from torso.data.batches import Batch, Deck, Shuffle, on_device
 from torso.engine import Desk
 from torso.learn import looking
 from torso.learn.course import Classroom
-from torso.learn.looking import look
+from torso.learn.looking import look, side_by_side, width
 from torso.learn.objectives import cross_entropy
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
@@ -49,18 +49,24 @@ def percent_correct(
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> Tensor:
     """Accuracy [G] on a deck. `answer` turns what the network says into classes [G, B]; default: the largest logit."""
-    right = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
-        hit = (answer(said) == batch.labels).float()
-        right += (hit if batch.real is None else hit * batch.real).sum(dim=1)
+    right, many = torch.zeros(len(deck.clients), device=deck.index.device), width(room, deck, batch_size)
+    for batch, said in look(room, deck.in_order(many, room.lens), tensors, many):
+        right += _hit(batch, answer(said)).sum(dim=1)
     return 100 * right / on_device(right.device, deck.sizes)  # 0 / 0 is NaN: nothing to measure on
+
+
+def _hit(batch: Batch, answer: Tensor) -> Tensor:
+    """1 for each sample whose answer is its label, 0 for others and for padding [G, B]."""
+    hit = (answer == batch.labels).float()
+    return hit if batch.real is None else hit * batch.real
 
 
 @torch.no_grad()
 def mean_loss(room: Classroom, deck: Deck, tensors: Tensors, batch_size: int) -> Tensor:
     """Cross-entropy [G] of what the clients go by, over a deck; 0 where it is empty."""
     total = torch.zeros(len(deck.clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
+    many = width(room, deck, batch_size)
+    for batch, said in look(room, deck.in_order(many, room.lens), tensors, many):
         losses = cross_entropy(said.own, batch.labels)
         total += (losses if batch.real is None else losses * batch.real).sum(dim=1)
     return total / on_device(total.device, deck.sizes).clamp(min=1)
@@ -164,7 +170,15 @@ def class_sums(
 @measure("generic", of="server")
 def generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The generic model on the whole test set (spec 9.8)."""
-    one = {name: tensor[:1] for name, tensor in tensors.items()}
-    stretches = [desk.whole_test(number * how.batch_size, (number + 1) * how.batch_size) for number in clients]
-    shares = [percent_correct(desk.room, deck, one, how.batch_size, generic_answer) for deck in stretches]
-    return {"generic": torch.cat([share * deck.sizes[0] / 100 for share, deck in zip(shares, stretches, strict=True)])}
+    return {"generic": torch.cat([hit.sum(dim=1) for _, hit in generic_hits(desk, clients, tensors, how)])}
+
+
+@torch.no_grad()
+def generic_hits(
+    desk: Desk, numbers: Sequence[int], tensors: Tensors, how: Evaluation
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches of the whole test set, by their numbers and some at a time, and 1 for each sample that the first model
+    answers rightly [·, B]."""
+    one, deck = {name: tensor[:1] for name, tensor in tensors.items()}, desk.test_stretches(numbers, how.batch_size)
+    for batch, said in side_by_side(desk.room, deck, one, how.batch_size):
+        yield batch, _hit(batch, generic_answer(said))

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from torso.data.batches import Batch, on_device
 from torso.engine import Desk
-from torso.learn.looking import look
+from torso.learn.looking import look, side_by_side
 from torso.measure.base import Evaluation, measure
-from torso.measure.mixes import look_at_test
 from torso.nets import Output, Tensors
 
 
@@ -72,9 +71,9 @@ def ece_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: 
 @torch.no_grad()
 def ece_generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Expected calibration error of the generic model on the whole test set; less is better (spec 9.10)."""
-    one = {name: tensor[:1] for name, tensor in tensors.items()}
-    nothing = torch.zeros(len(clients), how.bins, device=desk.federation.test.labels.device)
-    for row, number in zip(nothing, clients, strict=True):
-        looks = look_at_test(desk, 1, one, how.batch_size, [number])
-        gaps(looks, how.bins, generic_logits, row.unsqueeze(0))
-    return {"ece_generic": nothing}
+    one, deck = {name: tensor[:1] for name, tensor in tensors.items()}, desk.test_stretches(clients, how.batch_size)
+    found = [
+        gaps([(batch, said)], how.bins, generic_logits, said.logits.new_zeros(len(batch.labels), how.bins))
+        for batch, said in side_by_side(desk.room, deck, one, how.batch_size)
+    ]
+    return {"ece_generic": torch.cat(found)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torso.data.batches import Batch
 from torso.engine import Desk
 from torso.learn.looking import look
-from torso.measure.accuracy import generic_answer, own_answer
+from torso.measure.accuracy import generic_hits, own_answer
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
 
@@ -71,12 +71,11 @@ def generic_as_personal(desk: Desk, clients: Sequence[int], tensors: Tensors, ho
     """P-FL of the generic model: the whole test set, each sample weighed by the client's share of its class (spec 9.4).
 
     Ditto's GM (spec 9.6)."""
-    one = {name: tensor[:1] for name, tensor in tensors.items()}
-    right = torch.zeros(len(clients), desk.room.classes, device=desk.federation.test.labels.device)
-    for row, number in zip(right, clients, strict=True):
-        for batch, said in look_at_test(desk, 1, one, how.batch_size, [number]):
-            row.scatter_add_(0, batch.labels[0], (generic_answer(said) == batch.labels).float()[0])
-    return {"generic_as_personal": right}
+    found = [
+        hit.new_zeros(len(hit), desk.room.classes).scatter_add_(1, batch.labels, hit)
+        for batch, hit in generic_hits(desk, clients, tensors, how)
+    ]
+    return {"generic_as_personal": torch.cat(found)}
 
 
 @measure("personal", of="own", whole_test=True)

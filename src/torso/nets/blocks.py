@@ -59,9 +59,21 @@ class Unit(nn.Module):
         x = self.conv(x)
         if self.norm is not None:
             x = self.norm(x, real)
+        elif is_fast(x) and self._halves and type(self.relu) is nn.ReLU:
+            from torso.nets.kernels.maps import pooled
+
+            return pooled(x)
         if self.pool is not None:  # before ReLU: the same maximum, and a quarter of the map to go over
             x = self.pool(x)
         return x if self.relu is None else self.relu(x)
+
+    @property
+    def _halves(self) -> bool:
+        """Whether the pool takes the largest of 2×2 pixels."""
+        pool = self.pool
+        if not isinstance(pool, nn.MaxPool2d) or pool.ceil_mode or pool.return_indices:
+            return False
+        return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (2, 2, 0, 1)
 
     def _learns(self, x: Tensor) -> bool:
         """Whether a gradient is wanted, of x or of a parameter."""
@@ -69,8 +81,7 @@ class Unit(nn.Module):
 
     def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
         """The same with fewer passes over the map; BatchNorm takes the convolution's bias into its mean."""
-        pool = self.pool
-        halves = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
+        pool, halves = self.pool, self._halves
         x, sums = self.conv.before_norm(x, real, counted=norm.by_batch)
         if pool is None or halves:
             cap = 6.0 if isinstance(self.relu, nn.ReLU6) else 0.0

@@ -174,7 +174,12 @@ def pads(net: Network, x: Tensor) -> bool:
     """Whether a sample's answer and gradient are the same beside padded samples, in the network's present modes."""
     if net.body.native:
         return True
-    return not draws(net, x) and not any(_counts_all(module) for module in net.modules())
+    return not draws(net, x) and stand_alone(net)
+
+
+def stand_alone(net: Network) -> bool:
+    """Whether a sample's answer does not depend on the others of its batch, in the network's present modes."""
+    return not any(_counts_all(module) for module in net.modules())
 
 
 def _counts_all(module: nn.Module) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.fast import is_fast
+from torso.nets.stacked_linear import stacked_linear
 
 
 def in_line(x: Tensor) -> Tensor:
@@ -144,6 +145,8 @@ class Linear(nn.Linear):
     """A linear layer of flat features [G, B, d] (without a client dimension: of any [..., d])."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if is_fast(x) and self.weight.ndim == 3:
+            return stacked_linear(x, self.weight, self.bias)
         weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
         if weight.ndim == 2:
             return F.linear(x, weight, bias)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from operator import is_
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from torso.nets.counted import count_together
 
 Tensors = dict[str, Tensor]
 N = TypeVar("N", bound=nn.Module)
@@ -29,6 +32,7 @@ class Seat(Generic[N]):
         self._layers: list[tuple[nn.Module, nn.Module]] = []  # the copy's, and the network's own
         self._given: Tensors = {}  # [1, *], as they came
         self._held: Tensors = {}  # [*], as the copy has them
+        self._leaves: Tensors = {}  # those of `_held` that have a gradient
         self._names: tuple[str, ...] = ()
 
     def __deepcopy__(self, memo: object) -> Seat[N]:
@@ -61,10 +65,27 @@ class Seat(Generic[N]):
         leaves of a graph; None where a tensor belongs to no layer, or a layer is not to be copied: it was
         patched, or does more in `train()` than to note the mode."""
         names = tuple(names)
-        if tensors.keys() != self._given.keys():
-            self._arrange(net, tensors)
-        if self._net is None:
-            return None
+        if not self._is_seated(tensors, names):
+            if tensors.keys() != self._given.keys():
+                self._arrange(net, tensors)
+            if self._net is None:
+                return None
+            self._seat(tensors, names)
+        assert self._net is not None
+        for mine, its in self._layers:
+            if mine.training is not its.training:
+                mine.training = its.training
+        return self._net, self._leaves
+
+    def _is_seated(self, tensors: Tensors, names: tuple[str, ...]) -> bool:
+        """Whether the copy holds these very tensors, with these leaves; asked at every step."""
+        if self._net is None or names != self._names or len(tensors) != len(self._given):
+            return False
+        if not all(map(is_, self._given.values(), tensors.values())):
+            return False
+        return all(map(is_, self._held.values(), [layer[leaf] for layer, leaf in self._places.values()]))
+
+    def _seat(self, tensors: Tensors, names: tuple[str, ...]) -> None:
         if names != self._names:  # other leaves
             self._given, self._held = dict.fromkeys(tensors, _NOTHING), dict.fromkeys(tensors, _NOTHING)
             self._names = names
@@ -75,16 +96,13 @@ class Seat(Generic[N]):
                 if not _is_the_same(self._held[name], tensor):
                     self._held[name] = tensor.detach()[0]
                 layer[leaf] = self._held[name]
-        for name in names:
-            self._held[name].requires_grad_()
-        for mine, its in self._layers:
-            if mine.training is not its.training:
-                mine.training = its.training
-        return self._net, {name: self._held[name] for name in names}
+        self._leaves = {name: self._held[name].requires_grad_() for name in names}
 
     def _arrange(self, net: N, tensors: Tensors) -> None:
         """Make the copy for tensors of these names."""
         made = skeleton(net)
+        count_together(made)
+        self._places = {}
         self._given, self._held = dict.fromkeys(tensors, _NOTHING), dict.fromkeys(tensors, _NOTHING)
         patched = any("forward" in vars(module) for module in net.modules())  # a function that may know the original
         self._net, self._names = made if has_plain_modes(net) and not patched else None, ()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torso.errors import RequestError
+from torso.nets.compiled import Compiled
 from torso.nets.draws import Watching
 from torso.nets.layers import Linear, in_line
 from torso.nets.layout import laid_out
@@ -29,6 +30,7 @@ class ForeignBody(Body):
     def __init__(self, module: nn.Module, features: int, parts: Mapping[str, Predicate] | None = None) -> None:
         nn.Module.__init__(self)
         self.features, self.module = features, module
+        self._call = Compiled()
         self._as_given: tuple[nn.Module, Network, str] | None = None  # in a tuple, so that it is no part of this one
         self.blocks = tuple(child for child in module.children() if any(True for _ in child.parameters()))
         self.name_parts(module, parts)
@@ -45,13 +47,13 @@ class ForeignBody(Body):
                 "torso.nets.apply runs it for several"
             )
         x, clients = laid_out(in_line(x)), x.shape[0]
-        said = self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self.module(x))
+        said = self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self._call(self.module, x))
         return said.view(clients, -1, *said.shape[1:])
 
     def _autocast(self, x: Tensor) -> Tensor:
         """Products in bfloat16, the rest as the module has it; features in float32, for heads and losses."""
         with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-            said = self.module(x)
+            said = self._call(self.module, x)
         return logits_of(said).float()
 
     def split_from(self, module: nn.Module, net: Network, name: str) -> None:

@@ -171,7 +171,8 @@ def alike(config: Config) -> str:
 
 def _engine(config: Config, lockstep: Lockstep) -> Callable[..., Engine]:
     chosen = config.run
-    return lambda net, federation, _: Batched(net, federation, chosen.clients_at_once, chosen.precision, lockstep)
+    how = chosen.clients_at_once, chosen.precision, lockstep, chosen.compile
+    return lambda net, federation, _: Batched(net, federation, *how)
 
 
 def _told(work: Callable[[], Result]) -> Result | Exception:

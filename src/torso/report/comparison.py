@@ -15,7 +15,7 @@ from torso.report.privacy import in_words
 from torso.report.records import Record, Scores, find, names_apart, read
 from torso.report.statistics import Difference, Refused, paired_difference
 
-_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "seed", "ray"}  # of [run]: how, not what
+_HOW = {"workers", "checkpoint_every", "engine", "device", "clients_at_once", "compile", "seed", "ray"}  # how, not what
 _WHEN = {"every", "during", "names", "analyses", "analyses_every"}  # of [measure]: what is looked at, not what is done
 _NOT_DATA = {"augment", "normalize"}  # of [data]: what a network sees of the same images
 

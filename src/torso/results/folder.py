@@ -43,6 +43,7 @@ _FREE = {
     "run.device",
     "run.clients_at_once",
     "run.features",
+    "run.compile",
     "run.ray",
     "run.flower",
 }

@@ -17,13 +17,13 @@ from torch import Tensor
 from torso.data.batches import on_device
 from torso.learn.attacks import put
 from torso.learn.drift import Local
-from torso.learn.stacked import free_to_read
+from torso.learn.stacked import Reading, free_to_read, spared
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 from torso.runs.faults import NOT_FINITE
 from torso.runs.messages import Sent, Told
 from torso.runs.stages import Stage
-from torso.runs.uploads import Terms, fine, spared
+from torso.runs.uploads import Terms, fine
 from torso.server.robust import clipped
 from torso.server.state import ServerState
 from torso.server.statistics import Came
@@ -85,6 +85,8 @@ class Aggregate:
         self._losses: list[Tensor] = []
         self._fine: list[Tensor] = []
         self._mean: MeanSent | None = None
+        self._asked: Reading | None = None
+        self.as_asked = False  # whether all that was asked for is finite
 
     @property
     def holds_uploads(self) -> bool:
@@ -92,6 +94,20 @@ class Aggregate:
         kept = self.stage.method.server.keeps_uploads  # that travels on with the sum anyway
         single = not kept and any(each.rule == "each" for each in self.declared.values())
         return self.stage.method.server.needs_each or self.colludes or single
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether nothing but the sums makes the round, so that the server can move before it knows whether all that
+        was sent is finite."""
+        rule, special = self.stage.method.server, self.private or self.weighed is not None or self._mean is not None
+        single = self.holds_uploads or rule.keeps_uploads or self.each or self.said or self.refused
+        return not special and not single and not self.declared and bool(self._losses)
+
+    def ask(self, more: Tensor) -> None:
+        """Have losses and truths sent to the host, and one truth more; `close` reads them."""
+        first = self._losses[0]
+        numbers = [torch.cat(self._losses), *(each.to(first) for each in (*self._fine, more.reshape(1)))]
+        self._asked = Reading.of(torch.cat(numbers))
 
     def take(self, sent: Sent) -> None:
         """Add the messages of some participants; nothing is read from the device."""
@@ -147,11 +163,9 @@ class Aggregate:
                 apart = {name: sent.model[name] for name in self.parameters}
                 self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
                 averaged = {name: tensor for name, tensor in sent.model.items() if name not in apart}
-            for name, tensor in averaged.items():
-                add_weighted(self.total, {name: spared(tensor, rows)}, weights)
+            add_weighted(self.total, averaged, weights, rows)
             self._add_squares(sent, weights, rows)
-            for name, tensor in self._changes(sent).items():
-                add_stacked(self.change, {name: spared(tensor, rows)})
+            add_stacked(self.change, self._changes(sent), rows)
 
     def _add_statistics(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> None:
         """What was sent beside the models, each by its rule."""
@@ -161,9 +175,9 @@ class Aggregate:
                 for g, k in enumerate(sent.clients):
                     self.said.setdefault(k, {}).update(_row({name: tensor}, g))
             elif rule == "sum":
-                add_stacked(self.statistics, {name: spared(tensor, rows)})
+                add_stacked(self.statistics, {name: tensor}, rows)
             else:
-                add_weighted(self.statistics, {name: spared(tensor, rows)}, weights)
+                add_weighted(self.statistics, {name: tensor}, weights, rows)
 
     def _weighed(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> Tensor:
         """By what the models count: their shares, or a statistic that they have sent."""
@@ -217,8 +231,12 @@ class Aggregate:
         """The losses of the clients that are counted; of the others nothing is left."""
         if not self._losses:
             return {}
-        losses = dict(zip(self._clients, torch.cat(self._losses).tolist(), strict=True))
-        counted = dict(zip(self._clients, torch.cat(self._fine).tolist(), strict=True))
+        if self._asked is None:
+            self.ask(torch.zeros_like(self._fine[0][:1]))
+        assert self._asked is not None
+        read, count = self._asked.numbers(), len(self._clients)
+        losses, counted = (dict(zip(self._clients, each, strict=True)) for each in (read[:count], read[count:-1]))
+        self.as_asked = all(read[count:])
         for client in (k for k in self._clients if not counted[k]):
             self.refused[client] = NOT_FINITE
             if not math.isfinite(losses.pop(client)):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torso.data import Roster
-from torso.engine import Engine, comes_and_goes
+from torso.engine import Engine, comes_and_goes, looks_ahead
 from torso.errors import RunFailed, TorsoError
 from torso.learn.stacked import all_finite
 from torso.many import ClientSet
-from torso.personal.state import State
+from torso.personal.state import Pending, State
 from torso.registry import chosen
 from torso.runs.aggregate import Aggregate
 from torso.runs.cost import cost_of
@@ -21,7 +22,7 @@ from torso.runs.server_step import server_pass, server_step
 from torso.runs.speeds import Hours
 from torso.runs.stages import Stage
 from torso.runs.telling import tell, visit_of
-from torso.runs.turns import turn_of
+from torso.runs.turns import Turn, turn_of
 from torso.server.state import Cost, ServerState
 
 
@@ -63,6 +64,41 @@ def play_round(
     TooFewAnswered when too few of the participants did: nothing has changed then, and the round can be played again.
 
     `faults`: what goes wrong with whom of the participants; `hours`: how long they take, where time is simulated."""
+    return end_round(begin_round(stage, state, roster, engine, seed, faults, hours))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A round that has been asked of the engine; nothing has been read from the device."""
+
+    stage: Stage
+    state: State  # before it …
+    server: ServerState  # … and the server's, with the stage's first model where it is needed
+    roster: Roster
+    engine: Engine
+    seed: int
+    turn: Turn
+    told: Told
+    came: Aggregate
+    pending: tuple[Pending, ...]
+    why: Faults
+    guess: tuple[State, Round] | None = None  # what it comes to if all that was sent is finite, without the loss
+
+    @property
+    def number(self) -> int:
+        return self.told.round
+
+
+def begin_round(
+    stage: Stage,
+    state: State,
+    roster: Roster,
+    engine: Engine,
+    seed: int,
+    faults: Callable[[Sequence[int]], Faults] | None = None,
+    hours: Hours | None = None,
+) -> Begun:
+    """A round up to where numbers are read from the device: as `play_round`, which raises what goes wrong."""
     number = state.round + 1
     here = engine.present() if comes_and_goes(engine) else None
     turn = turn_of(stage, state, roster, participants(stage, roster, seed, number, here), seed, hours)
@@ -72,26 +108,59 @@ def play_round(
     able = tuple(k for k in turn.beginning if k not in why) if why else turn.beginning
     empty = _aggregate(stage, told, roster, turn.clients, before)
     came, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
-    loss, heard = came.close(), came.clients
-    counted = frozenset(heard)
-    missing = tuple(k for k in turn.clients if k not in counted) if len(heard) < len(turn.clients) else ()
-    why = {**why, **came.refused}
-    _check_enough(stage, came, missing, again=comes_and_goes(engine))
-    server = server_step(stage, before, came, roster, seed)
+    begun = Begun(stage, state, before, roster, engine, seed, turn, told, came, pending, why)
+    return _guessed(begun) if looks_ahead(engine) and not why and came.is_simple else begun
+
+
+def _guessed(begun: Begun) -> Begun:
+    """With the next state if nothing goes wrong: whether that is so is on its way to the host."""
+    came, stage = begun.came, begun.stage
+    if came.clients != begun.turn.clients or stage.method.server_data != "none":
+        return begun
+    server = server_step(stage, begun.server, came, begun.roster, begun.seed)
+    came.ask(all_finite(server.model[name] for name in stage.moving))
+    return replace(begun, guess=_settled(begun, server, math.nan))
+
+
+def end_round(begun: Begun) -> tuple[State, Round]:
+    """The next state, and what happened, when the device has said so."""
+    stage, came, turn = begun.stage, begun.came, begun.turn
+    loss = came.close()
+    if begun.guess is not None and came.as_asked:
+        state, played = begun.guess
+        return state, replace(played, loss=loss)
+    missing = _missing(begun)
+    _check_enough(stage, came, missing, again=comes_and_goes(begun.engine))
+    server = server_step(stage, begun.server, came, begun.roster, begun.seed)
     if stage.method.server_data != "none":
-        server, server_loss = server_pass(stage, server, roster, engine, seed, number)
+        server, server_loss = server_pass(stage, server, begun.roster, begun.engine, begun.seed, begun.number)
         loss = loss if turn.clients else server_loss
     if not bool(all_finite(server.model[name] for name in stage.moving)):
-        raise RunFailed(f"non-finite weights after round {number}")
+        raise RunFailed(f"non-finite weights after round {begun.number}")
+    state, played = _settled(begun, server, loss)
+    if comes_and_goes(begun.engine):
+        begun.engine.counted(begun.number, played.participants)
+    return state, played
+
+
+def _missing(begun: Begun) -> tuple[int, ...]:
+    counted = frozenset(begun.came.clients)
+    if len(counted) == len(begun.turn.clients):  # who was heard was asked
+        return ()
+    return tuple(k for k in begun.turn.clients if k not in counted)
+
+
+def _settled(begun: Begun, server: ServerState, loss: float) -> tuple[State, Round]:
+    """The next state, and what happened, once the server has moved."""
+    stage, before, came, turn, number = begun.stage, begun.server, begun.came, begun.turn, begun.number
+    heard, missing, why = came.clients, _missing(begun), {**begun.why, **came.refused}
     busy = turn.busy(heard, why)
-    cost = before.cost + cost_of(stage, roster, before, told, busy)
+    cost = before.cost + cost_of(stage, begun.roster, before, begun.told, busy)
     cost = replace(cost, hours=turn.hour(before.cost.hours, busy))
     server = replace(server, round=number, met=ClientSet(server.met).union(heard), cost=cost)
-    if comes_and_goes(engine):
-        engine.counted(number, heard)
     stale = turn.staleness(heard)
     played = Round(number, stage.method.name, stage.rate(number), heard, loss, cost, missing, why, stale)
-    return State(server, state.clients.updated(came.left), pending), played
+    return State(server, begun.state.clients.updated(came.left), begun.pending), played
 
 
 def _with_origin(stage: Stage, server: ServerState) -> ServerState:

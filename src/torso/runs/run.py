@@ -17,7 +17,7 @@ from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, re
 from torso.engine.memory import patient_collector, peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
-from torso.measure.analyses import at_end, class_counts, over_rounds
+from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
 from torso.personal.state import State
 from torso.results.checkpoint import rounds_of
 from torso.results.checksums import of_data, of_model
@@ -38,7 +38,7 @@ from torso.runs.job import Job, Simulation, data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
 from torso.runs.progress import is_shown, showing
-from torso.runs.rounds import Round, TooFewAnswered, named, play_round
+from torso.runs.rounds import Begun, Round, TooFewAnswered, begin_round, end_round, named
 from torso.runs.speeds import hours_of
 from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
@@ -176,6 +176,7 @@ class _Run:
         self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
         self.peak_memory: int | None = None
         self.features = FeaturePlan(job, self.listener.note)
+        self._ahead: Begun | None = None  # the next round, if it has begun
 
     def go(self, engine: Engine, resume: bool, notes: Sequence[str] = ()) -> Result:
         note = self._resume() if resume else ""
@@ -274,14 +275,14 @@ class _Run:
 
     def _play(self, engine: Engine, stage: Stage) -> tuple[State, Round]:
         """A round that too few clients have answered has not happened: it is played again, a few times."""
-        run, number = self.config.run, self.state.round + 1
         for attempt in range(_ATTEMPTS):
-            faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.meets else None
-            hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
             try:
-                place = self.features.rounds(engine, stage, self.state.server.model)
                 with patient_collector(_OBJECTS * self._expected(stage)):
-                    return play_round(stage, self.state, self.job.roster, place, run.seed, faults, hours)
+                    ahead, self._ahead = self._ahead, None
+                    known = ahead is not None and ahead.state is self.state
+                    begun = ahead if ahead and known else self._begin(engine, stage, self.state, attempt)
+                    self._ahead = self._look_ahead(engine, begun)
+                    return end_round(begun)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
@@ -292,6 +293,27 @@ class _Run:
     def _expected(self, stage: Stage) -> int:
         """About as many participants as a round has."""
         return int(self.job.roster.clients * (stage.train.fraction if stage.meets else 1))
+
+    def _begin(self, engine: Engine, stage: Stage, state: State, attempt: int = 0) -> Begun:
+        run, number = self.config.run, state.round + 1
+        faults = partial(faults_of, run.faults, run.seed, number, attempt) if stage.meets else None
+        hours = partial(hours_of, run.speeds, run.seed) if run.speeds.simulated else None
+        place = self.features.rounds(engine, stage, state.server.model)
+        return begin_round(stage, state, self.job.roster, place, run.seed, faults, hours)
+
+    def _look_ahead(self, engine: Engine, begun: Begun) -> Begun | None:
+        """The next round, asked of the device before the numbers of this one are read, so that neither waits for the
+        other. It counts if this one ends as it was guessed, and nothing else comes between them."""
+        after, every = begun.number + 1, self.config.measure.every
+        if begun.guess is None or after > self.job.rounds or (every and begun.number % every == 0) or self.stop.asked:
+            return None
+        stage = self.job.stage(after)
+        if stage.first == after or any(analyses[name].when == "round" for name in self.config.measure.analyses):
+            return None
+        try:
+            return self._begin(engine, stage, begun.guess[0])
+        except TorsoError:  # it is raised when its turn comes
+            return None
 
     def _name_refused(self, engine: Engine, played: Round) -> None:
         """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
@@ -362,6 +384,7 @@ class _Run:
         return f"{self.command} {config} --out {folder} --resume"
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
+        self._note_memory()  # of training: the peak may be counted anew when something else begins
         began = time.perf_counter()
         job, state = self.job, self.state
         stage = job.stage(state.round)
@@ -373,6 +396,9 @@ class _Run:
 
     def _took(self, began: float) -> None:
         self.seconds["measure"] += time.perf_counter() - began
+        self._note_memory()
+
+    def _note_memory(self) -> None:
         used = peak_memory_bytes(self.job.device)
         self.peak_memory = max(used, self.peak_memory or 0) if used else None
 
@@ -380,7 +406,7 @@ class _Run:
         began = time.perf_counter()
         if found := watch_round(self.job, engine, before, self.state, played):
             self.analysed[played.round] = found
-        self._took(began)
+            self._took(began)
 
     def _analyse(self, engine: Engine) -> dict[str, Any]:
         began = time.perf_counter()
@@ -397,6 +423,7 @@ class _Run:
 
     def _finish(self, status: str, accuracy: Mapping[str, Accuracy], found: Mapping[str, Any]) -> Result:
         config, seconds, privacy = self.config, self.seconds, self.job.privacy
+        self._note_memory()
         result = Result(
             method=config.method.name,
             dataset=self.job.roster.name,

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from torso.errors import RequestError
@@ -95,10 +94,3 @@ def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
     if measured:
         found = found & lengths(less({name: sent.model[name] for name in measured}, measured)).isfinite()
     return found
-
-
-def spared(stacked: Tensor, rows: Tensor | None) -> Tensor:
-    """The same with zeros for the clients that are not among `rows` [G]; None: all are."""
-    if rows is None:
-        return stacked
-    return torch.where(rows.view(-1, *[1] * (stacked.ndim - 1)), stacked, torch.zeros_like(stacked[:1]))

@@ -185,9 +185,11 @@ class Visit:
         if self.habits.drift.gathers:  # the mean moves with the client's own model, a share of it (spec 5.5)
             others = {n: mean - at.received[n] / told.participants for n, mean in told.mean.items()}
             return Local(start, {}, shared=others, participants=told.participants)
+        if not self.habits.drift.remembers and not self.habits.drift.follows:
+            return Local(start, {})
         zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
         if not self.habits.drift.remembers:
-            return Local(start, {}, shared={**zeros, **told.drift} if self.habits.drift.follows else {})
+            return Local(start, {}, shared={**zeros, **told.drift})
         memory = with_own(zeros, [state.memory for state in desk.held(clients)])
         return Local(start, {}, memory, {**zeros, **told.drift})
 

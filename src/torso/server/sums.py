@@ -6,37 +6,66 @@ workers or threads nor the size of a stack changes a bit. On an accelerator a st
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from torso.fast import is_fast
+from torso.learn.stacked import free_to_read, joined, spared
 from torso.nets import Tensors
 
 _SMALL = 1 << 16  # numbers of a tensor that are summed for all clients of a stack in one call
 
 
-def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor) -> None:
+def add_weighted(total: Tensors, stacked: Tensors, weights: Tensor, rows: Tensor | None = None) -> None:
     """Add Σ_g w_g t_g over the client dimension of [G, *] tensors to the total, in place.
 
-    Counters (integers) have no mean: the largest stands."""
+    Counters (integers) have no mean: the largest stands. `rows` [G]: those that count; None: all do."""
+    on_device: Tensors = {}
     for name, tensor in stacked.items():
         if not tensor.is_floating_point():
-            _add_one(total, name, tensor.amax(dim=0))
-        elif tensor.device.type == "cpu":
-            _add_rows(total, name, tensor, weights)
-        elif len(tensor) == 1:
-            _add_one(total, name, tensor[0] * weights[0])
+            _add_one(total, name, spared(tensor, rows).amax(dim=0))
+        elif free_to_read(tensor):
+            _add_rows(total, name, spared(tensor, rows), weights)
         else:
-            _add_one(total, name, (weights @ tensor.reshape(len(tensor), -1)).view(tensor.shape[1:]))
+            on_device[name] = tensor
+    if on_device:
+        _add_products(total, on_device, lambda flat: _product(flat, weights, rows))
 
 
-def add_stacked(total: Tensors, stacked: Tensors) -> None:
-    """Add Σ_g t_g over the client dimension of [G, *] tensors to the total, in place."""
+def add_stacked(total: Tensors, stacked: Tensors, rows: Tensor | None = None) -> None:
+    """Add Σ_g t_g over the client dimension of [G, *] tensors to the total, in place; `rows` [G] as above."""
+    on_device: Tensors = {}
     for name, tensor in stacked.items():
-        if tensor.device.type == "cpu":
-            _add_rows(total, name, tensor)
+        if free_to_read(tensor):
+            _add_rows(total, name, spared(tensor, rows))
         else:
-            _add_one(total, name, tensor[0] if len(tensor) == 1 else tensor.sum(dim=0))
+            on_device[name] = tensor
+    if on_device:
+        _add_products(total, on_device, lambda flat: spared(flat, rows).sum(dim=0))
+
+
+def _product(flat: Tensor, weights: Tensor, rows: Tensor | None) -> Tensor:
+    """Σ_g w_g t_g [n] of t [G, n]; one client of weight 1 comes back as it is."""
+    if flat.dtype == weights.dtype == torch.float32 and is_fast(flat):
+        from torso.server.sum_kernel import weighted_sum
+
+        return weighted_sum(flat, weights, rows)
+    flat = spared(flat, rows)
+    return flat[0] * weights[0] if len(flat) == 1 else weights @ flat
+
+
+def _add_products(total: Tensors, stacked: Tensors, sum_of: Callable[[Tensor], Tensor]) -> None:
+    """All clients of a stack at once, small tensors together; `sum_of` makes [n] of [G, n]."""
+    kinds = {tensor.dtype for tensor in stacked.values()}
+    for alike in ({n: t for n, t in stacked.items() if t.dtype == kind} for kind in sorted(kinds, key=str)):
+        for names, flat in joined(alike):
+            parts = sum_of(flat).split([alike[name][0].numel() for name in names])  # type: ignore[no-untyped-call]
+            for name, part in zip(names, parts, strict=True):
+                mine = part.view(alike[name].shape[1:])
+                total[name] = total[name] + mine if name in total else mine
 
 
 def add(total: Tensors, part: Tensors) -> None:

@@ -338,12 +338,12 @@ def test_a_dry_run_counts_and_estimates(torso: Torso, monkeypatch: pytest.Monkey
     )
     told = json.loads(torso("leaderboard", "--dry-run", "--json").out)
     counted = {key: told[key] for key in ("contestants", "choosing", "judged", "trainings", "measurements")}
-    fine_tuned = 4 * (44 - 11)  # eleven methods have nothing to fine-tune
+    fine_tuned = 4 * (64 - 22)  # twenty-two methods have nothing to fine-tune
     assert counted == {
-        "contestants": 4 * 44,
-        "choosing": 4 * 44 * 3 + fine_tuned * 3,
-        "judged": 4 * 44 * 3,
-        "trainings": 4 * 43 * 6,  # FedAvg (BRM, FT) is FedAvg (BRM), fine-tuned
+        "contestants": 4 * 64,
+        "choosing": 4 * 64 * 3 + fine_tuned * 3,
+        "judged": 4 * 64 * 3,
+        "trainings": 4 * 63 * 6,  # FedAvg (BRM, FT) is FedAvg (BRM), fine-tuned
         "measurements": fine_tuned * 3 + 4 * 6,
     }
     assert told["seconds"] > 0

@@ -5,6 +5,7 @@ G clients, B samples; in, out: channels.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,101 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torso.nets.kernels import boxes, gather
+from torso.fast import dot_precision
+from torso.nets.kernels import boxes, columns, gather, lines, taps, turned
+from torso.nets.kernels.ways import Pass, Way, layer_of, way
+
+
+def _precision(x: Tensor) -> str:
+    return "bf16" if x.dtype == torch.bfloat16 else dot_precision(x)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One convolution of G clients: everything but its tensors, and the way of each pass."""
+
+    clients: int
+    kernel: int
+    stride: int
+    padding: int
+    before: tuple[int, ...]  # the maps that go in, [G·B, in, H, W]
+    after: tuple[int, ...]
+    forward: Way
+    back: Way
+    weight: Way
+
+    @classmethod
+    def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int, spare: int) -> Shape:
+        clients, out_c, in_c, kernel, _ = weight.shape
+        height, width = ((side + 2 * padding + spare - kernel) // stride + 1 for side in x.shape[2:])
+        boxed, precision = boxes.boxable(x, out_c, stride) and spare == 0, _precision(x)
+
+        def chosen(kind: Pass) -> Way:
+            tall, broad = (x.shape[2], x.shape[3]) if kind == "back" else (height, width)
+            layer = layer_of(kind, in_c, out_c, tall, broad, kernel, stride, padding, spare, precision, boxed)
+            return way(kind, layer)
+
+        after = (x.shape[0], out_c, height, width)
+        ways = chosen("forward"), chosen("back"), chosen("weight")
+        return cls(clients, kernel, stride, padding, tuple(x.shape), after, *ways)
+
+    def columns(self, x: Tensor) -> Tensor:
+        return columns.write_down(x, self.kernel, self.stride, self.padding, *self.after[2:])
+
+
+def ready(weight: Tensor, dtype: torch.dtype, by: Way, back: bool = False) -> Tensor:
+    """Weights [G, out, in, K, K] as a way reads them: [G, K, K, out, in]; for columns [G, out, in·K·K], and going back
+    [G, out, K·K·in]."""
+    if by.name == "columns":
+        return taps.spread_rows(weight, dtype) if back and weight.shape[-1] > 1 else weight.flatten(2).to(dtype)
+    if weight.shape[-1] == 1:
+        return weight.to(dtype).permute(0, 3, 4, 1, 2).contiguous()
+    return taps.spread(weight, dtype)
+
+
+def forward(
+    x: Tensor,
+    seen: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    shape: Shape,
+    counted: bool = False,
+    real: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The output and, where a kernel can, its statistics; `seen`: the columns, where that is the way."""
+    by, like = shape.forward, shape.after
+    if by.name == "turned" and by.how is not None:
+        return turned.convolve(x, weight, bias, like, shape.padding, by.how, counted=counted, real=real)
+    if by.name == "columns" and seen is not None:
+        return columns.convolve(seen, weight, bias, like), None
+    if by.name == "box":
+        return boxes.convolve(x, weight, bias, like, shape.padding, counted=counted, real=real)
+    return gather.convolve(x, weight, bias, like, shape.stride, shape.padding, back=False), None
+
+
+def input_gradient(slope: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+    by, like = shape.back, shape.before
+    if by.name == "turned" and by.how is not None:
+        return turned.convolve(slope, weight, None, like, shape.padding, by.how, back=True)[0]
+    if by.name == "columns":
+        return columns.input_gradient(slope, weight, like, shape.kernel, shape.stride, shape.padding)
+    if by.name == "box":
+        return boxes.convolve(slope, weight, None, like, shape.padding, back=True)[0]
+    return gather.convolve(slope, weight, None, like, shape.stride, shape.padding, back=True)
+
+
+def weight_gradient(x: Tensor, seen: Tensor | None, slope: Tensor, shape: Shape) -> Tensor:
+    """[G, out, in, K, K] in float32."""
+    by, clients, kernel = shape.weight, shape.clients, shape.kernel
+    if by.name == "turned" and by.how is not None:
+        return turned.weight_gradient(x, slope, clients, kernel, shape.padding, by.how)
+    if by.name == "lines" and by.how is not None:
+        return lines.weight_gradient(x, slope, clients, kernel, by.how)
+    if by.name == "columns":
+        return columns.weight_gradient(shape.columns(x) if seen is None else seen, slope, clients, kernel)
+    if by.name == "box":
+        return boxes.weight_gradient(x, slope, clients, kernel, shape.padding)
+    return gather.weight_gradient(x, slope, clients, kernel, shape.stride, shape.padding)
 
 
 class _Convolution(torch.autograd.Function):
@@ -28,18 +123,17 @@ class _Convolution(torch.autograd.Function):
         real: Tensor | None,
         spare: int,
     ) -> tuple[Tensor, Tensor | None]:
-        clients, out_c, _, kernel, _ = weight.shape
         x = x.contiguous(memory_format=torch.channels_last)
-        ready = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous()
         bias = None if bias is None else bias.contiguous()  # one model for all clients is an expanded view
-        height, width = ((side + 2 * padding + spare - kernel) // stride + 1 for side in x.shape[2:])
-        like, boxed, sums = (x.shape[0], out_c, height, width), boxes.boxable(x, out_c, stride) and spare == 0, None
-        if boxed:
-            out, sums = boxes.convolve(x, ready, bias, like, padding, counted=counted, real=real)
-        else:
-            out = gather.convolve(x, ready, bias, like, stride, padding, back=False)
-        ctx.save_for_backward(x, ready)
-        ctx.how = clients, kernel, stride, padding, bias is not None, boxed
+        shape = Shape.of(x, weight, stride, padding, spare)
+        there = ready(weight, x.dtype, shape.forward)
+        same = "columns" not in (shape.forward.name, shape.back.name)
+        again = there if same or not ctx.needs_input_grad[0] else ready(weight, x.dtype, shape.back, back=True)
+        seen = shape.columns(x) if shape.forward.name == "columns" else None
+        out, sums = forward(x, seen, there, bias, shape, counted, real)
+        keeps = shape.weight.name == "columns" and seen is not None
+        ctx.save_for_backward(x, again, seen if keeps else None)
+        ctx.shape, ctx.has_bias = shape, bias is not None
         if sums is not None:
             ctx.mark_non_differentiable(sums)
         return out, sums
@@ -47,22 +141,13 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-        x, ready = ctx.saved_tensors
-        clients, kernel, stride, padding, has_bias, boxed = ctx.how
+        x, weight, seen = ctx.saved_tensors
         slope = slope.contiguous(memory_format=torch.channels_last)
-        to_x = to_weight = to_bias = None
-        if ctx.needs_input_grad[0]:
-            if boxed:
-                to_x, _ = boxes.convolve(slope, ready, None, tuple(x.shape), padding, back=True)
-            else:
-                to_x = gather.convolve(slope, ready, None, tuple(x.shape), stride, padding, back=True)
-        if ctx.needs_input_grad[1]:
-            if boxed:
-                to_weight = boxes.weight_gradient(x, slope, clients, kernel, padding)
-            else:
-                to_weight = gather.weight_gradient(x, slope, clients, kernel, stride, padding)
-        if has_bias and ctx.needs_input_grad[2]:
-            to_bias = slope.view(clients, -1, *slope.shape[1:]).sum((1, 3, 4), dtype=torch.float32)
+        to_x = input_gradient(slope, weight, ctx.shape) if ctx.needs_input_grad[0] else None
+        to_weight = weight_gradient(x, seen, slope, ctx.shape) if ctx.needs_input_grad[1] else None
+        to_bias = None
+        if ctx.has_bias and ctx.needs_input_grad[2]:
+            to_bias = slope.view(ctx.shape.clients, -1, *slope.shape[1:]).sum((1, 3, 4), dtype=torch.float32)
         return to_x, to_weight, to_bias, *[None] * 5
 
 

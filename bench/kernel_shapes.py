@@ -1,0 +1,479 @@
+"""Stacked convolutions layer by layer, every way that there is, and whole steps: what an accelerator says.
+
+    python bench/kernel_shapes.py --out FOLDER [--parts check,engine,profile,shapes] [--seconds 150] [--clients 10,20]
+
+`check`: every way of every layer against PyTorch's own convolution in float32, client by client, in several processes,
+which also compile the kernels. `shapes`: microseconds of each pass (forward with the cast of the weights, gradient of
+the input, gradient of the weight), and of cuDNN's convolution with one weight on the same images (`one`), grouped
+(`grouped`, its rearrangement not counted) and client by client (`each`). `profile`: which kernels a step spends its
+time in. `engine`: steps of stacked clients against one large model. Everything is kept as JSON, line by line.
+`--table` prints src/torso/nets/kernels/table.py from the shapes in FOLDER, without an accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torso.engine.bench import row, steps
+from torso.nets.kernels import boxes, conv
+from torso.nets.kernels.table import TABLE
+from torso.nets.kernels.ways import Layer, Pass, Way, candidates, layer_of, way
+from torso.precision import computing
+
+BATCH = 50
+KINDS: tuple[Pass, ...] = ("forward", "back", "weight")
+FAR = {"bf16": 1e-2, "tf32": 1.5e-3, "ieee": 1e-5}
+CUDA = torch.device("cuda")
+
+
+class Conv(NamedTuple):
+    """Channels, size of the map that goes in, kernel, stride."""
+
+    inputs: int
+    outputs: int
+    side: int
+    kernel: int = 3
+    stride: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.inputs}>{self.outputs}@{self.side} k{self.kernel} s{self.stride}"
+
+    @property
+    def out(self) -> int:
+        return (self.side + 2 * (self.kernel // 2) - self.kernel) // self.stride + 1
+
+    @property
+    def flops(self) -> int:
+        """Of one image and pass."""
+        return 2 * self.out**2 * self.inputs * self.outputs * self.kernel**2
+
+
+VGG11 = [
+    Conv(64, 128, 16),
+    *(Conv(a, b, 8) for a, b in ((128, 256), (256, 256))),
+    *(Conv(a, b, 4) for a, b in ((256, 512), (512, 512))),
+    Conv(512, 512, 2),
+]
+RESNET18 = [
+    *(Conv(c, c, 2048 // c) for c in (64, 128)),
+    *(Conv(c, 2 * c, 2048 // c, k, 2) for c in (64, 128, 256) for k in (3, 1)),
+]
+RESNET50 = [
+    *(Conv(c, c, 4096 // c, 3, 2) for c in (128, 256, 512)),
+    *(Conv(c, 2 * c, 8192 // c, 1, 2) for c in (256, 512, 1024)),
+]
+IMAGES = Conv(32, 64, 32, 1)  # as patches
+CONV4 = [Conv(64, 64, side) for side in (16, 8, 4)]
+LAYERS = [*VGG11, *RESNET18, IMAGES, *RESNET50, *CONV4]
+
+
+def tensors(layer: Conv, clients: int, precision: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Maps, weights in float32, and a slope."""
+    random = torch.Generator(CUDA).manual_seed(layer.inputs + layer.outputs + layer.side)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+
+    def maps(channels: int, side: int) -> Tensor:
+        made = torch.randn(clients * BATCH, side, side, channels, device=CUDA, generator=random)
+        return made.to(dtype).permute(0, 3, 1, 2)
+
+    weight = torch.randn(
+        clients, layer.outputs, layer.inputs, layer.kernel, layer.kernel, device=CUDA, generator=random
+    )
+    weight /= (layer.inputs * layer.kernel**2) ** 0.5
+    return maps(layer.inputs, layer.side), weight, maps(layer.outputs, layer.out)
+
+
+def shape_of(layer: Conv, x: Tensor, weight: Tensor) -> conv.Shape:
+    return conv.Shape.of(x, weight, layer.stride, layer.kernel // 2, 0)
+
+
+def layer_seen(kind: Pass, layer: Conv, x: Tensor, precision: str) -> Layer:
+    """The layer as the choice sees it."""
+    side, boxed = layer.side if kind == "back" else layer.out, boxes.boxable(x, layer.outputs, layer.stride)
+    sizes = layer.inputs, layer.outputs, side, side, layer.kernel, layer.stride, layer.kernel // 2
+    return layer_of(kind, *sizes, spare=0, precision=precision, boxed=boxed)
+
+
+def ways_of(kind: Pass, layer: Conv, x: Tensor, precision: str) -> list[Way]:
+    """The way that is chosen, and the others."""
+    seen = layer_seen(kind, layer, x, precision)
+    found = dict.fromkeys([way(kind, seen), *candidates(kind, seen)])
+    size = x.shape[0] * layer.out**2 * layer.inputs * layer.kernel**2 * x.element_size()
+    return [one for one in found if one.name != "columns" or size < 3e9]
+
+
+def work(kind: Pass, by: Way, layer: Conv, x: Tensor, weight: Tensor, slope: Tensor) -> Callable[[], Tensor]:
+    """One pass, as a step of training does it."""
+    shape = replace(shape_of(layer, x, weight), **{kind: by})
+    if kind == "forward":
+
+        def forward() -> Tensor:
+            seen = shape.columns(x) if by.name == "columns" else None
+            return conv.forward(x, seen, conv.ready(weight, x.dtype, by), None, shape)[0]
+
+        return forward
+    if kind == "back":
+        there = conv.ready(weight, x.dtype, by, back=True)
+        return lambda: conv.input_gradient(slope, there, shape)
+    return lambda: conv.weight_gradient(x, None, slope, shape)
+
+
+def by_cudnn(
+    kind: Pass, layer: Conv, x: Tensor, weight: Tensor, slope: Tensor, groups: int = 1
+) -> Callable[[], Tensor]:
+    """PyTorch's own convolution; weight [out, in, K, K]."""
+    pad = layer.kernel // 2
+    if kind == "forward":
+        return lambda: F.conv2d(x, weight.to(x.dtype), None, layer.stride, pad, 1, groups)
+    ready = weight.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    mask = [kind == "back", kind == "weight", False]
+
+    def backward() -> Tensor:
+        got = torch.ops.aten.convolution_backward(
+            slope, x, ready, None, [layer.stride] * 2, [pad] * 2, [1, 1], False, [0, 0], groups, mask
+        )
+        return got[0 if kind == "back" else 1]  # type: ignore[no-any-return]
+
+    return backward
+
+
+def truth(kind: Pass, layer: Conv, x: Tensor, weight: Tensor, slope: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a dtype, client by client."""
+    wide = x.to(dtype).contiguous(), weight.to(x.dtype).to(dtype), slope.to(dtype).contiguous()
+    each = zip(wide[0].chunk(len(weight)), wide[1], wide[2].chunk(len(weight)), strict=True)
+    found = [by_cudnn(kind, layer, *one)() for one in each]
+    return torch.stack(found) if kind == "weight" else torch.cat(found)
+
+
+def far(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def compile_others(layer: Conv, x: Tensor, weight: Tensor) -> None:
+    """As networks call it: with statistics for BatchNorm, with a bias."""
+    pad = layer.kernel // 2
+    conv.convolution(x, weight, None, layer.stride, pad, counted=True)
+    conv.convolution(x, weight, torch.zeros(weight.shape[:2], device=CUDA), layer.stride, pad)
+
+
+def check(part: int, parts: int, out: Path) -> None:
+    """Every way of a share of the layers, with three clients."""
+    todo = [(layer, precision, kind) for kind in KINDS for layer in LAYERS for precision in ("bf16", "tf32")]
+    todo += [(layer, "ieee", kind) for layer in LAYERS[1::5] for kind in KINDS]
+    with (out / f"check-{part}.jsonl").open("w") as kept:
+        for layer, precision, kind in todo[part::parts]:
+            x, weight, slope = tensors(layer, 3, precision)
+            with computing("fp32"):
+                exact = torch.float64 if precision == "ieee" else torch.float32
+                wanted = truth(kind, layer, x, weight, slope, exact)
+            for by in ways_of(kind, layer, x, precision):
+                found: dict[str, Any] = {"layer": str(layer), "precision": precision, "kind": kind, "way": str(by)}
+                try:
+                    with computing("fp32" if precision == "ieee" else "tf32"):
+                        error = far(work(kind, by, layer, x, weight, slope)(), wanted)
+                        if kind == "forward" and by == shape_of(layer, x, weight).forward:
+                            compile_others(layer, x, weight)
+                    found |= {"error": error, "ok": error < FAR[precision]}
+                except Exception as failed:
+                    found |= {"ok": False, "failed": f"{type(failed).__name__}: {failed}"[:300]}
+                    if "illegal" in str(failed) or "CUDA error" in str(failed):
+                        print(json.dumps(found), file=kept, flush=True)
+                        return
+                print(json.dumps(found), file=kept, flush=True)
+
+
+Right = set[tuple[str, str, str, str]]
+
+
+def check_all(out: Path, seconds: float) -> Right:
+    """In 14 processes; the ways that are right. A layer whose chosen way is not among them goes the way of before."""
+    began, count = time.perf_counter(), 14
+    command = [sys.executable, __file__, "--out", str(out), "--worker"]
+    started = [
+        subprocess.Popen([*command, f"{n}/{count}"], stderr=(out / f"check-{n}.err").open("w")) for n in range(count)
+    ]
+    for process in started:
+        try:
+            process.wait(max(1.0, seconds - (time.perf_counter() - began)))
+        except subprocess.TimeoutExpired:
+            process.kill()
+    lines = [json.loads(line) for file in sorted(out.glob("check-*.jsonl")) for line in file.read_text().splitlines()]
+    bad, codes = [line for line in lines if not line["ok"]], [process.poll() for process in started]
+    print(f"check: {len(lines)} ways, {len(bad)} wrong, exits {codes}, {time.perf_counter() - began:.0f} s", flush=True)
+    for line in bad[:12]:
+        print("  wrong", json.dumps(line)[:260], flush=True)
+    worst = {p: max((line["error"] for line in lines if line["precision"] == p and line["ok"]), default=0) for p in FAR}
+    print("  largest relative error", {p: f"{e:.1e}" for p, e in worst.items()}, flush=True)
+    right = {(line["layer"], line["precision"], line["kind"], line["way"]) for line in lines if line["ok"]}
+    for layer in LAYERS:
+        for precision in ("bf16", "tf32"):
+            x = tensors(layer, 1, precision)[0]
+            for kind in KINDS:
+                seen = layer_seen(kind, layer, x, precision)
+                if (str(layer), precision, kind, str(way(kind, seen))) not in right:
+                    print(f"  not right, or not reached: {seen.key(kind)} {way(kind, seen)}", flush=True)
+                    TABLE[seen.key(kind)] = "box" if seen.boxed else "gather"
+    return right
+
+
+def keep(file: Path, *lines: dict[str, Any]) -> None:
+    with file.open("a") as kept:
+        kept.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def microseconds(one: Callable[[], Any]) -> float:
+    """Median of three stretches of replays of a recording, 3 ms each."""
+    one()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        one()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        one()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def stretch(times: int) -> float:
+        begin.record()
+        for _ in range(times):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return 1e3 * begin.elapsed_time(end) / times
+
+    stretch(1)
+    times = max(2, min(60, int(3e3 / stretch(2))))
+    return median(stretch(times) for _ in range(3))
+
+
+def attempt(one: Callable[[], Any]) -> float | None:
+    try:
+        return microseconds(one)
+    except Exception as failed:
+        print(f"  failed: {type(failed).__name__}: {failed}"[:200], flush=True)
+        torch.cuda.synchronize()
+        return None
+
+
+def measure_layer(
+    layer: Conv, kind: Pass, precision: str, clients: int, ways: list[Way], others: bool
+) -> dict[str, float]:
+    """Microseconds by way."""
+    x, weight, slope = tensors(layer, clients, precision)
+    todo: dict[str, Callable[[], Any]] = {"one": by_cudnn(kind, layer, x, weight[0], slope)}
+    todo |= {str(by): work(kind, by, layer, x, weight, slope) for by in ways}
+    if others:
+        each = [by_cudnn(kind, layer, *one) for one in zip(x.chunk(clients), weight, slope.chunk(clients), strict=True)]
+        todo["each"] = lambda: [one() for one in each]
+        wide = [
+            t.view(clients, BATCH, *t.shape[1:])
+            .transpose(0, 1)
+            .flatten(1, 2)
+            .contiguous(memory_format=torch.channels_last)
+            for t in (x, slope)
+        ]
+        todo["grouped"] = by_cudnn(kind, layer, wide[0], weight.flatten(0, 1), wide[1], clients)
+    found = {name: attempt(one) for name, one in todo.items()}
+    return {name: took for name, took in found.items() if took is not None}
+
+
+class Shapes:
+    """All ways with the first number of clients; with the others, the three best."""
+
+    def __init__(self, out: Path, right: Right | None) -> None:
+        self.out, self.right = out, right
+        self.best: dict[tuple[str, str, Pass], list[str]] = {}
+
+    def measure(self, clients: int, seconds: float) -> None:
+        began = time.perf_counter()
+        total: dict[str, list[float]] = {"bf16": [0.0] * 3, "tf32": [0.0] * 3}
+        for layer in LAYERS:
+            if time.perf_counter() - began > seconds:
+                print(f"shapes: out of time at {clients} × {layer}", flush=True)
+                break
+            for precision, sums in total.items():
+                said = [self._pass(layer, kind, precision, clients, sums) for kind in KINDS]
+                print(f"{clients} {layer} {precision} | {' | '.join(said)}", flush=True)
+        for precision, (one, first, taken) in total.items():
+            print(
+                f"sum, {precision}, {clients} clients: one {one:.0f} us, best {first:.0f}, chosen {taken:.0f}",
+                flush=True,
+            )
+
+    def _pass(self, layer: Conv, kind: Pass, precision: str, clients: int, total: list[float]) -> str:
+        key = (str(layer), precision, kind)
+        try:
+            with computing("tf32"):
+                x, weight, _ = tensors(layer, 1, precision)
+                chosen = str(getattr(shape_of(layer, x, weight), kind))
+                ways = [w for w in ways_of(kind, layer, x, precision) if not self.right or (*key, str(w)) in self.right]
+                if key in self.best:
+                    ways = [w for w in ways if str(w) in {*self.best[key], chosen}]
+                others = not self.best.get(key) and layer.stride == 1
+                took = measure_layer(layer, kind, precision, clients, ways, others)
+        except Exception as failed:
+            return f"{type(failed).__name__}: {failed}"[:120]
+        order = sorted((str(w) for w in ways if str(w) in took), key=took.__getitem__)
+        self.best.setdefault(key, order[:3])
+        line = {"clients": clients, "layer": str(layer), "precision": precision, "kind": kind, "chosen": chosen}
+        line["key"] = layer_seen(kind, layer, x, precision).key(kind)
+        keep(self.out / "shapes.jsonl", line | {"us": {n: round(t, 1) for n, t in took.items()}})
+        if not order or "one" not in took:
+            return "nothing"
+        for place, name in enumerate(("one", order[0], chosen)):
+            total[place] += took.get(name, took[order[0]])
+        least = took[order[0]]
+        rate = layer.flops * clients * BATCH / least / 1e6
+        return f"{order[0]} {least:.0f}us {rate:.0f}TF {took['one'] / least:.2f}"
+
+
+def print_table(out: Path) -> None:
+    """For each layer the way with the least time over all numbers of clients, each in shares of its best.
+
+    Columns give BatchNorm no statistics, so forward they have to be a tenth faster than the others."""
+    ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in map(json.loads, (out / "shapes.jsonl").read_text().splitlines()):
+        names = {n: t for n, t in line["us"].items() if n not in ("one", "each", "grouped")}
+        if not names:
+            continue
+        if line["kind"] == "forward" and "columns" in names:
+            names["columns"] *= 1.1
+        for name, took in names.items():
+            ratios[line["key"]][name].append(took / min(names.values()))
+    print('"""The fastest way of layers that were measured; written by `bench/kernel_shapes.py --table`."""\n')
+    print("from __future__ import annotations\n\nTABLE: dict[str, str] = {")
+    for key, by_name in sorted(ratios.items()):
+        most = max(map(len, by_name.values()))
+        best = min((sum(r), name) for name, r in by_name.items() if len(r) == most)[1]
+        print(f'    "{key}": "{best}",')
+    print("}")
+
+
+def profile(out: Path, seconds: float) -> None:
+    """The kernels of a step, by time."""
+    from torch.profiler import ProfilerActivity
+
+    began, kept = time.perf_counter(), {}
+    for body in ("vgg11", "resnet18"):
+        for precision in ("bf16", "tf32"):
+            for clients, batch in ((10, BATCH), (1, 10 * BATCH)):
+                if time.perf_counter() - began > seconds:
+                    return
+                try:
+                    step = steps(body, clients, batch, precision, CUDA)  # type: ignore[arg-type]
+                    for _ in range(4):
+                        step()
+                    torch.cuda.synchronize()
+                    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
+                        for _ in range(5):
+                            step()
+                        torch.cuda.synchronize()
+                    by_name: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+                    for event in seen.events():
+                        if event.device_type == torch.autograd.DeviceType.CUDA:
+                            by_name[event.name][0] += event.time_range.elapsed_us() / 5
+                            by_name[event.name][1] += 1 / 5
+                    name = f"{body} {precision} {clients}×{batch}"
+                    order = sorted(by_name.items(), key=lambda item: -item[1][0])
+                    kept[name] = [(kernel, round(t, 1), round(n, 1)) for kernel, (t, n) in order]
+                    (out / "profile.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False))
+                    whole = sum(t for t, _ in by_name.values())
+                    print(f"profile {name}: {whole:.0f} us in kernels", flush=True)
+                    for kernel, (t, n) in order[:9]:
+                        print(f"   {t:7.0f} us ×{n:3.0f} {_short(kernel)}", flush=True)
+                    del step, seen
+                except Exception as failed:
+                    print(f"profile {body} {precision}: {type(failed).__name__}: {failed}"[:300], flush=True)
+                torch.cuda.empty_cache()
+
+
+def _short(kernel: str) -> str:
+    for word in (
+        "void ",
+        "at::native::",
+        "(anonymous namespace)::",
+        "cutlass__5x_cudnn::",
+        "vectorized_elementwise_kernel",
+    ):
+        kernel = kernel.replace(word, "")
+    return kernel[:64]
+
+
+def engine(out: Path, bodies: Sequence[str], clients: int, seconds: float) -> None:
+    """Stacked against centralised."""
+    began = time.perf_counter()
+    for body in bodies:
+        for precision in ("bf16", "tf32"):
+            if time.perf_counter() - began > seconds:
+                print(f"engine: out of time at {clients} × {body}", flush=True)
+                return
+            try:
+                stacked = row(body, clients, BATCH, precision, CUDA, "stacked")  # type: ignore[arg-type]
+                large = row(body, 1, clients * BATCH, precision, CUDA, "centralised")  # type: ignore[arg-type]
+            except Exception as failed:
+                print(f"engine {body} {precision} {clients}: {type(failed).__name__}: {failed}"[:300], flush=True)
+                torch.cuda.empty_cache()
+                continue
+            keep(out / "engine.jsonl", {"precision": precision, **stacked}, {"precision": precision, **large})
+            print(
+                f"engine {body} {precision} {clients} clients: {stacked['images_per_s']:,} images/s "
+                f"({stacked['low']:,} to {stacked['high']:,}), "
+                f"{stacked['images_per_s'] / large['images_per_s']:.2f} of centralised ({large['images_per_s']:,}), "
+                f"{stacked['GiB']} GiB ({large['GiB']}), warm-up {stacked['warm_up_s']} s",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parts", default="check,shapes,profile,engine")
+    parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--clients", default="10,20,50")
+    parser.add_argument("--worker", default="")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.table:
+        print_table(options.out)
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.worker:
+        check(*map(int, options.worker.split("/")), options.out)
+        return
+    began, counts, parts = time.perf_counter(), [int(n) for n in options.clients.split(",")], options.parts.split(",")
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    right = check_all(options.out, options.seconds * 0.3) if "check" in parts else None
+    timed = Shapes(options.out, right)
+
+    def left(share: float) -> float:
+        return share * (options.seconds - (time.perf_counter() - began))
+
+    for place, clients in enumerate(counts):
+        if "engine" in parts:
+            engine(options.out, ("vgg11", "resnet18", "resnet50"), clients, left(0.4 if place == 0 else 0.6))
+        if "profile" in parts and place == 0:
+            profile(options.out, left(0.25))
+        if "shapes" in parts:
+            timed.measure(clients, left(0.6 if place == 0 else 0.8))
+        if "engine" in parts and place == 0:
+            engine(options.out, ("conv4", "mobilenet"), 100, left(0.5))
+    print(f"done in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

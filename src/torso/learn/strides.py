@@ -1,0 +1,250 @@
+"""Plain steps, several in one recording: an epoch of stacked clients is a few launches.
+
+What a step needs lies in fixed memory (`Recorder.place`): tensors and velocities, the rates, what drift corrections
+hold on to, and the epoch's batches as numbers (data/deals.py). Gathering the samples, the gradients and the step of SGD
+are recorded together, 1, 2, 4 or 8 steps at a time. As clients fall out, recordings of fewer of them take over, and a
+client of the stack that has no samples left keeps its weights.
+
+G clients, of which the first R are computed; B samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torso.data.augment import Lens
+from torso.data.batches import Batch
+from torso.data.deals import Deal, Form, filled_by
+from torso.fast import is_fast
+from torso.learn.course import Course
+from torso.learn.drift import Local, NoDrift
+from torso.learn.recorded import Play, Recorder, rung
+from torso.learn.sgd import Sgd
+from torso.learn.stacked import is_one_for_all
+from torso.learn.steps import Plain, Pupil
+from torso.nets import Tensors
+
+_MOST = 8  # steps of a recording
+
+
+def can_stride(pupil: Pupil, course: Course) -> bool:
+    """Whether the lesson's epochs can be recorded like this: steps that need nothing of the host."""
+    recorder, habits, net, lens = course.room.recorder, pupil.habits, pupil.net, course.room.lens
+    return (
+        recorder is not None
+        and recorder.strides
+        and type(habits.step) is Plain
+        and not (habits.own_step or habits.own_drift or habits.objective.teachers)
+        and net.body.native
+        and net.body.keyed_by in (False, "device")
+        and type(lens).widths is Lens.widths
+        and course.deck.samples.device == course.deck.labels.device
+        and not any(isinstance(rate, Tensor) for rate in pupil.rates.values())
+        and (pupil.anchor is None or isinstance(pupil.anchor.participants, int))
+        and recorder.holds(pupil.tensors)
+    )
+
+
+def epoch(pupil: Pupil, course: Course, number: int) -> None:
+    """What `Plain.epoch` does with the batches of the course's epoch."""
+    recorder = course.room.recorder
+    assert recorder is not None
+    deck, room = course.deck, course.room
+    used = deck.used(course.habits.batch_size, room.skip_single)
+    if not max(used):
+        return
+    width = min(course.habits.batch_size, max(deck.sizes))
+    form = Form.of(deck, width, room.change.random, bool(room.net.body.keyed_by))
+    filled = filled_by(used, form)
+    deal: Deal = recorder.made(("deal", form), lambda: Deal.room(form, deck.index.device))
+    deal.fill(deck, form, course.shuffle, number, filled)
+    recorder.play(("deal", form), lambda: Play(lambda: deal.deal(form), lambda: deal.deal(form)))
+    walk = _Walk(pupil, course, recorder, deal)
+    walk.begin()
+    for start, steps, rows, masked in blocks(filled):
+        walk.go(start, steps, rows, masked)
+    walk.end()
+
+
+def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
+    """Steps of an epoch that one recording takes: the first, how many, of how many clients, and whether some of these
+    lack samples. `filled` [G, S]: samples by client and step; the clients with the most steps stand first."""
+    clients, width = len(filled), filled.max(initial=0)
+    leads = np.count_nonzero(filled, axis=0).tolist()
+    kinds = []
+    for step, lead in enumerate(leads):
+        if lead:
+            rows = rung(lead, clients)
+            kinds.append((rows, bool((filled[:rows, step] < width).any())))
+    start = 0
+    while start < len(kinds):
+        alike = next((n for n, kind in enumerate(kinds[start:]) if kind != kinds[start]), len(kinds) - start)
+        steps = min(1 << (alike.bit_length() - 1), _MOST)
+        yield start, steps, *kinds[start]
+        start += steps
+
+
+@dataclass
+class _Walk:
+    """An epoch on its way."""
+
+    pupil: Pupil
+    course: Course
+    recorder: Recorder
+    deal: Deal
+
+    def begin(self) -> None:
+        """Bring into fixed memory what this visit or lesson has brought along."""
+        pupil = self.pupil
+        self.counts = self.recorder.place("counts", pupil.counts)
+        self.counts.copy_(pupil.counts)
+        clients, device = len(pupil.loss), pupil.loss.device
+        self.met = self.recorder.made(("met", clients), lambda: torch.zeros(2, clients, device=device))
+        self.met.zero_()
+        values = sorted(set(map(float, pupil.rates.values())))
+        self.rates = self._settled("rates", values)
+        self.groups = tuple(values.index(float(pupil.rates[n])) if n in pupil.rates else -1 for n in pupil.names)
+        self._velocities()
+        self.anchor = self._anchored()
+        self.key = self._key()
+
+    def _settled(self, what: str, values: Sequence[float]) -> Tensor:
+        """Numbers of the host in fixed memory; they are sent when they change."""
+        like, recorder = self.pupil.tensors[self.pupil.names[0]], self.recorder
+        key = what, len(values), like.dtype
+        held = recorder.made(key, lambda: torch.zeros(len(values), dtype=like.dtype, device=like.device))
+        if recorder.noted.get(key) != tuple(values):
+            held.copy_(torch.tensor(values, dtype=like.dtype), non_blocking=True)
+            recorder.noted[key] = tuple(values)
+        return held
+
+    def _velocities(self) -> None:
+        """Those of the pupil move to fixed memory; new ones are zero."""
+        sgd, tensors = self.pupil.sgd, self.pupil.tensors
+        if not sgd.momentum:
+            return
+        homes = {n: self.recorder.place(f"velocity {n}", tensors[n]) for n in self.pupil.names}
+        if fresh := [home for n, home in homes.items() if n not in sgd.velocity]:
+            torch._foreach_zero_(fresh)
+        for name in sgd.velocity.keys() & homes.keys():
+            if sgd.velocity[name] is not homes[name]:
+                homes[name].copy_(sgd.velocity[name])
+        sgd.velocity |= homes
+
+    def _anchored(self) -> Local | None:
+        """What drift corrections hold on to."""
+        anchor = self.pupil.anchor
+        if anchor is None or type(self.pupil.habits.drift) is NoDrift:
+            return None
+
+        def held(kind: str, tensors: Tensors) -> Tensors:
+            there = {n: t for n, t in tensors.items() if n in self.pupil.tensors}
+            homes = {n: self.recorder.place(f"{kind} {n}", t) for n, t in there.items()}
+            for name, home in homes.items():
+                home.copy_(there[name])
+            return homes
+
+        parts = (held(kind, getattr(anchor, kind)) for kind in ("start", "own", "shared"))
+        start, own, shared = parts
+        return Local(start, {}, own, shared, anchor.participants)
+
+    def _key(self) -> tuple[object, ...]:
+        """What tells recordings apart, beside the number of clients and steps."""
+        pupil, course, habits = self.pupil, self.course, self.pupil.habits
+        room, deck, sgd, anchor = course.room, course.deck, pupil.sgd, self.anchor
+        switches = torch.get_float32_matmul_precision(), room.precision, is_fast(pupil.loss)
+        stored = (deck.samples.data_ptr(), deck.samples.shape, deck.labels.data_ptr())
+        network = (id(pupil.net), pupil.moving, tuple(pupil.tensors), pupil.names, self.groups)
+        held = anchor and (*map(_shapes, (anchor.start, anchor.own, anchor.shared)), anchor.participants)
+        numbers = (
+            self.rates.shape,
+            self.rates.dtype,
+            sgd.momentum,
+            sgd.weight_decay,
+            self.counts.shape,
+            self.deal.picks.shape[2:],
+        )
+        return network, habits.objective, habits.drift, held, numbers, room.training_lens, room.change, switches, stored
+
+    def go(self, start: int, steps: int, rows: int, masked: bool) -> None:
+        picks, facts = (
+            self.deal.picks[start : start + steps, :, :rows],
+            self.deal.facts[start : start + steps, :, :rows],
+        )
+        window = self.recorder.place("picks", picks), self.recorder.place("facts", facts)
+        window[0].copy_(picks)
+        window[1].copy_(facts)
+        key = self.key, steps, rows, masked
+        self.recorder.play(key, lambda: self._play(window, steps, rows, masked))
+
+    def _play(self, window: tuple[Tensor, Tensor], steps: int, rows: int, masked: bool) -> Play:
+        pupil, batch = self._first(rows), self._batches(window, masked)
+        loss, met = self.met[:, :rows]
+
+        def walk() -> None:
+            for step in range(steps):
+                met_now = batch(step)
+                grads, total = pupil.at(pupil.tensors, met_now)
+                pupil.move(grads, met_now)
+                loss.add_(total)
+                met.add_(window[1][step, 0])
+
+        def try_it() -> None:
+            """A step of copies."""
+            sgd = Sgd(pupil.sgd.momentum, pupil.sgd.weight_decay)
+            sgd.velocity = {n: v.clone() for n, v in pupil.sgd.velocity.items()}
+            copies = {n: t if is_one_for_all(t) else t.clone() for n, t in pupil.tensors.items()}
+            dry = replace(pupil, tensors=copies, sgd=sgd)
+            for _ in range(2):
+                dry.move(dry.at(dry.tensors, batch(0))[0], batch(0))
+
+        return Play(walk, try_it)
+
+    def _first(self, rows: int) -> Pupil:
+        """The first clients, in fixed memory."""
+        pupil = self.pupil
+        tensors = {n: t[:rows] for n, t in pupil.tensors.items()}
+        sgd = Sgd(pupil.sgd.momentum, pupil.sgd.weight_decay)
+        sgd.velocity = {n: pupil.sgd.velocity[n][:rows] for n in pupil.names if pupil.sgd.momentum}
+        groups = zip(pupil.names, self.groups, strict=True)
+        return replace(
+            pupil,
+            counts=self.counts[:rows],
+            tensors=tensors,
+            rates={n: self.rates[group] for n, group in groups if group >= 0},
+            sgd=sgd,
+            anchor=None if self.anchor is None else self.anchor.of_places(slice(rows), self.pupil.tensors),
+            start={},
+            notes={},
+            take=self.recorder.compute,
+        )
+
+    def _batches(self, window: tuple[Tensor, Tensor], masked: bool) -> Callable[[int], Batch]:
+        """The batch of a step, made from its numbers on the device."""
+        picks, facts = window
+        room, deck = self.course.room, self.course.deck
+        samples, labels, lens, change = deck.samples, deck.labels, room.training_lens, room.change
+        keyed, places = bool(room.net.body.keyed_by), torch.arange(picks.shape[-1], device=picks.device)
+
+        def batch(step: int) -> Batch:
+            index, bits = picks[step]
+            filled, keys = facts[step]
+            real = (places < filled.unsqueeze(-1)).float() if masked else None
+            inputs = lens.look(samples, index, change, bits if change.random else None)
+            active = filled > 0 if masked else None
+            return Batch(inputs, labels[index], real, active, keys=keys if keyed else None)
+
+        return batch
+
+    def end(self) -> None:
+        self.pupil.loss, self.pupil.met = self.pupil.loss + self.met[0], self.pupil.met + self.met[1]
+
+
+def _shapes(tensors: Tensors) -> tuple[tuple[str, torch.Size], ...]:
+    return tuple((name, tensor.shape) for name, tensor in tensors.items())
