@@ -1,6 +1,6 @@
 """What many clients have, by their number, in containers that nobody changes: a round makes another one.
 
-To make it costs by what is new, not by what is held: entries lie in sheets of 256 numbers, and the sheets that do not
+To make it costs by what is new, not by what is held: entries lie in sheets of 32 numbers, and the sheets that do not
 change are those of the container before.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
 W = TypeVar("W")
-_BITS = 8
+_BITS = 5
 
 
 class _Sheets:
@@ -91,7 +91,8 @@ class ClientSet(_Sheets, Set[int]):
 
     def union(self, clients: Iterable[int]) -> ClientSet:
         """The same with some more; itself where it has them all."""
-        new = [client for client in clients if client not in self]
+        sheets, nobody = self._sheets, frozenset[int]()
+        new = [client for client in clients if client not in sheets.get(client >> _BITS, nobody)]
         if not new:
             return self
         made = ClientSet()

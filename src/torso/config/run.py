@@ -101,7 +101,9 @@ class RunConfig(Section):
         0, description="threads that train clients side by side on CPU; 0: one per core (engine = ray: one per worker)"
     )
     clients_at_once: CountOrZero = Field(
-        0, description="clients stacked into one step; 0: as many as fit (batched), one (one-by-one)"
+        0,
+        description="clients stacked into one step; 0: as many as fit (batched), one (one-by-one; up to 32 of a small "
+        "network, if no bit changes)",
     )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="of training on an accelerator; auto: tf32. Evaluation, and everything on CPU, is fp32"

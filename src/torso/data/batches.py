@@ -46,12 +46,14 @@ def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tup
     """Samples that clients of these sizes meet in an epoch.
 
     `skip_single`: a last batch of one is left out, since BatchNorm would see one value per channel (spec 12.2)."""
-    return tuple(size - (skip_single and size % batch_size == 1) for size in sizes)
+    if not skip_single:
+        return tuple(sizes)
+    return tuple([size - (size % batch_size == 1) for size in sizes])
 
 
 def epoch_steps(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
     """Optimiser steps of an epoch of clients of these sizes."""
-    return tuple(-(-size // batch_size) for size in samples_met(sizes, batch_size, skip_single))
+    return tuple([-(-size // batch_size) for size in samples_met(sizes, batch_size, skip_single)])
 
 
 @dataclass(frozen=True)
@@ -228,9 +230,11 @@ class Deck:
         """Optimiser steps of an epoch, per client."""
         return epoch_steps(self.sizes, batch_size, skip_single)
 
-    def longest_first(self, batch_size: int, skip_single: bool) -> list[int] | None:
-        """Places of the clients, those with the most steps first; None where they stand so already."""
-        steps = self.steps(batch_size, skip_single)
+    def longest_first(self, batch_size: int, skip_single: bool, by_size: bool = False) -> list[int] | None:
+        """Places of the clients, those with the most steps (or samples) first; None where they stand so already."""
+        steps = self.used(batch_size, skip_single) if by_size else self.steps(batch_size, skip_single)
+        if min(steps) == max(steps):
+            return None
         order = sorted(range(len(steps)), key=lambda place: -steps[place])  # stable
         return None if order == list(range(len(steps))) else order
 

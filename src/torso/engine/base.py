@@ -21,8 +21,8 @@ from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.compiled import Compile
 from torso.nets.dual import DualHead
-from torso.personal.models import models_of
-from torso.personal.store import Store
+from torso.personal.models import with_own
+from torso.personal.store import ClientState, Store
 from torso.precision import precision_of
 from torso.registry import Registry
 
@@ -56,6 +56,7 @@ class Desk:
     store: Store = field(default_factory=Store)  # of the clients that it works for
     recorded: bool = False  # whether gradients are recorded, where the device can
     _on_features: dict[str, Desk] = field(default_factory=dict, repr=False, compare=False)  # the last, by its key
+    _held: dict[tuple[int, ...], list[ClientState]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def at(
@@ -66,9 +67,11 @@ class Desk:
         recorded: bool = False,
         lockstep: Lockstep | None = None,
         compiles: Compile = "auto",
+        exact: bool = False,
     ) -> Desk:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs); `compiles`: whether
-        a body that is not Torso's is compiled before."""
+        a body that is not Torso's is compiled before; `exact`: clients of a stack have the bits that each has alone,
+        where the network can."""
         device = federation.device
         room = Classroom(
             net=skeleton(net, device),
@@ -79,6 +82,7 @@ class Desk:
             precision=precision_of(precision, device),
             recorder=_recorder(net, compiles) if recorded and device.type == "cuda" else None,
             lockstep=lockstep,
+            exact=exact,
         )
         return cls(room, federation, recorded=recorded)
 
@@ -107,6 +111,14 @@ class Desk:
     def holding(self, store: Store | None) -> Desk:
         """The same place with what clients hold."""
         return replace(self, store=Store() if store is None else store)
+
+    def held(self, clients: Sequence[int]) -> list[ClientState]:
+        """What each of G clients holds: looked up once, though a visit asks for it several times."""
+        asked = tuple(clients)
+        if asked not in self._held:
+            self._held.clear()  # one group at a time
+            self._held[asked] = self.store.states(asked)
+        return self._held[asked]
 
     def samples(self, clients: Sequence[int]) -> tuple[int, ...]:
         """Training samples of each client; of the server its own."""
@@ -138,7 +150,7 @@ class Desk:
         `kept`: with the parts that each keeps; without, all hold the same."""
         if self.room.on_features:
             model = {name: tensor for name, tensor in model.items() if not name.startswith("body.")}
-        models = models_of(model, {k: self.store[k].kept for k in clients} if kept else {}, clients)
+        models = with_own(model, [state.kept for state in self.held(clients)] if kept else [{}] * len(clients))
         if isinstance(self.room.net.head, DualHead):
             models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes), models)
         return models

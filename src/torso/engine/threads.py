@@ -1,4 +1,4 @@
-"""One by one: each worker thread trains one client (or a small stack) at a time.
+"""One by one: each worker thread trains one client at a time, or a stack of small ones.
 
 On CPU a client gets one intra-op thread and the workers share the cores: faster than one client on all cores, and the
 sums inside an operation never depend on the number of threads, so neither do the results.
@@ -18,6 +18,7 @@ import torch
 from torso.data import Federation
 from torso.engine.base import Desk, Work, engines
 from torso.engine.memory import keep_freed_memory
+from torso.engine.stacks import Stacker
 from torso.nets import Network
 from torso.personal.store import Store
 
@@ -25,7 +26,9 @@ T = TypeVar("T")
 
 
 class OneByOne:
-    """Clients in parallel threads, `at_once` of them stacked in each; a single thread drives an accelerator."""
+    """Clients in parallel threads, `at_once` of them stacked in each; a single thread drives an accelerator.
+
+    `at_once` 0: one, or as many as keep their bits where that is faster (stacks.py)."""
 
     def __init__(
         self, net: Network, federation: Federation, workers: int = 0, at_once: int = 0, precision: str = "auto"
@@ -34,7 +37,8 @@ class OneByOne:
         self.federation = federation
         on_cpu = federation.device.type == "cpu"
         self.workers = (workers or os.cpu_count() or 1) if on_cpu else 1
-        self.at_once = at_once or 1
+        self.at_once = at_once or (0 if on_cpu else 1)
+        self._stacks = Stacker(net, federation)
         self.precision = precision
         self._local = threading.local()
         self._pool: ThreadPoolExecutor | None = None
@@ -60,11 +64,12 @@ class OneByOne:
         if self._pool is None:
             raise RuntimeError("the engine maps only inside its `with` block")
         waiting: deque[Future[T]] = deque()
+        size = self.at_once or self._stacks(work, clients)
         try:
-            for start in range(0, len(clients), self.at_once):
+            for start in range(0, len(clients), size):
                 if len(waiting) >= 2 * self.workers:
                     yield waiting.popleft().result()
-                waiting.append(self._pool.submit(self._do, work, clients[start : start + self.at_once], store))
+                waiting.append(self._pool.submit(self._do, work, clients[start : start + size], store))
             while waiting:
                 yield waiting.popleft().result()
         finally:
@@ -74,7 +79,8 @@ class OneByOne:
     def _do(self, work: Work[T], group: Sequence[int], store: Store | None) -> T:
         desk: Desk | None = getattr(self._local, "desk", None)
         if desk is None:
-            desk = self._local.desk = Desk.at(self.net, self.federation, self.precision)
+            desk = Desk.at(self.net, self.federation, self.precision, exact=not self.at_once)
+            self._local.desk = desk
         return work(desk.holding(store), group)
 
 

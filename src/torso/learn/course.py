@@ -38,6 +38,7 @@ class Classroom:
     change: Augmentation
     skip_single: bool  # BatchNorm would see one value per channel in a batch of one (spec 12.2)
     precision: Precision = "fp32"  # of training; evaluation is always in fp32
+    exact: bool = False  # whether clients of a stack are to have the bits that each has alone, where the network can
     recorder: Recorder | None = None  # replays gradients instead of launching them kernel by kernel
     lockstep: JointLearner | None = None  # where runs learn side by side
 
@@ -61,6 +62,11 @@ class Course:
     habits: Habits
     shuffle: Shuffle
     meta: Deck | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the clients' bits are those that each of them has alone."""
+        return self.room.exact and self.room.net.keeps_bits
 
     def epoch(self, number: int) -> Iterator[Batch]:
         size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by

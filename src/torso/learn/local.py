@@ -51,7 +51,7 @@ _Begun = tuple[Course, Tensors, Local | None, Tensors]
 def _placed(course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> tuple[_Begun, Tensor | None]:
     """Clients of many steps stand first while they learn, so that those who are through with an epoch need not be
     computed; and the places at which they are to be found (None: their own)."""
-    order = course.deck.longest_first(course.habits.batch_size, course.room.skip_single)
+    order = course.deck.longest_first(course.habits.batch_size, course.room.skip_single, course.exact)
     if order is None:
         return (course, tensors, anchor, notes), None
     device = course.deck.index.device
@@ -75,6 +75,7 @@ def _by_epoch(course: Course, tensors: Tensors, anchor: Local | None, notes: Ten
         anchor=anchor,
         start=tensors,
         notes=dict(notes),
+        exact=course.exact,
         loss=nothing,
         met=nothing,
     )

@@ -19,7 +19,7 @@ from torso.data.batches import Batch
 from torso.fast import plain_path
 from torso.kinds import Count
 from torso.learn.gradients import gradients_at, leaves_of, means, with_further_heads
-from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
+from torso.learn.objectives import BalancedSoftmax, Stacks, balanced_softmax, cross_entropy
 from torso.learn.stacked import Rate, scaled
 from torso.learn.steps import Pupil, Step, steps
 from torso.nets import Output, Tensors, apply
@@ -47,6 +47,7 @@ class MetaWeighted(Step):
     meta_loss: Literal["cross-entropy", "weighted"] = "cross-entropy"
     hidden: Count = 100
     uses_meta: ClassVar[bool] = True
+    stacks: ClassVar[Stacks] = "none"  # sums of second derivatives are rounded by the size of the stack
 
     @property
     def passes(self) -> int:

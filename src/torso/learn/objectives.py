@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,14 @@ from torso.kinds import Chance, NotNegative, Positive
 from torso.nets import Network, Output
 from torso.registry import Registry
 
+Stacks = Literal["any", "equal", "none"]
+"""Beside whom a client has the bits in a stack that it has alone, on CPU: anybody, clients of its size, or nobody."""
+
 
 class Objective(ABC):
     """The base of losses."""
+
+    stacks: ClassVar[Stacks] = "any"
 
     @abstractmethod
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

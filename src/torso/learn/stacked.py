@@ -27,6 +27,11 @@ def rows_at(tensor: Tensor, places: Tensor | slice) -> Tensor:
     return tensor[: len(places)] if isinstance(places, Tensor) and is_one_for_all(tensor) else tensor[places]
 
 
+def rows_of(tensors: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    """Some neighbours of stacked tensors [G, *], in the same memory."""
+    return {name: tensor[rows] for name, tensor in tensors.items()}
+
+
 def is_one_for_all(tensor: Tensor) -> bool:
     """Whether one tensor stands for all clients of a stack [G, *]: it was expanded."""
     return tensor.stride(0) == 0
@@ -73,6 +78,9 @@ def lengths(stacked: Mapping[str, Tensor]) -> Tensor:
 
 def rows_apart(stacked: Tensor) -> list[Tensor]:
     """The rows of a stacked tensor [G, *], each in memory of its own: that of the others can be given back."""
+    if free_to_read(stacked) and stacked.is_contiguous():
+        copied: list[Tensor] = torch.ops.aten.unbind_copy.int(stacked)  # a kernel for each row: cheap on CPU
+        return copied
     rows = stacked.unbind(0)
     copies = [torch.empty_like(row) for row in rows]
     torch._foreach_copy_(copies, rows)

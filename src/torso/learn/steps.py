@@ -20,10 +20,11 @@ from torso.errors import RequestError
 from torso.kinds import Count, NotNegative, Positive
 from torso.learn.drift import Drift, Local, NoDrift, drifts
 from torso.learn.gradients import Gradients, check_gradients, leading_gradients
-from torso.learn.objectives import CrossEntropy, Objective
+from torso.learn.objectives import CrossEntropy, Objective, Stacks
 from torso.learn.sgd import Sgd
-from torso.learn.stacked import Rate, padded, scaled
+from torso.learn.stacked import Rate, padded, rows_of, scaled
 from torso.learn.taught import TOLD, Taught, answers, hears, models_of, teacher
+from torso.learn.widths import joined, of_run, runs_of
 from torso.nets import Network, Tensors, set_modes
 from torso.registry import Registry, is_foreign
 
@@ -46,6 +47,7 @@ class Pupil:
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
     take: Gradients = leading_gradients  # how gradients are computed: at once, or replayed
+    exact: bool = False  # whether a client's bits are to be those that it has alone, beside clients of other sizes too
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
     met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
 
@@ -61,10 +63,17 @@ class Pupil:
 
     def at(self, tensors: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
         """Those gradients and the summed losses [G], of samples that are not counted."""
+        if self.exact and (runs := runs_of(batch)):
+            return joined([self._of(rows).at(rows_of(tensors, rows), of_run(batch, rows, n)) for rows, n in runs])
         objective = self.habits.objective
         if objective.teachers:
             batch = replace(batch, taught=self._taught(batch))
         return self.take(self.net, tensors, self.names, batch, objective, self.counts)
+
+    def _of(self, rows: slice) -> Pupil:
+        """The same for some of the clients, as far as gradients need it."""
+        start, notes = rows_of(self.start, rows), rows_of(self.notes, rows)
+        return replace(self, counts=self.counts[rows], start=start, notes=notes, exact=False)
 
     def _taught(self, batch: Batch) -> Tensors:
         """What the teachers of the loss say of a batch [G, B, …]; zeros for clients that have no samples in it."""
@@ -109,6 +118,7 @@ class Step(ABC):
     """The base of steps."""
 
     uses_meta: ClassVar[bool] = False  # data that the server gives to everybody
+    stacks: ClassVar[Stacks] = "any"
     any_rates: ClassVar[bool] = False  # whether clients of a stack may have rates of their own: `rates` of tensors [G]
 
     @abstractmethod
@@ -192,6 +202,7 @@ class LookAhead(Step):
 
     beta: NotNegative = 0.0
     with_momentum: bool = False
+    stacks: ClassVar[Stacks] = "equal"  # two batches of one step may have different numbers of samples
     any_rates: ClassVar[bool] = True
 
     def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:

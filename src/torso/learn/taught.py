@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from torso.kinds import NotNegative, Positive
-from torso.learn.objectives import CrossEntropy, Objective, cross_entropy, objectives
+from torso.learn.objectives import CrossEntropy, Objective, Stacks, cross_entropy, objectives
 from torso.nets import Network, Output, Tensors, apply, set_modes
 
 PREVIOUS = "previous."  # before the names of tensors, in a client's notes
@@ -127,6 +127,7 @@ class Contrast(Taught):
 
     mu: NotNegative = 1.0
     tau: Positive = 0.5
+    stacks: ClassVar[Stacks] = "none"  # torch's cosine is rounded by the size of the stack
 
     @property
     def teachers(self) -> tuple[str, ...]:

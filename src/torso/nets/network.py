@@ -19,7 +19,7 @@ from torso.nets.card import Card
 from torso.nets.dropout import Dropout
 from torso.nets.dual import DualHead, HyperLinear
 from torso.nets.gpfl import GpflHead
-from torso.nets.layers import flat, in_line
+from torso.nets.layers import Linear, flat, in_line
 from torso.nets.lora import Adapted, Lora, adapter_parts
 from torso.nets.parts import (
     Predicate,
@@ -193,6 +193,13 @@ class Network(nn.Module):
     def stacks(self) -> bool:
         """Whether clients of different sizes can be stacked: not where a foreign BatchNorm would count padding."""
         return self.body.native or not self.counting
+
+    @cached_property
+    def keeps_bits(self) -> bool:
+        """Whether a client has the same bits on CPU alone and beside others of its size: all weights of the body are
+        those of linear layers, a product for each client, and none is held once for all."""
+        with_weights = [module for module in self.body.modules() if {*module._parameters, *module._buffers}]
+        return self.body.native and not self.frozen and all(type(module) is Linear for module in with_weights)
 
     @cached_property
     def counting(self) -> tuple[str, ...]:

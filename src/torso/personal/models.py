@@ -14,23 +14,27 @@ from torso.server.sums import add
 
 def models_of(model: Tensors, kept: Mapping[int, Tensors], clients: Sequence[int]) -> Tensors:
     """The models that G clients hold, stacked [G, *]: the server's tensors, with a client's own where it has them."""
-    own = [kept.get(client, {}) for client in clients]
+    return with_own(model, [kept.get(client, {}) for client in clients])
+
+
+def with_own(model: Tensors, own: Sequence[Tensors]) -> Tensors:
+    """The same, by what each of the G clients has of its own."""
     if not any(own):
-        return {name: tensor.expand(len(clients), *tensor.shape) for name, tensor in model.items()}
+        return {name: tensor.expand(len(own), *tensor.shape) for name, tensor in model.items()}
     return {
         name: torch.stack([mine.get(name, tensor) for mine in own])
         if any(name in mine for mine in own)
-        else tensor.expand(len(clients), *tensor.shape)
+        else tensor.expand(len(own), *tensor.shape)
         for name, tensor in model.items()
     }
 
 
-def own_models_of(store: Mapping[int, ClientState], model: Tensors, origin: Tensors, clients: Sequence[int]) -> Tensors:
+def own_models_of(held: Sequence[ClientState], model: Tensors, origin: Tensors) -> Tensors:
     """What the visits of G clients left them [G, *]: tensors of their own, the run's first (`origin`) or the server's
     elsewhere."""
-    own, first = {k: store[k].own for k in clients}, {**model, **origin}
-    names = origin.keys() | {name for mine in own.values() for name in mine}
-    return models_of({name: first[name] for name in sorted(names)}, own, clients)
+    own, first = [state.own for state in held], {**model, **origin}
+    names = origin.keys() | {name for mine in own for name in mine}
+    return with_own({name: first[name] for name in sorted(names)}, own)
 
 
 def shares_of(roster: Roster, clients: Sequence[int], weighting: str) -> list[float]:

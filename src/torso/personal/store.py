@@ -14,7 +14,7 @@ from torso.many import ClientMap
 from torso.nets import Tensors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)  # there are many of them
 class ClientState:
     """What one client holds; empty before its first visit (spec 1.5)."""
 
@@ -58,6 +58,11 @@ class Store(Mapping[int, ClientState]):
     def __getitem__(self, client: int) -> ClientState:
         found: ClientState | Elsewhere = self.entries.get(client, NOTHING)
         return found if isinstance(found, ClientState) else found.fetch()
+
+    def states(self, clients: Iterable[int]) -> list[ClientState]:
+        """Those of some clients, in their order."""
+        found = [self.entries.get(client, NOTHING) for client in clients]
+        return [each if isinstance(each, ClientState) else each.fetch() for each in found]
 
     def __contains__(self, client: object) -> bool:
         return client in self.entries

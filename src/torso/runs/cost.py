@@ -51,21 +51,19 @@ def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, busy:
     """What one round has cost, data that travel once included; `before`: the server's state before it."""
     first = busy.sent[0] if busy.sent else None  # all participants of a round are sent as much
     each = (0, 0) if first is None else (bytes_of(down(told, first)), schema_bytes(up(stage, told, first)))
-    newly_met = len(set(busy.sent) - before.met)
     bytes_down, bytes_up = each[0] * len(busy.sent), each[1] * len(busy.uploaded)
     method, model = stage.method, before.model
-    if method.share.frozen == "once" and stage.travels:
+    once = method.share.frozen == "once" and bool(stage.travels)
+    newly_met = len(set(busy.sent) - before.met) if once or stage.uses_meta else 0
+    if once:
         bytes_down += bytes_of({name: model[name] for name in model.keys() - stage.moving}) * newly_met
     if stage.uses_meta:  # the balanced samples, once to each client (spec 5.7)
         bytes_down += roster.meta_samples * roster.input.bytes * newly_met
     if method.server_data != "none" and before.round + 1 == stage.first:  # the server's samples, once (spec 3.3)
         bytes_up += roster.server_samples * roster.input.bytes
-    return Cost(
-        bytes_up,
-        bytes_down,
-        _sum(stage, roster, told, busy.trained, _passes(stage)),
-        _sum(stage, roster, told, busy.trained, _flops(stage, roster)),
-    )
+    work = _work(stage, roster, busy.trained)
+    passes, flops = (_sum(stage, roster, told, work, unit) for unit in (_passes(stage), _flops(stage, roster)))
+    return Cost(bytes_up, bytes_down, passes, flops)
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,18 @@ def _flops(stage: Stage, roster: Roster) -> SampleCost:
     return SampleCost(lambda lesson: count(lesson.rates) / batch, count() / batch)
 
 
-def _sum(stage: Stage, roster: Roster, told: Told, chosen: Sequence[int], unit: SampleCost) -> int:
+def _work(stage: Stage, roster: Roster, chosen: Sequence[int]) -> tuple[int, int]:
+    """How many samples these clients learn from, and how many they hold out."""
+    each = roster.sizes_of(chosen) + (roster.meta_samples if stage.method.meta_data else 0)
+    share = stage.method.personal.holds_out
+    held_out = int(np.floor(share * each + 1e-9).sum()) if share else 0
+    return int(each.sum()) - held_out, held_out
+
+
+def _sum(stage: Stage, roster: Roster, told: Told, work: tuple[int, int], unit: SampleCost) -> int:
     """What the participants' and the server's learning costs, in some unit."""
     method, personal = stage.method, stage.method.personal
-    each = roster.sizes_of(chosen) + (roster.meta_samples if method.meta_data else 0)
-    held_out = int(np.floor(personal.holds_out * each + 1e-9).sum())
-    learned_from = int(each.sum()) - held_out
+    learned_from, held_out = work
     offered = max((len(others) for others in told.offers.values()), default=0)
     spent = learned_from * _epochs(stage.plan(told.round), unit) * (method.step.passes + personal.passes)
     if teachers := len(models_of(method.objective)):  # a forward pass of each, whenever the loss is asked for

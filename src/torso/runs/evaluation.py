@@ -130,7 +130,7 @@ class Own:
     def __call__(
         self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
     ) -> Tensors:
-        left = {**held, **own_models_of(desk.store, self.server.model, self.server.origin, clients)}
+        left = {**held, **own_models_of(desk.held(clients), self.server.model, self.server.origin)}
         at = OwnModelStart(
             held,
             left,

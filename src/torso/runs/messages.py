@@ -176,6 +176,8 @@ class Told:
     def statistics(self, clients: Sequence[int], device: torch.device) -> Tensors:
         """What G clients are told of statistics [G, *]."""
         found = {n: t.to(device).expand(len(clients), *t.shape) for n, t in self.said.items()}
+        if not self.own:
+            return found
         each = [self.own.get(client, {}) for client in clients]
         return {**found, **{n: torch.stack([own[n].to(device) for own in each]) for n in each[0]}}
 

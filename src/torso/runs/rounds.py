@@ -105,7 +105,7 @@ def begin_round(
     before = _with_origin(stage, state.server)
     told = tell(stage, before, roster, turn.beginning, number, seed, len(turn.clients))
     why = faults(turn.clients) if faults else {}
-    able = tuple(k for k in turn.beginning if k not in why)
+    able = tuple(k for k in turn.beginning if k not in why) if why else turn.beginning
     empty = _aggregate(stage, told, roster, turn.clients, before)
     came, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
     begun = Begun(stage, state, before, roster, engine, seed, turn, told, came, pending, why)
@@ -145,6 +145,8 @@ def end_round(begun: Begun) -> tuple[State, Round]:
 
 def _missing(begun: Begun) -> tuple[int, ...]:
     counted = frozenset(begun.came.clients)
+    if len(counted) == len(begun.turn.clients):  # who was heard was asked
+        return ()
     return tuple(k for k in begun.turn.clients if k not in counted)
 
 

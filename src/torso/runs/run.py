@@ -14,7 +14,7 @@ from typing import Any
 from torso.config import Config
 from torso.data import Federation
 from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, repairs
-from torso.engine.memory import peak_memory_bytes
+from torso.engine.memory import patient_collector, peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
 from torso.measure import Accuracy, evaluate
 from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
@@ -44,6 +44,7 @@ from torso.runs.stages import Stage
 from torso.runs.stopping import Stoppable
 
 _ATTEMPTS = 10  # of a round that too few clients answer
+_OBJECTS = 20  # of Python, at most, that a round leaves a participant
 
 
 class Stopped(TorsoError):
@@ -276,18 +277,22 @@ class _Run:
         """A round that too few clients have answered has not happened: it is played again, a few times."""
         for attempt in range(_ATTEMPTS):
             try:
-                ahead, self._ahead = self._ahead, None
-                begun = (
-                    ahead if ahead and ahead.state is self.state else self._begin(engine, stage, self.state, attempt)
-                )
-                self._ahead = self._look_ahead(engine, begun)
-                return end_round(begun)
+                with patient_collector(_OBJECTS * self._expected(stage)):
+                    ahead, self._ahead = self._ahead, None
+                    known = ahead is not None and ahead.state is self.state
+                    begun = ahead if ahead and known else self._begin(engine, stage, self.state, attempt)
+                    self._ahead = self._look_ahead(engine, begun)
+                    return end_round(begun)
             except TooFewAnswered as few:
                 self._note(engine)
                 self.listener.note(f"{few}: once more")
                 reason = str(few)
             self._heed()
         raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+
+    def _expected(self, stage: Stage) -> int:
+        """About as many participants as a round has."""
+        return int(self.job.roster.clients * (stage.train.fraction if stage.meets else 1))
 
     def _begin(self, engine: Engine, stage: Stage, state: State, attempt: int = 0) -> Begun:
         run, number = self.config.run, state.round + 1

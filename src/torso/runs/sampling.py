@@ -31,7 +31,9 @@ def sample(
     if able is not None:
         return tuple(able[place] for place in drawn)
     # skip the newcomers: the j-th training client has as many newcomers before it as lie at or below it
-    return tuple(int(k) for k in drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right"))
+    if len(newcomers):
+        drawn = drawn + np.searchsorted(newcomers - np.arange(len(newcomers)), drawn, side="right")
+    return tuple(drawn.tolist())
 
 
 def poisson_sample(roster: Roster, chance: float, seed: int, round: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torso.runs.stages import Stage
 from torso.runs.visit import Visit
 from torso.server import NoStatistics
 from torso.server.state import ServerState
-from torso.server.statistics import Held
+from torso.server.statistics import Held, Statistics
 from torso.server.sums import add
 
 
@@ -47,8 +47,15 @@ def tell(
         offers={k: others for k, others in offers.items() if others},
         uploads=server.uploads if any(offers.values()) else {},
         said=method.statistics.to_all(held),
-        own={k: own for k in chosen if (own := method.statistics.to_one(held, k))},
+        own=_own(method.statistics, held, chosen),
     )
+
+
+def _own(statistics: Statistics, held: Held, chosen: Sequence[int]) -> dict[int, Tensors]:
+    """What each is told besides, of those who are told something."""
+    if type(statistics) is NoStatistics:
+        return {}
+    return {k: own for k in chosen if (own := statistics.to_one(held, k))}
 
 
 def held_by(stage: Stage, server: ServerState, seed: int) -> Held:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torso.data import Roster
 from torso.data.batches import Shuffle, on_device
@@ -23,8 +25,9 @@ from torso.learn.taught import PREVIOUS, TOLD, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
-from torso.personal.models import models_of, own_models_of
+from torso.personal.models import models_of, own_models_of, with_own
 from torso.personal.store import KINDS, ClientState
+from torso.registry import is_foreign
 from torso.runs.messages import Sent, Told
 from torso.server.statistics import NoStatistics, Statistics, Visited
 
@@ -67,7 +70,7 @@ class Visit:
         notes = learned.notes
         if remembers(self.habits.objective):
             notes = {**notes, **{f"{PREVIOUS}{n}": learned.tensors[n] for n in sorted(moved_by(self.plan))}}
-        left = _left(clients, desk, ClientState(kept, memory, own, notes))
+        left = _left(clients, desk.held(clients), ClientState(kept, memory, own, notes))
         return Sent(
             round=self.told.round,
             clients=tuple(clients),
@@ -84,6 +87,26 @@ class Visit:
         """The visit of these clients, who are told nothing that is meant for others."""
         told = self.told.for_clients(clients)
         return self if told is self.told else replace(self, told=told)
+
+    @property
+    def batch_samples(self) -> int:
+        """How many samples a full batch has."""
+        return self.habits.batch_size
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """Whether clients of these sizes have the bits in a stack that each has alone, with a network that keeps them.
+
+        Beside clients of other sizes, steps on batches do (learn/widths.py). What is computed of a whole client is
+        padded: statistics, features that a lesson holds on to. What comes before the first step may be anything."""
+        parts = self.habits.objective, self.habits.step, self.habits.drift, self.personal, self.statistics
+        if any(map(is_foreign, parts)) or "none" in (self.habits.objective.stacks, self.habits.step.stacks):
+            return False
+        if type(self.personal).before is not Personal.before or self.personal.holds_out:
+            return False
+        if min(sizes) == max(sizes):
+            return True
+        bodies = all(any(name.startswith("body.") for name in lesson.moving) for lesson in self.plan)
+        return self.habits.step.stacks == "any" and bodies and type(self.statistics) is NoStatistics
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         """Steps of an epoch; the plan is everybody's."""
@@ -131,7 +154,7 @@ class Visit:
         received = desk.models(told.model, clients)
         received |= {name: stated[name] for name in received if name in stated}
         sent = {name: told.model[name] for name in sorted(self.travels)}
-        senders = on_device(deck.index.device, [told.offers.get(k, ()) for k in clients]).long()
+        senders = _senders(told, clients, deck.index.device)
 
         def fetch(slot: int) -> Callable[[], Tensors]:
             return lambda: models_of(sent, told.uploads, [told.offers[k][slot] for k in clients])
@@ -139,7 +162,7 @@ class Visit:
         return VisitStart(
             course=Course(desk.room, deck, self.plan, self.habits, self.shuffle, meta),
             received=received,
-            own={**received, **own_models_of(desk.store, {**told.model, **told.origin}, told.origin, clients)},
+            own={**received, **own_models_of(desk.held(clients), {**told.model, **told.origin}, told.origin)},
             notes=self._notes(desk, clients, received),
             offered=[fetch(slot) for slot in range(senders.shape[1])],
             senders=senders,
@@ -152,11 +175,15 @@ class Visit:
     def _notes(self, desk: Desk, clients: Sequence[int], received: Tensors) -> Tensors:
         """What the clients remember, stacked: what they did at their last visit, or what everybody begins with."""
         common, count = self.habits.step.notes(self.shuffle.seed), desk.federation.clients
+        held = [state.notes for state in desk.held(clients)]
+        begins_with = common or type(self.personal).notes is not Personal.notes or remembers(self.habits.objective)
+        if not begins_with and not any(held):
+            return {}
         first = {k: {**common, **self.personal.notes(k, count, desk.room.net)} for k in clients}
         if remembers(self.habits.objective):
             for place, k in enumerate(clients):
                 first[k] |= {f"{PREVIOUS}{n}": received[n][place] for n in sorted(moved_by(self.plan))}
-        notes = [{**first[k], **desk.store[k].notes} for k in clients]
+        notes = [{**first[k], **mine} for k, mine in zip(clients, held, strict=True)]
         device = desk.federation.device
         return {name: torch.stack([own[name].to(device) for own in notes]) for name in notes[0]}
 
@@ -172,8 +199,8 @@ class Visit:
         zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
         if not self.habits.drift.remembers:
             return Local(start, {}, shared={**zeros, **told.drift})
-        memory = {k: desk.store[k].memory for k in clients if desk.store[k].memory}
-        return Local(start, {}, models_of(zeros, memory, clients), {**zeros, **told.drift})
+        memory = with_own(zeros, [state.memory for state in desk.held(clients)])
+        return Local(start, {}, memory, {**zeros, **told.drift})
 
     def _remember(self, anchor: Local, learned: Learned, course: Course) -> Tensors:
         if not self.habits.drift.remembers:
@@ -183,24 +210,32 @@ class Visit:
         return self.habits.drift.finish(at, paces(self.plan, batches, self.habits, learned.loss.device))
 
 
+def _senders(told: Told, clients: Sequence[int], device: torch.device) -> Tensor:
+    """Whose models each of G clients is offered [G, M]."""
+    if not told.offers:
+        return torch.zeros(len(clients), 0, dtype=torch.int64, device=device)
+    return on_device(device, [told.offers.get(k, ()) for k in clients]).long()
+
+
 def _as_kept(learned: Learned) -> Learned:
     """Without what the server has told for the loss: it is told anew at the next visit."""
     return replace(learned, notes={n: t for n, t in learned.notes.items() if not n.startswith(TOLD)})
 
 
-def _left(clients: Sequence[int], desk: Desk, stacked: ClientState) -> dict[int, ClientState]:
-    """What each client goes on with: stacked tensors [G, *] as its own, none of which holds on to others' memory."""
+def _left(clients: Sequence[int], held: Sequence[ClientState], stacked: ClientState) -> dict[int, ClientState]:
+    """What each client goes on with: stacked tensors [G, *] as its own, none of which holds on to others' memory; of a
+    kind that the visit left nothing of, what it held."""
     if not stacked:
         return {}
-    each = zip(*(_each(getattr(stacked, kind), len(clients)) for kind in KINDS), strict=True)
-    return {k: desk.store[k].updated(ClientState(*mine)) for k, mine in zip(clients, each, strict=True)}
+    kinds = [
+        _each(new, len(clients)) if (new := getattr(stacked, kind)) else map(attrgetter(kind), held) for kind in KINDS
+    ]
+    return dict(zip(clients, map(ClientState, *kinds), strict=True))
 
 
 def _each(stacked: Tensors, clients: int) -> list[Tensors]:
     """Stacked tensors [G, *] by client, in as few calls as there are tensors."""
     if clients == 1 and not any(t._is_view() for t in stacked.values()):  # as one of a larger stack may be
         return [{n: t[0] for n, t in stacked.items()}]
-    if not stacked:
-        return [{} for _ in range(clients)]
     rows = (rows_apart(tensor) for tensor in stacked.values())
     return [dict(zip(stacked, mine, strict=True)) for mine in zip(*rows, strict=True)]

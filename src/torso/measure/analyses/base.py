@@ -52,7 +52,7 @@ class Scene:
     def own_models(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         """The tensors of models of their own that visits have left G clients by now [G, *]; asked where they work."""
         server, now = self.state.server, desk.store if desk.store.later is None else desk.store.later
-        return own_models_of(now, server.model, server.origin, clients)
+        return own_models_of(now.states(clients), server.model, server.origin)
 
     def for_clients(self, clients: Sequence[int]) -> Scene:
         """What a look at these clients needs; the generic model is made here."""
