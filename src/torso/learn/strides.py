@@ -24,6 +24,7 @@ from torso.data.deals import Deal, Form, filled_by
 from torso.fast import is_fast
 from torso.learn.course import Course
 from torso.learn.drift import Local, NoDrift
+from torso.learn.late import step as one_step
 from torso.learn.recorded import Play, Recorder, rung
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import is_one_for_all
@@ -189,10 +190,7 @@ class _Walk:
 
         def walk() -> None:
             for step in range(steps):
-                met_now = batch(step)
-                grads, total = pupil.at(pupil.tensors, met_now)
-                pupil.move(grads, met_now)
-                loss.add_(total)
+                loss.add_(one_step(pupil, batch(step)))
                 met.add_(window[1][step, 0])
 
         def try_it() -> None:
@@ -202,7 +200,7 @@ class _Walk:
             copies = {n: t if is_one_for_all(t) else t.clone() for n, t in pupil.tensors.items()}
             dry = replace(pupil, tensors=copies, sgd=sgd)
             for _ in range(2):
-                dry.move(dry.at(dry.tensors, batch(0))[0], batch(0))
+                one_step(dry, batch(0))
 
         return Play(walk, try_it)
 
