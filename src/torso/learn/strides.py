@@ -2,8 +2,8 @@
 
 What a step needs lies in fixed memory (`Recorder.place`): tensors and velocities, the rates, what drift corrections
 hold on to, and the epoch's batches as numbers (data/deals.py). Gathering the samples, the gradients and the step of SGD
-are recorded together, 1, 2, 4 or 8 steps at a time. As clients fall out, recordings of fewer of them take over, and a
-client of the stack that has no samples left keeps its weights.
+are recorded together, 1, 2, 4 or 8 steps at a time; a short epoch of equal clients at once. As clients fall out,
+recordings of fewer of them take over, and a client of the stack that has no samples left keeps its weights.
 
 G clients, of which the first R are computed; B samples.
 """
@@ -83,6 +83,9 @@ def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
         if lead:
             rows = rung(lead, clients)
             kinds.append((rows, bool((filled[:rows, step] < width).any())))
+    if kinds and len(set(kinds)) == 1 and len(kinds) <= _MOST:  # equal clients: the epoch is one recording
+        yield 0, len(kinds), *kinds[0]
+        return
     start = 0
     while start < len(kinds):
         alike = next((n for n, kind in enumerate(kinds[start:]) if kind != kinds[start]), len(kinds) - start)
