@@ -15,16 +15,18 @@ from torso.fast import is_fast
 from torso.learn.drift import NoDrift
 from torso.learn.sgd import Sgd
 from torso.learn.steps import Pupil
-from torso.nets.stacked_linear import Factors, left_as_factors
+from torso.nets.stacked_linear import Casts, Factors, left_as_factors
 
 LARGE = 1 << 23  # numbers of a weight for which that is worth it …
 _MOST = 64  # … and samples of a batch
 
 
-def step(pupil: Pupil, batch: Batch) -> Tensor:
-    """A step of SGD on a batch; returns the summed losses [G]. The same as `pupil.at` and `pupil.move`."""
+def step(pupil: Pupil, batch: Batch, casts: Casts) -> Tensor:
+    """A step of SGD on a batch; returns the summed losses [G]. The same as `pupil.at` and `pupil.move`.
+
+    `casts`: of the step before, where nothing but that has moved the weights; else empty."""
     names = _large(pupil, batch)
-    with left_as_factors(pupil.tensors[name] for name in names) as factors:
+    with left_as_factors([pupil.tensors[name] for name in names], casts) as factors:
         grads, total = pupil.at(pupil.tensors, batch)
     alone: dict[str, Factors] = {}
     for name in names:
@@ -32,23 +34,26 @@ def step(pupil: Pupil, batch: Batch) -> Tensor:
         if len(found) == 1 and not any(grads[name].stride()):
             alone[name] = found[0]
         else:  # the loss depends on it in other ways, too
+            casts.pop(pupil.tensors[name].data_ptr(), None)
             for each in found:
                 grads[name] = grads[name] + each.product(grads[name].dtype)
     pupil.move({name: grad for name, grad in grads.items() if name not in alone}, batch)
     for name, each in alone.items():
-        _move(pupil, name, each, batch.active)
+        _move(pupil, name, each, batch.active, casts.get(pupil.tensors[name].data_ptr()))
     return total
 
 
 @torch.no_grad()
-def _move(pupil: Pupil, name: str, factors: Factors, active: Tensor | None) -> None:
+def _move(pupil: Pupil, name: str, factors: Factors, active: Tensor | None, cast: Tensor | None) -> None:
     tensor, rate, decay = pupil.tensors[name], pupil.rates[name], pupil.sgd.weight_decay
     if is_fast(tensor):
         from torso.learn.sgd_kernel import step_by_product
 
-        step_by_product(tensor, *factors, active, rate, decay)
-    else:
-        Sgd(0.0, decay).step({name: tensor}, {name: factors.product(tensor.dtype)}, {name: rate}, active)
+        step_by_product(tensor, *factors, active, rate, decay, cast)
+        return
+    Sgd(0.0, decay).step({name: tensor}, {name: factors.product(tensor.dtype)}, {name: rate}, active)
+    if cast is not None:
+        cast.copy_(tensor)
 
 
 def _large(pupil: Pupil, batch: Batch) -> tuple[str, ...]:

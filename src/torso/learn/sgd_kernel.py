@@ -65,9 +65,9 @@ def step(
 
 @triton.jit
 def _product_kernel(
-    param, slope, x, active, rates, batch, lines, size, rate, decay,
-    HAS_ACTIVE: tl.constexpr, HAS_RATES: tl.constexpr, EACH: tl.constexpr, PRECISION: tl.constexpr,
-    SAMPLES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    param, slope, x, active, rates, cast, batch, lines, size, rate, decay,
+    HAS_ACTIVE: tl.constexpr, HAS_CAST: tl.constexpr, HAS_RATES: tl.constexpr, EACH: tl.constexpr,
+    PRECISION: tl.constexpr, SAMPLES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """A tile of one client's weights, HIGH outputs by WIDE inputs, moved by its part of the product."""
     client = tl.program_id(2)
@@ -95,19 +95,31 @@ def _product_kernel(
     weight = tl.load(param + at, mask=inside, other=0.0)
     if HAS_RATES:
         rate = tl.load(rates + client * EACH)
-    tl.store(param + at, weight - rate * (move + decay * weight), mask=inside)
+    weight = weight - rate * (move + decay * weight)
+    tl.store(param + at, weight, mask=inside)
+    if HAS_CAST:
+        tl.store(cast + at, weight.to(cast.dtype.element_ty), mask=inside)
 
 
-def step_by_product(param: Tensor, slope: Tensor, x: Tensor, active: Tensor | None, rate: Rate, decay: float) -> None:
+def step_by_product(
+    param: Tensor,
+    slope: Tensor,
+    x: Tensor,
+    active: Tensor | None,
+    rate: Rate,
+    decay: float,
+    cast: Tensor | None = None,
+) -> None:
     """w ← w − lr·(slopeᵀ x + wd·w), in place, for [G, out, d] in float32, slope [G, B, out] and x [G, B, d] of few
-    samples: the gradient itself is never in memory. Rates as in `step`."""
+    samples: the gradient itself is never in memory. Rates as in `step`; `cast`: the same weights in 16 bits."""
     clients, lines, size = param.shape
     slope, x, each = slope.contiguous(), x.contiguous(), rate if isinstance(rate, Tensor) else None
     samples, high, wide = max(triton.next_power_of_2(x.shape[1]), 16), 64, 128
     _product_kernel[(triton.cdiv(size, wide), triton.cdiv(lines, high), clients)](
-        *(param, slope, x, *(param if there is None else there for there in (active, each))),
+        *(param, slope, x, *(param if there is None else there for there in (active, each, cast))),
         *(x.shape[1], lines, size, 0.0 if each is not None else rate, decay),
-        **dict(HAS_ACTIVE=active is not None, HAS_RATES=each is not None, EACH=each.ndim if each is not None else 0),
+        **dict(HAS_ACTIVE=active is not None, HAS_CAST=cast is not None),
+        **dict(HAS_RATES=each is not None, EACH=each.ndim if each is not None else 0),
         **dict(PRECISION=dot_precision(x), SAMPLES=samples, HIGH=high, WIDE=wide, num_warps=8),
     )
 

@@ -30,6 +30,7 @@ from torso.learn.sgd import Sgd
 from torso.learn.stacked import is_one_for_all
 from torso.learn.steps import Plain, Pupil
 from torso.nets import Tensors
+from torso.nets.stacked_linear import Casts
 
 _MOST = 8  # steps of a recording
 
@@ -192,8 +193,9 @@ class _Walk:
         loss, met = self.met[:, :rows]
 
         def walk() -> None:
+            casts: Casts = {}
             for step in range(steps):
-                loss.add_(one_step(pupil, batch(step)))
+                loss.add_(one_step(pupil, batch(step), casts))
                 met.add_(window[1][step, 0])
 
         def try_it() -> None:
@@ -202,8 +204,9 @@ class _Walk:
             sgd.velocity = {n: v.clone() for n, v in pupil.sgd.velocity.items()}
             copies = {n: t if is_one_for_all(t) else t.clone() for n, t in pupil.tensors.items()}
             dry = replace(pupil, tensors=copies, sgd=sgd)
+            casts: Casts = {}
             for _ in range(2):
-                one_step(dry, batch(0))
+                one_step(dry, batch(0), casts)
 
         return Play(walk, try_it)
 

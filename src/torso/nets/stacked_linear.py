@@ -27,27 +27,46 @@ class Factors(NamedTuple):
         return _product(self.slope.transpose(1, 2), self.x, kind)
 
 
-_late: ContextVar[dict[int, list[Factors]] | None] = ContextVar("gradients left as factors", default=None)
+class _Late(NamedTuple):
+    factors: dict[int, list[Factors]]
+    casts: Casts
+
+
+Casts = dict[int, Tensor]
+"""Weights in 16 bits, by the address of the weights."""
+_late: ContextVar[_Late | None] = ContextVar("gradients left as factors", default=None)
 
 
 @contextmanager
-def left_as_factors(weights: Iterable[Tensor]) -> Iterator[dict[int, list[Factors]]]:
+def left_as_factors(weights: Iterable[Tensor], casts: Casts | None = None) -> Iterator[dict[int, list[Factors]]]:
     """Inside, gradients of these weights come as factors, one for each use of a weight, found by its address; what
-    autograd gives for these uses is zero, one number expanded."""
-    token = _late.set({weight.data_ptr(): [] for weight in weights})
+    autograd gives for these uses is zero, one number expanded. `casts` are used instead of the weights, and new ones
+    are noted there: whoever moves a weight moves its cast, too."""
+    late = _Late({weight.data_ptr(): [] for weight in weights}, {} if casts is None else casts)
+    token = _late.set(late)
     try:
-        yield _late.get() or {}
+        yield late.factors
     finally:
         _late.reset(token)
+
+
+def _cast(weight: Tensor, kind: torch.dtype, late: _Late | None) -> Tensor:
+    place = weight.data_ptr()
+    if late is None or place not in late.factors or weight.dtype == kind:
+        return weight.to(kind)
+    if place not in late.casts or late.casts[place].dtype != kind:
+        late.casts[place] = weight.to(kind)
+    return late.casts[place]
 
 
 class _Stacked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        cast = weight.to(x.dtype)
+        late = _late.get()  # here: going back is another thread's work
+        cast = _cast(weight, x.dtype, late)
         ctx.save_for_backward(x, cast)
         ctx.kinds = weight.dtype, None if bias is None else bias.dtype
-        ctx.late = (_late.get() or {}).get(weight.data_ptr())  # here: going back is another thread's work
+        ctx.late = None if late is None else late.factors.get(weight.data_ptr())
         turned = cast.transpose(1, 2)
         return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.to(x.dtype).unsqueeze(1), x, turned)
 
