@@ -39,7 +39,8 @@ def switched(alone: int, exact: str, products: str, benchmark: bool, at_once: in
         stack.enter_context(patch("torso.nets.layers.ALONE", alone))
         stack.enter_context(patch.object(ways, "EXACT", exact))
         stack.enter_context(patch("torso.fast.EXACT", products))
-        stack.enter_context(patch.object(torch.backends.cudnn, "benchmark", benchmark))
+        stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+        torch.backends.cudnn.benchmark = benchmark
         stack.enter_context(patch.object(looking, "_AT_ONCE", at_once * 3 * 32 * 32))
         yield
 

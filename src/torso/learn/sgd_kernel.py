@@ -88,10 +88,8 @@ def _product_kernel(
         other=0.0,
     )
     move = tl.dot(left, right, input_precision=PRECISION)
-    at, inside = (
-        (of * lines + line[:, None]) * size + column[None, :],
-        (line[:, None] < lines) & (column[None, :] < size),
-    )
+    at = (of * lines + line[:, None]) * size + column[None, :]
+    inside = (line[:, None] < lines) & (column[None, :] < size)
     weight = tl.load(param + at, mask=inside, other=0.0)
     if HAS_RATES:
         rate = tl.load(rates + client * EACH)
