@@ -11,11 +11,14 @@ against the slowest to the slowest against the fastest.
 from __future__ import annotations
 
 import argparse
+import cProfile
 import os
 import platform
+import pstats
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from unittest.mock import patch
 
@@ -94,7 +97,9 @@ def features_once(body: str, clients: int, samples: int, repeats: int) -> None:
         )
 
 
-def evaluation(body: str, clients: int, samples: int, repeats: int, device: str, precision: str) -> None:
+def evaluation(
+    body: str, clients: int, samples: int, repeats: int, device: str, precision: str, profiled: str = ""
+) -> None:
     job = job_of(body, clients, samples, "default", device, precision)
     state = State.begin(job.model)
     how: Evaluation = evaluation_of(job, job.plan[0], state)
@@ -111,6 +116,24 @@ def evaluation(body: str, clients: int, samples: int, repeats: int, device: str,
             wait(job.device)
 
         told(f"{body}, evaluation of {clients} clients against the epochs in it", *in_turn(repeats, measure, tune))
+        for names in (["initial"], ["without_head"], ["generic"]):
+            part = partial(evaluate, engine, job.roster, names, state, how, range(clients))
+            took, _ = in_turn(repeats, lambda part=part: (part(), wait(job.device)), lambda: None)
+            print(f"{names[0]} alone: {median(took):.4f} s, n={repeats}")
+        if profiled:
+            write_profile(profiled, measure)
+
+
+def write_profile(path: str, work: Callable[[], None]) -> None:
+    """Where the time of a piece of work goes, on the device and on the host."""
+    with torch.profiler.profile() as found:
+        work()
+    host = cProfile.Profile()
+    host.runcall(work)
+    with open(path, "w", encoding="utf-8") as file:
+        order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        file.write(found.key_averages().table(sort_by=order, row_limit=40, max_name_column_width=70))
+        pstats.Stats(host, stream=file).sort_stats("cumtime").print_stats(50)
 
 
 def main() -> None:
@@ -121,6 +144,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--profile", default="", metavar="FILE", help="where the time of an evaluation goes")
     options = parser.parse_args()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}; {options.samples} samples a client")
@@ -128,7 +152,8 @@ def main() -> None:
         features_once(options.body, 10, options.samples, options.repeats)
     else:
         print(torch.cuda.get_device_name(), options.precision)
-    evaluation(options.body, options.clients, options.samples, options.repeats, options.device, options.precision)
+    chosen = options.device, options.precision, options.profile
+    evaluation(options.body, options.clients, options.samples, options.repeats, *chosen)
 
 
 if __name__ == "__main__":

@@ -45,8 +45,11 @@ def is_fast(x: Tensor) -> bool:
     return _found and place and x.dtype in (torch.float32, torch.bfloat16) and not _plain.get()
 
 
+EXACT = "ieee"  # how products of float32 are taken; tf32x3, as three of tf32, is tried by bench/looking.py alone
+
+
 def dot_precision(x: Tensor) -> str:
     """Triton's name for how products of x are taken; for float32, torch's own switch decides."""
     if x.dtype != torch.float32:
         return "tf32"  # without effect on 16-bit types
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return EXACT if torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -270,6 +270,10 @@ def test_steps_that_one_recording_takes() -> None:
     ]  # fmt: skip
 
 
+def test_a_short_epoch_of_equal_clients_is_one_recording() -> None:
+    assert list(blocks(filled_by([25] * 4, Form(4, 8, 5, False, False)))) == [(0, 5, 4, False)]
+
+
 def test_as_clients_fall_out_fewer_are_computed() -> None:
     """Of eight clients five are left, then two; three quarters of eight are six, and one of these lacks samples."""
     found = list(blocks(filled_by([15, 15, 10, 10, 10, 5, 5, 5], Form(8, 3, 5, False, False))))

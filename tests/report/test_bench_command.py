@@ -30,6 +30,8 @@ def test_it_runs_with_fewer_rounds() -> None:
     found = few()
     assert (found["status"], found["rounds"], found["precision"]) == ("ok", 3, "fp32")
     assert all(isinstance(found[key], float) for key in ("training_s", "measuring_s", "process_s", "accuracy"))
+    parts = ("imports_s", "data_s", "training_s", "measuring_s", "other_s")
+    assert sum(float(str(found[part])) for part in parts) == pytest.approx(found["process_s"], abs=0.05)
     assert process_seconds() > 0
 
 

@@ -28,18 +28,21 @@ LAST = torch.iinfo(torch.int64).max  # what padding is sorted by
 def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence[int]]) -> Tensor:
     """Numbers of the host on the device, without waiting for it."""
     made = torch.tensor(numbers)
-    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
+    return _to(device, made) if device.type == "cuda" else made
 
 
 _FEW_BYTES = 1 << 15  # up to these the driver takes a copy of what is sent, and nobody waits
 
 
-def sent_to(device: torch.device, numbers: NDArray[Any]) -> Tensor:
-    """An array of the host on the device, without waiting for it."""
-    made = torch.from_numpy(numbers)
-    if device.type == "cuda" and numbers.nbytes > _FEW_BYTES:
+def _to(device: torch.device, made: Tensor) -> Tensor:
+    if device.type == "cuda" and made.nbytes > _FEW_BYTES:
         made = made.pin_memory()
     return made.to(device, non_blocking=True)
+
+
+def sent_to(device: torch.device, numbers: NDArray[Any]) -> Tensor:
+    """An array of the host on the device, without waiting for it."""
+    return _to(device, torch.from_numpy(numbers))
 
 
 def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
@@ -221,9 +224,11 @@ class Deck:
 
     def class_counts(self, classes: int) -> Tensor:
         """How many samples each client has of each class [G, C]."""
+        counts = torch.zeros(len(self.sizes), classes, dtype=torch.int64, device=self.index.device)
+        if min(self.sizes, default=0) == self.index.shape[1]:  # no padding
+            return counts.scatter_add_(1, self.labels[self.index], torch.ones_like(self.index))
         sizes = on_device(self.index.device, self.sizes).unsqueeze(-1)
         real = torch.arange(self.index.shape[1], device=self.index.device) < sizes
-        counts = torch.zeros(len(self.sizes), classes, dtype=torch.int64, device=self.index.device)
         return counts.scatter_add_(1, self.labels[self.index], real.to(torch.int64))
 
     def steps(self, batch_size: int, skip_single: bool = False) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torso.fast import dot_precision
 from torso.learn.stacked import Rate
 
 LARGE = 1 << 23  # numbers of a tensor that are worth a launch of their own
@@ -59,6 +60,65 @@ def step(
         **dict(MOVES=rate is not None, HAS_VELOCITY=velocity is not None, HAS_ACTIVE=active is not None),
         **dict(HAS_RATES=each is not None, EACH=each.ndim if each is not None else 0),
         **dict(LARGE=param.numel() >= LARGE and size % 16 == 0, BLOCK=block),
+    )
+
+
+@triton.jit
+def _product_kernel(
+    param, slope, x, active, rates, cast, batch, lines, size, rate, decay,
+    HAS_ACTIVE: tl.constexpr, HAS_CAST: tl.constexpr, HAS_RATES: tl.constexpr, EACH: tl.constexpr,
+    PRECISION: tl.constexpr, SAMPLES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A tile of one client's weights, HIGH outputs by WIDE inputs, moved by its part of the product."""
+    client = tl.program_id(2)
+    if HAS_ACTIVE:  # noqa: SIM102 (a constant of the kernel, and a value)
+        if tl.load(active + client) == 0:
+            return
+    line = tl.program_id(1) * HIGH + tl.arange(0, HIGH)
+    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    sample, of = tl.arange(0, SAMPLES), client.to(tl.int64)
+    left = tl.load(
+        slope + (of * batch + sample[None, :]) * lines + line[:, None],
+        mask=(sample[None, :] < batch) & (line[:, None] < lines),
+        other=0.0,
+    )
+    right = tl.load(
+        x + (of * batch + sample[:, None]) * size + column[None, :],
+        mask=(sample[:, None] < batch) & (column[None, :] < size),
+        other=0.0,
+    )
+    move = tl.dot(left, right, input_precision=PRECISION)
+    at = (of * lines + line[:, None]) * size + column[None, :]
+    inside = (line[:, None] < lines) & (column[None, :] < size)
+    weight = tl.load(param + at, mask=inside, other=0.0)
+    if HAS_RATES:
+        rate = tl.load(rates + client * EACH)
+    weight = weight - rate * (move + decay * weight)
+    tl.store(param + at, weight, mask=inside)
+    if HAS_CAST:
+        tl.store(cast + at, weight.to(cast.dtype.element_ty), mask=inside)
+
+
+def step_by_product(
+    param: Tensor,
+    slope: Tensor,
+    x: Tensor,
+    active: Tensor | None,
+    rate: Rate,
+    decay: float,
+    cast: Tensor | None = None,
+) -> None:
+    """w ← w − lr·(slopeᵀ x + wd·w), in place, for [G, out, d] in float32, slope [G, B, out] and x [G, B, d] of few
+    samples: the gradient itself is never in memory. Rates as in `step`; `cast`: the same weights in 16 bits."""
+    clients, lines, size = param.shape
+    slope, x, each = slope.contiguous(), x.contiguous(), rate if isinstance(rate, Tensor) else None
+    samples, high, wide = max(triton.next_power_of_2(x.shape[1]), 16), 64, 128
+    _product_kernel[(triton.cdiv(size, wide), triton.cdiv(lines, high), clients)](
+        *(param, slope, x, *(param if there is None else there for there in (active, each, cast))),
+        *(x.shape[1], lines, size, 0.0 if each is not None else rate, decay),
+        **dict(HAS_ACTIVE=active is not None, HAS_CAST=cast is not None),
+        **dict(HAS_RATES=each is not None, EACH=each.ndim if each is not None else 0),
+        **dict(PRECISION=dot_precision(x), SAMPLES=samples, HIGH=high, WIDE=wide, num_warps=8),
     )
 
 

@@ -101,7 +101,7 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or all(free_to_read(t) and math.isfinite(float(t.sum())) for t in floats):
         return torch.tensor(True)  # a finite sum has finite parts, and on CPU it costs a tenth of the norm
-    return torch.stack(torch._foreach_norm(floats, ord=torch.inf)).isfinite().all()
+    return (torch.stack(torch._foreach_norm(floats, ord=torch.inf)) < torch.inf).all()  # NaN is not less
 
 
 def free_to_read(tensor: Tensor) -> bool:
@@ -141,4 +141,4 @@ def finite_rows(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
         return torch.ones(len(like), dtype=torch.bool, device=like.device)
     flat = (rows for _, rows in joined({str(place): t for place, t in enumerate(floats)}))
     largest = [torch.linalg.vector_norm(rows, torch.inf, 1) for rows in flat]
-    return torch.stack(largest).isfinite().all(dim=0)
+    return (torch.stack(largest) < torch.inf).all(dim=0)

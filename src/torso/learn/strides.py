@@ -2,8 +2,8 @@
 
 What a step needs lies in fixed memory (`Recorder.place`): tensors and velocities, the rates, what drift corrections
 hold on to, and the epoch's batches as numbers (data/deals.py). Gathering the samples, the gradients and the step of SGD
-are recorded together, 1, 2, 4 or 8 steps at a time. As clients fall out, recordings of fewer of them take over, and a
-client of the stack that has no samples left keeps its weights.
+are recorded together, 1, 2, 4 or 8 steps at a time; a short epoch of equal clients at once. As clients fall out,
+recordings of fewer of them take over, and a client of the stack that has no samples left keeps its weights.
 
 G clients, of which the first R are computed; B samples.
 """
@@ -24,11 +24,13 @@ from torso.data.deals import Deal, Form, filled_by
 from torso.fast import is_fast
 from torso.learn.course import Course
 from torso.learn.drift import Local, NoDrift
+from torso.learn.late import step as one_step
 from torso.learn.recorded import Play, Recorder, rung
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import is_one_for_all
 from torso.learn.steps import Plain, Pupil
 from torso.nets import Tensors
+from torso.nets.stacked_linear import Casts
 
 _MOST = 8  # steps of a recording
 
@@ -82,6 +84,9 @@ def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
         if lead:
             rows = rung(lead, clients)
             kinds.append((rows, bool((filled[:rows, step] < width).any())))
+    if kinds and len(set(kinds)) == 1 and len(kinds) <= _MOST:  # equal clients: the epoch is one recording
+        yield 0, len(kinds), *kinds[0]
+        return
     start = 0
     while start < len(kinds):
         alike = next((n for n, kind in enumerate(kinds[start:]) if kind != kinds[start]), len(kinds) - start)
@@ -188,11 +193,9 @@ class _Walk:
         loss, met = self.met[:, :rows]
 
         def walk() -> None:
+            casts: Casts = {}
             for step in range(steps):
-                met_now = batch(step)
-                grads, total = pupil.at(pupil.tensors, met_now)
-                pupil.move(grads, met_now)
-                loss.add_(total)
+                loss.add_(one_step(pupil, batch(step), casts))
                 met.add_(window[1][step, 0])
 
         def try_it() -> None:
@@ -201,8 +204,9 @@ class _Walk:
             sgd.velocity = {n: v.clone() for n, v in pupil.sgd.velocity.items()}
             copies = {n: t if is_one_for_all(t) else t.clone() for n, t in pupil.tensors.items()}
             dry = replace(pupil, tensors=copies, sgd=sgd)
+            casts: Casts = {}
             for _ in range(2):
-                dry.move(dry.at(dry.tensors, batch(0))[0], batch(0))
+                one_step(dry, batch(0), casts)
 
         return Play(walk, try_it)
 

@@ -23,6 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso.fast import is_fast
 from torso.nets.stacked_linear import stacked_linear
 
+ALONE = 16  # channels from which on cuDNN computes a convolution of one client (bench/looking.py tries others)
+
 
 def in_line(x: Tensor) -> Tensor:
     """[G, B, C, H, W] -> [G·B, C, H, W]; a view, memory format kept."""
@@ -93,7 +95,7 @@ class Conv2d(nn.Conv2d):
         if self.groups > 1:
             alone = self.groups == self.in_channels == self.out_channels and not with_bias
             return "depthwise" if alone else "plain"
-        return "plain" if clients == 1 and self.in_channels >= 16 else "dense"  # one client: cuDNN knows best
+        return "plain" if clients == 1 and self.in_channels >= ALONE else "dense"
 
     def _plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         clients = len(weight)

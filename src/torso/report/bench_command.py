@@ -70,6 +70,10 @@ def add_to(app: typer.Typer, watching: Any) -> None:
             found = measure_pfl(config, listener, stop)
         columns = ("rounds", "training_s", "ms_a_round", "measuring_s", "data_s", "process_s", "accuracy")
         _print(found, [{column: found[column] for column in columns}], as_json)
+        if not as_json:
+            parts = ("imports_s", "data_s", "training_s", "measuring_s", "other_s")
+            print("process: " + ", ".join(f"{part[:-2]} {found[part]} s" for part in parts))
+            print(f"training: recording {found['recording_s']} s, a usual round {found['ms_a_usual_round']} ms")
         raise typer.Exit(0 if found["status"] == "ok" else 1)
 
 

@@ -9,20 +9,26 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Mapping
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torso.config import Config
 from torso.precision import precision_of
+from torso.runs.events import Listener, Through
 from torso.runs.job import data_of, device_named
 from torso.runs.run import run
 
 if TYPE_CHECKING:
-    from torso.runs.events import Listener, Stop
+    from torso.measure import Accuracy
+    from torso.runs.events import Stop
+    from torso.runs.rounds import Round
 
 Row = dict[str, Any]
 CLIENTS, SAMPLES = 1000, 50
+_FIRST = 12  # rounds in which something may be new: the first, and those after the first measuring
 
 
 def pfl_config(source: str, root: str, rounds: int, precision: str, device: str, seed: int) -> Config:
@@ -55,12 +61,16 @@ def pfl_config(source: str, root: str, rounds: int, precision: str, device: str,
 
 
 def measure_pfl(config: Config, listener: Listener | None = None, stop: Stop | None = None) -> Row:
-    """What `torso bench pfl` prints: seconds of training, of measuring, and of the process until now."""
-    began = time.perf_counter()
+    """What `torso bench pfl` prints: seconds of training, of measuring, and of the process until now.
+
+    `imports_s`: of the process before anything was done; `recording_s`: of the training, what the first rounds took
+    longer than usual ones, to compile and record; `other_s`: of the process, all that is in no other column."""
+    imports, began = process_seconds(), time.perf_counter()
     federation = data_of(config)
     data = time.perf_counter() - began
-    result = run(config, federation=federation, listener=listener, stop=stop)
-    device = device_named(config.run.device)
+    rounds = _Rounds(listener or Listener())
+    result = run(config, federation=federation, listener=rounds, stop=stop)
+    device, process = device_named(config.run.device), process_seconds()
     found = result.accuracy.get("generic")
     spent = result.seconds
     return {
@@ -69,14 +79,37 @@ def measure_pfl(config: Config, listener: Listener | None = None, stop: Stop | N
         "source": config.data.source,
         "rounds": result.rounds,
         "status": result.status,
+        "imports_s": round(imports, 2),
         "data_s": round(data, 2),
         "training_s": round(spent["train"], 2),
+        "recording_s": round(rounds.start(), 2),
+        "ms_a_usual_round": round(1e3 * rounds.usual(), 2),
         "ms_a_round": round(1e3 * spent["train"] / max(result.rounds, 1), 2),
         "measuring_s": round(spent["measure"], 2),
-        "process_s": round(process_seconds(), 2),
+        "other_s": round(process - imports - data - spent["train"] - spent["measure"], 2),
+        "process_s": round(process, 2),
         "accuracy": None if found is None else round(found.mean, 2),
         "n": 1,
     }
+
+
+class _Rounds(Through):
+    """Notes how long each round took."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self.seconds: list[float] = []
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        self.seconds.append(seconds)
+        super().round(round, seconds, accuracy)
+
+    def usual(self) -> float:
+        return median(self.seconds) if self.seconds else 0.0
+
+    def start(self) -> float:
+        """What the first rounds took longer than usual ones."""
+        return sum(max(seconds - self.usual(), 0.0) for seconds in self.seconds[:_FIRST])
 
 
 def _machine(device: torch.device) -> Row:

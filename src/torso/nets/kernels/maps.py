@@ -26,11 +26,15 @@ def _first_largest(best, value, place, at: tl.constexpr):
 
 @triton.jit(do_not_specialize=["total"])
 def _pool_kernel(
-    x, slope, out, total, height, width, high, wide,
-    channels: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
+    x, slope, out, total,
+    height: tl.constexpr, width: tl.constexpr, high: tl.constexpr, wide: tl.constexpr,
+    channels: tl.constexpr, LONG: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A stretch of windows and channels: their largest value after ReLU, or the gradient of all four."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    """A stretch of windows and channels: their largest value after ReLU, or the gradient of all four. Sizes are
+    constants, and places 32 bits long where that is enough: to divide otherwise takes longer than to read."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if LONG:
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < total
     channel, window = place % channels, place // channels
     column, line = window % wide, window // wide
@@ -61,7 +65,8 @@ def _pool(x: Tensor, slope: Tensor, out: Tensor, back: bool) -> None:
     high, wide, block = height // 2, width // 2, 1024
     total = samples * channels * high * wide
     _pool_kernel[(triton.cdiv(total, block),)](
-        *(x, slope, out, total, height, width, high, wide), channels=channels, BACK=back, BLOCK=block
+        *(x, slope, out, total, height, width, high, wide),
+        **dict(channels=channels, LONG=x.numel() >= 1 << 31, BACK=back, BLOCK=block),
     )
 
 

@@ -66,6 +66,9 @@ _LINES = (
 )
 
 
+EXACT: Literal["box", "columns"] = "box"  # forward in float32 (bench/looking.py tries both)
+
+
 def candidates(kind: Pass, layer: Layer) -> list[Way]:
     """All ways that can compute a pass of a layer, for a measurement."""
     found = [Way("columns"), Way("box" if layer.boxed else "gather")]
@@ -97,7 +100,10 @@ def way(kind: Pass, layer: Layer) -> Way:
     if known is not None and (by := Way.of(known)) in candidates(kind, layer):
         return by
     if layer.precision == "ieee":
-        return Way("box" if layer.boxed else "gather")
+        by_columns = EXACT == "columns" and kind == "forward" and layer.inputs >= 16
+        return Way("columns" if by_columns else "box" if layer.boxed else "gather")
+    if layer.precision == "tf32x3" and layer.boxed and kind == "forward":
+        return Way("turned", Tiling(128, 64, 32, 8, 2))  # each operand stands there twice
     if not layer.boxed:
         return Way("columns") if layer.inputs >= 16 and layer.stride > 1 else Way("gather")
     if kind == "weight":
