@@ -16,6 +16,7 @@ if not kernels_run_here():
 
 from torso.nets.kernels import conv, taps
 from torso.nets.kernels.boxes import Tiling
+from torso.nets.kernels.totals import totals
 from torso.nets.kernels.ways import Layer, Way, candidates, way
 from torso.precision import computing
 
@@ -114,7 +115,8 @@ def test_statistics_of_a_turned_product(masked: bool) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "kernel", "stride", "side"), [(16, 32, 3, 1, 4), (32, 16, 3, 1, 8), (16, 32, 3, 2, 6), (16, 32, 3, 2, 16)]
+    ("inputs", "outputs", "kernel", "stride", "side"),
+    [(16, 32, 3, 1, 4), (32, 16, 3, 1, 8), (16, 32, 3, 2, 6), (16, 32, 3, 2, 16)],
 )
 def test_the_ways_that_are_chosen(
     inputs: int, outputs: int, kernel: int, stride: int, side: int, dtype: torch.dtype
@@ -133,6 +135,14 @@ def test_the_ways_that_are_chosen(
     close(out, wanted.detach(), exact)
     for found, expected in zip(grads, torch.autograd.grad(wanted, wide, slope.double()), strict=True):
         close(found, expected, exact)
+
+
+def test_totals_are_sums_over_pixels() -> None:
+    """In several parts, the last of them short, and channels beyond a block."""
+    for samples, channels, side in ((3, 24, 3), (5, 160, 11)):
+        slope = random(G * samples, channels, side, side).contiguous(memory_format=torch.channels_last)
+        wanted = slope.double().unflatten(0, (G, samples)).sum((1, 3, 4))
+        torch.testing.assert_close(totals(slope, G).double(), wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_weights_there_and_back() -> None:

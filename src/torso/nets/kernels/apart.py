@@ -46,7 +46,7 @@ def _apart_kernel(
             box = slope.load([client, sample, row + low * (1 - i), column + right * (1 - j), k])
         else:
             box = slope.load([client, sample, row, column, k])
-        if TURN:
+        if TURN:  # noqa: SIM108
             w = weight.load([tap, k, n]).reshape(BK, BN).T
         else:
             w = weight.load([tap, n, k]).reshape(BN, BK)

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from torso.fast import dot_precision
 from torso.nets.kernels import apart, boxes, columns, gather, lines, taps, turned
+from torso.nets.kernels.totals import totals
 from torso.nets.kernels.ways import Pass, Way, layer_of, way
 
 
@@ -150,7 +151,7 @@ class _Convolution(torch.autograd.Function):
         to_weight = weight_gradient(x, seen, slope, ctx.shape) if ctx.needs_input_grad[1] else None
         to_bias = None
         if ctx.has_bias and ctx.needs_input_grad[2]:
-            to_bias = slope.view(ctx.shape.clients, -1, *slope.shape[1:]).sum((1, 3, 4), dtype=torch.float32)
+            to_bias = totals(slope, ctx.shape.clients)
         return to_x, to_weight, to_bias, *[None] * 5
 
 

@@ -31,8 +31,8 @@ def _other(x, sample, row, column, down, right, k, channels):
 def _turned_kernel(
     x, weight, bias, out, real, sums, samples, height, width, in_c, out_c,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BACK: tl.constexpr, TURN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_SUMS: tl.constexpr, HAS_REAL: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr, BH: tl.constexpr,
-    BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SUMS: tl.constexpr, HAS_REAL: tl.constexpr, PRECISION: tl.constexpr,
+    BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """As `boxes._box_kernel`. TURN: the weight lies as [k, n], not as [n, k]."""
     tile, client = tl.program_id(0), tl.program_id(1)
@@ -164,8 +164,8 @@ def convolve(
 
 
 def whole(height: int, width: int, samples: int, pixels: int) -> bool:
-    """Whether boxes hold whole numbers of a client's samples: with stride 2 they could reach into the next client's, and
-    what is not a number there would become so here."""
+    """Whether boxes hold whole numbers of a client's samples: with stride 2 they would reach into the next client's,
+    and what is not a number there would be none here."""
     return samples % Box.of(height, width, pixels).samples == 0
 
 

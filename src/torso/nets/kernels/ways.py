@@ -75,9 +75,10 @@ def candidates(kind: Pass, layer: Layer) -> list[Way]:
     if kind != "weight":
         tiles = [Tiling(*t) for t in _FORWARD if (t[1] > 64) == (layer.outputs > 64)]
         narrow = 1 if layer.precision == "bf16" else 2
-        apart = [t for t in tiles if layer.stride == 1 or kind == "forward" or _halves(t, layer)]
+        if layer.stride == 2:
+            tiles = [t for t in tiles if t.warps == 4 and (kind == "forward" or _halves(t, layer))]
         return found + [
-            Way("turned", t._replace(inputs=t.inputs // narrow)) for t in apart if t.outputs <= max(64, layer.outputs)
+            Way("turned", t._replace(inputs=t.inputs // narrow)) for t in tiles if t.outputs <= max(64, layer.outputs)
         ]
     if layer.precision == "bf16":
         return found + [Way("turned", t) for t in (Tiling(*t) for t in _WEIGHT) if _suits(t, layer)]
