@@ -78,8 +78,8 @@ def forward(
     """The output and, where a kernel can, its statistics; `seen`: the columns, where that is the way."""
     by, like = shape.forward, shape.after
     if by.name == "turned" and by.how is not None:
-        how = dict(counted=counted, real=real, stride=shape.stride)
-        return turned.convolve(x, weight, bias, like, shape.padding, by.how, **how)
+        given = x, weight, bias, like, shape.padding, by.how
+        return turned.convolve(*given, counted=counted, real=real, stride=shape.stride)
     if by.name == "columns" and seen is not None:
         return columns.convolve(seen, weight, bias, like), None
     if by.name == "box":
