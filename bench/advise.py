@@ -12,12 +12,15 @@ best method of the fuller search minus that of the advice. Cost: samples that we
 of the whole leaderboard counts all of its methods with the first points of its grid, and is not run.
 
 On an accelerator `cifar` in place of SETTING runs the advice in the four settings of the leaderboard, whose own numbers
-(docs/leaderboard.json) are the fuller search. `--seconds` ends it between two settings.
+(docs/leaderboard.json) are the fuller search. `--seconds` ends it between two settings; `--data-root A,B` where the
+two data sets are in two folders.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import platform
@@ -34,12 +37,13 @@ from torso.advise.advising import advise
 from torso.advise.answer import Answer, config_for
 from torso.advise.arms import Stable
 from torso.config import Config
+from torso.errors import RequestError
 from torso.papers.board import definition, rows, runs, trials
 from torso.papers.board.contestants import Contestant
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.runs import BoardRuns
 from torso.papers.board.trials import BoardMethod, BoardPlan, presets
-from torso.papers.experiments.datasets import find_all
+from torso.papers.experiments.datasets import find
 from torso.papers.experiments.estimate import trained_on
 from torso.parallel.together import run_together
 from torso.report.statistics import student_interval
@@ -238,28 +242,48 @@ def tables(data: dict[str, Any]) -> str:
             f"| {name} | {methods} | {best} | {reached['fedavg']} | {reached.get('local-only', '–')} | "
             f"{full['cost_rounds']:,} | {full['cost_of_whole_board']:,} |"
         )
-    for judged, title in ((True, "Judged: unseen settings."), (False, "Designed on these.")):
-        some = {name: found for name, found in data["settings"].items() if found["judged"] is judged}
-        cases = [(name, one) for name, found in some.items() for one in found["advice"]]
-        if cases:
-            lines += ["", title, "", *_HEAD, *(line_of(name, one) for name, one in cases), "", *summed(cases)]
+    cases = [(version_of(found), name, one) for name, found in data["settings"].items() for one in found["advice"]]
+    cases = sorted([*first_version(), *cases], key=lambda case: case[0])
+    lines += ["", *_HEAD, *(line_of(*case) for case in cases), ""]
+    for version in sorted({case[0] for case in cases}):
+        lines += summed(version, [(name, one) for number, name, one in cases if number == version])
     return "\n".join(lines)
 
 
+def version_of(found: dict[str, Any]) -> int:
+    """Which version of the rules was judged there: settings of [design] were unseen by the second one."""
+    return 3 if found["judged"] else 2
+
+
+def first_version() -> list[tuple[int, str, dict[str, Any]]]:
+    """The cases of the first version, as they were kept."""
+    kept = json.loads(DOCS.with_name("first.json").read_text("utf-8"))["settings"]
+    cases = []
+    for name, found in kept.items():
+        for one in found["advice"]:
+            reached = {who: fmean(by_seed.values()) for who, by_seed in one["test"].items()}
+            real = round(reached["challenger"] - reached["advice"], 4) if "challenger" in reached else None
+            shares = {"share_of_search": one["share_of_cost"], "share_of_board": None, "gain_on_test": real}
+            cases.append((1, name, {**one, **shares}))
+    return cases
+
+
 _HEAD = (
-    "| setting | seed | advice | personal accuracy | regret | regret of FedAvg of the search | gain predicted "
-    "| gain on test data | share of the search's cost | of the whole leaderboard's |",
-    "|---|---|---|---|---|---|---|---|---|---|",
+    "| version | setting | seed | advice | personal accuracy | regret | regret of FedAvg of the search "
+    "| gain predicted | gain on test data | share of the search's cost | of the whole leaderboard's |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
-def line_of(name: str, one: dict[str, Any]) -> str:
+def line_of(version: int, name: str, one: dict[str, Any]) -> str:
     """A row of the table: one case."""
     over, real = one["gain_over_fedavg"], one["gain_on_test"]
     interval = f"{over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]" if over else "failed"
     advice = "stay with FedAvg" if one["stay"] else one["advice"]
     predicted = f"{one['challenger']}: {interval}" if one["stay"] else interval
+    shares = (one[key] for key in ("share_of_search", "share_of_board"))
     cells = [
+        f"{version}",
         name,
         f"{one['seed']}",
         advice,
@@ -268,25 +292,24 @@ def line_of(name: str, one: dict[str, Any]) -> str:
         f"{one['regret_of_fedavg']:+.1f}",
         predicted,
         "–" if real is None else f"{real:+.1f}",
-        *(f"{100 * one[key]:.1f} %" for key in ("share_of_search", "share_of_board")),
+        *("–" if share is None else f"{100 * share:.1f} %" for share in shares),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def summed(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Mean and largest regret, with Student's interval over cases, and how many intervals cover."""
+def summed(version: int, cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Mean and largest regret, with Student's interval over settings, and how many intervals cover."""
     regrets, fedavg = ([one[key] for _, one in cases] for key in ("regret", "regret_of_fedavg"))
     by_setting = [fmean(one["regret"] for name, one in cases if name == setting) for setting in dict(cases)]
     _, low, high = student_interval(by_setting)
-    said = f" (95 % interval over the {len(by_setting)} settings: {low:+.2f} to {high:+.2f})" if low is not None else ""
+    said = f" (95 % interval over the {len(by_setting)} settings: {low:+.1f} to {high:+.1f})" if low is not None else ""
     known = [one for _, one in cases if one["gain_on_test"] is not None and one["gain_over_fedavg"]]
     inside = [one for one in known if _covers(one["gain_over_fedavg"], one["gain_on_test"])]
-    shares, small = [100 * one["share_of_board"] for _, one in cases], sum(regret <= 1 for regret in regrets)
+    small = sum(regret <= 1 for regret in regrets)
     return [
-        f"- n = {len(cases)}: mean regret {fmean(regrets):.2f} points{said}, largest {max(regrets):.2f}; "
-        f"at most 1 point in {small} of {len(cases)}. FedAvg of the search: mean {fmean(fedavg):.2f}.",
-        f"- Cost: {min(shares):.1f} to {max(shares):.1f} % of that of the whole leaderboard.",
-        f"- The gain on test data is inside of the 90 % interval in {len(inside)} of {len(known)}.",
+        f"- Version {version}, n = {len(cases)}: mean regret {fmean(regrets):.2f} points{said}, largest "
+        f"{max(regrets):.2f}; at most 1 point in {small} of {len(cases)}. FedAvg of the search: {fmean(fedavg):.2f}. "
+        f"The gain on test data is inside of its interval in {len(inside)} of {len(known)}.",
     ]
 
 
@@ -320,7 +343,7 @@ def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
     """The advice in the four settings of the leaderboard; needs an accelerator. A setting that fails does not end the
     others, and none begins where less time is left than the longest one took."""
     board = definition.load()
-    plan = BoardPlan(board, roots=find_all(("cifar10", "cifar100"), Path(root)))
+    plan = BoardPlan(board, roots=found_in(root.split(",")))
     began, longest = time.perf_counter(), 0.0
     for setting in board.settings:
         start = time.perf_counter()
@@ -334,7 +357,16 @@ def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
             continue
         longest = max(longest, time.perf_counter() - start)
         (out / f"cifar-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(one, indent=1))
-        print("\n".join([*_HEAD, line_of(setting, one)]), f"{time.perf_counter() - start:.0f} s", flush=True)
+        print("\n".join([*_HEAD, line_of(3, setting, one)]), f"{time.perf_counter() - start:.0f} s", flush=True)
+
+
+def found_in(folders: list[str]) -> dict[str, str]:
+    """Source → where it is, of those that are in one of the folders."""
+    found: dict[str, str] = {}
+    for source, folder in itertools.product(("cifar10", "cifar100"), folders):
+        with contextlib.suppress(RequestError):
+            found.setdefault(source, find(source, Path(folder)))
+    return found
 
 
 def in_cifar(setting: str, plan: BoardPlan, rounds: int, seed: int) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def outcome(candidate: object, *values: float, rate: float = 0.1, epochs: int = 
 
 def test_a_gain_is_paired_by_client_and_averaged_over_seeds() -> None:
     """Client 0: (10 + 4) / 2 = 7, client 1: (0 + 4) / 2 = 2; clients 2 and 3 have no partner. Mean 4.5; the standard
-    error of 7 and 2 is 2.5. The seeds have 5 and 4, whose mean has a standard error of 0.5: √(6.25 + 0.25) together. The
-    interval of 90 % reaches Student's quantile at 0.95 with one degree of freedom, tan(0.45 π) = 6.314, to either
+    error of 7 and 2 is 2.5. The seeds have 5 and 4, whose mean has a standard error of 0.5: √(6.25 + 0.25).
+    The interval of 90 % reaches Student's quantile at 0.95 with one degree of freedom, tan(0.45 π) = 6.314, to either
     side."""
     found = gain([{0: 80, 1: 90}, {0: 84, 1: 90, 2: 50}], [{0: 70, 1: 90}, {0: 80, 1: 86, 3: 1}])
     assert found is not None

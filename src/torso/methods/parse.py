@@ -107,12 +107,13 @@ def _build(key: str, cls: type[T], options: Any) -> T:
     """A frozen dataclass from a table: every key known, every value of its type and within its limits."""
     if not isinstance(options, Mapping):
         raise RequestError(f"{key} = {options!r} is not a table of options.")
-    _check_keys(key, options, [f.name for f in fields(cls)] if is_dataclass(cls) else [])
+    made: Any = cls
+    _check_keys(key, options, [f.name for f in fields(made)] if is_dataclass(made) else [])
     return cls(
         **{
             name: _phases(f"{key}.phases", value)
             if name == "phases"
-            else _checked(f"{key}.{name}", _adapter_of(cls, name), value)
+            else _checked(f"{key}.{name}", _adapter_of(made, name), value)
             for name, value in options.items()
         }
     )
