@@ -1,19 +1,21 @@
 """Stacked convolutions layer by layer, every way that there is, and whole steps: what an accelerator says.
 
-    python bench/kernel_shapes.py --out FOLDER [--parts check,engine,profile,shapes] [--seconds 150] [--clients 10,20]
+    python bench/kernel_shapes.py --out FOLDER [--parts check,shapes,engine,profile] [--seconds 100] [--all]
 
-`check`: every way of every layer against PyTorch's own convolution in float32, client by client, in several processes,
-which also compile the kernels. `shapes`: microseconds of each pass (forward with the cast of the weights, gradient of
-the input, gradient of the weight), and of cuDNN's convolution with one weight on the same images (`one`), grouped
-(`grouped`, its rearrangement not counted) and client by client (`each`). `profile`: which kernels a step spends its
-time in. `engine`: steps of stacked clients against one large model. Everything is kept as JSON, line by line.
-`--table` prints src/torso/nets/kernels/table.py from the shapes in FOLDER, without an accelerator.
+`check`: ways against PyTorch's own convolution in float32, client by client, in several processes, which also compile
+the kernels; a process that a kernel brought down starts again behind it. `shapes`: microseconds of each pass (forward
+with the cast of the weights, gradient of the input, gradient of the weight), and of cuDNN's convolution with one weight
+on the same images (`one`). The best of them are put into the table before `engine`: steps of stacked clients against
+one large model. `profile`: which kernels a step spends its time in. Everything is kept as JSON, line by line, the rows
+of `engine` also as FOLDER/large.json. `--all`: every layer and way; without it those that the table does not have.
+`--table` prints src/torso/nets/kernels/table.py from it and the shapes in FOLDER, without an accelerator.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -103,9 +105,10 @@ def shape_of(layer: Conv, x: Tensor, weight: Tensor) -> conv.Shape:
 
 def layer_seen(kind: Pass, layer: Conv, x: Tensor, precision: str) -> Layer:
     """The layer as the choice sees it."""
-    side, boxed = layer.side if kind == "back" else layer.out, boxes.boxable(x, layer.outputs, layer.stride)
-    sizes = layer.inputs, layer.outputs, side, side, layer.kernel, layer.stride, layer.kernel // 2
-    return layer_of(kind, *sizes, spare=0, precision=precision, boxed=boxed)
+    side, pad = layer.side if kind == "back" else layer.out, layer.kernel // 2
+    boxed = boxes.boxable(x, layer.outputs, layer.kernel, layer.stride, pad)
+    sizes = layer.inputs, layer.outputs, side, side, layer.kernel, layer.stride, pad
+    return layer_of(kind, *sizes, spare=0, precision=precision, boxed=boxed, samples=BATCH)
 
 
 def ways_of(kind: Pass, layer: Conv, x: Tensor, precision: str) -> list[Way]:
@@ -170,41 +173,75 @@ def compile_others(layer: Conv, x: Tensor, weight: Tensor) -> None:
     conv.convolution(x, weight, torch.zeros(weight.shape[:2], device=CUDA), layer.stride, pad)
 
 
-def check(part: int, parts: int, out: Path) -> None:
-    """Every way of a share of the layers, with three clients."""
+Pass_ = tuple[Conv, str, Pass]
+
+
+def is_new(todo: Pass_) -> bool:
+    """Whether the table does not have it."""
+    layer, precision, kind = todo
+    return layer_seen(kind, layer, tensors(layer, 1, precision)[0], precision).key(kind) not in TABLE
+
+
+def passes(every: bool) -> list[Pass_]:
     todo = [(layer, precision, kind) for kind in KINDS for layer in LAYERS for precision in ("bf16", "tf32")]
-    todo += [(layer, "ieee", kind) for layer in LAYERS[1::5] for kind in KINDS]
-    with (out / f"check-{part}.jsonl").open("w") as kept:
-        for layer, precision, kind in todo[part::parts]:
-            x, weight, slope = tensors(layer, 3, precision)
-            with computing("fp32"):
-                exact = torch.float64 if precision == "ieee" else torch.float32
-                wanted = truth(kind, layer, x, weight, slope, exact)
-            for by in ways_of(kind, layer, x, precision):
-                found: dict[str, Any] = {"layer": str(layer), "precision": precision, "kind": kind, "way": str(by)}
-                try:
-                    with computing("fp32" if precision == "ieee" else "tf32"):
-                        error = far(work(kind, by, layer, x, weight, slope)(), wanted)
-                        if kind == "forward" and by == shape_of(layer, x, weight).forward:
-                            compile_others(layer, x, weight)
-                    found |= {"error": error, "ok": error < FAR[precision]}
-                except Exception as failed:
-                    found |= {"ok": False, "failed": f"{type(failed).__name__}: {failed}"[:300]}
-                    if "illegal" in str(failed) or "CUDA error" in str(failed):
-                        print(json.dumps(found), file=kept, flush=True)
-                        return
-                print(json.dumps(found), file=kept, flush=True)
+    return todo if every else [one for one in todo if is_new(one)]
+
+
+def check(part: int, parts: int, start: int, out: Path, every: bool) -> None:
+    """A share of all ways with three clients, from the `start`-th on. The ways in use go first, those that could bring
+    a process down last."""
+    new = {(layer, precision, kind) for layer, precision, kind in passes(every)}
+    todo: list[tuple[Pass_, Way]] = []
+    for layer, precision, kind in passes(True):
+        ways = ways_of(kind, layer, tensors(layer, 1, precision)[0], precision)
+        todo += [((layer, precision, kind), by) for by in (ways if (layer, precision, kind) in new else ways[:1])]
+    for layer in LAYERS[1::5]:
+        todo += [((layer, "ieee", kind), Way("box" if layer.stride == 1 else "gather")) for kind in KINDS]
+
+    def risk(one: tuple[Pass_, Way]) -> tuple[bool, bool]:
+        (layer, precision, kind), by = one
+        used = precision != "ieee" and by == ways_of(kind, layer, tensors(layer, 1, precision)[0], precision)[0]
+        return by.name == "lines" or (by.how is not None and layer.stride == 2), not used
+
+    todo = sorted(todo, key=risk)
+    mine = todo[part::parts]
+    with (out / f"check-{part}.jsonl").open("a") as kept:
+        for place, ((layer, precision, kind), by) in list(enumerate(mine))[start:]:
+            found: dict[str, Any] = {"layer": str(layer), "precision": precision, "kind": kind, "way": str(by)}
+            try:
+                found |= compared(layer, precision, kind, by)
+            except Exception as failed:
+                found |= {"ok": False, "failed": f"{type(failed).__name__}: {failed}"[:300]}
+            print(json.dumps(found), file=kept, flush=True)
+            if any(word in found.get("failed", "") for word in ("illegal", "misaligned", "CUDA error", "unspecified")):
+                kept.close()
+                again = ["--worker", f"{part}/{parts}/{place + 1}", *(["--all"] if every else [])]
+                os.execv(sys.executable, [sys.executable, __file__, "--out", str(out), *again])
+
+
+def compared(layer: Conv, precision: str, kind: Pass, by: Way) -> dict[str, Any]:
+    x, weight, slope = tensors(layer, 3, precision)
+    with computing("fp32"):
+        exact = torch.float64 if precision == "ieee" else torch.float32
+        wanted = truth(kind, layer, x, weight, slope, exact)
+    with computing("fp32" if precision == "ieee" else "tf32"):
+        error = far(work(kind, by, layer, x, weight, slope)(), wanted)
+        if kind == "forward" and by == shape_of(layer, x, weight).forward:
+            compile_others(layer, x, weight)
+    return {"error": error, "ok": error < FAR[precision]}
 
 
 Right = set[tuple[str, str, str, str]]
 
 
-def check_all(out: Path, seconds: float) -> Right:
+def check_all(out: Path, seconds: float, every: bool) -> Right:
     """In 14 processes; the ways that are right. A layer whose chosen way is not among them goes the way of before."""
     began, count = time.perf_counter(), 14
-    command = [sys.executable, __file__, "--out", str(out), "--worker"]
+    command = [sys.executable, __file__, "--out", str(out), *(["--all"] if every else []), "--worker"]
+    for old in out.glob("check-*.jsonl"):
+        old.unlink()
     started = [
-        subprocess.Popen([*command, f"{n}/{count}"], stderr=(out / f"check-{n}.err").open("w")) for n in range(count)
+        subprocess.Popen([*command, f"{n}/{count}/0"], stderr=(out / f"check-{n}.err").open("w")) for n in range(count)
     ]
     for process in started:
         try:
@@ -214,8 +251,8 @@ def check_all(out: Path, seconds: float) -> Right:
     lines = [json.loads(line) for file in sorted(out.glob("check-*.jsonl")) for line in file.read_text().splitlines()]
     bad, codes = [line for line in lines if not line["ok"]], [process.poll() for process in started]
     print(f"check: {len(lines)} ways, {len(bad)} wrong, exits {codes}, {time.perf_counter() - began:.0f} s", flush=True)
-    for line in bad[:12]:
-        print("  wrong", json.dumps(line)[:260], flush=True)
+    for line in bad[:10]:
+        print("  wrong", json.dumps(line)[:220], flush=True)
     worst = {p: max((line["error"] for line in lines if line["precision"] == p and line["ok"]), default=0) for p in FAR}
     print("  largest relative error", {p: f"{e:.1e}" for p, e in worst.items()}, flush=True)
     right = {(line["layer"], line["precision"], line["kind"], line["way"]) for line in lines if line["ok"]}
@@ -226,7 +263,7 @@ def check_all(out: Path, seconds: float) -> Right:
                 seen = layer_seen(kind, layer, x, precision)
                 if (str(layer), precision, kind, str(way(kind, seen))) not in right:
                     print(f"  not right, or not reached: {seen.key(kind)} {way(kind, seen)}", flush=True)
-                    TABLE[seen.key(kind)] = "box" if seen.boxed else "gather"
+                    TABLE[seen.key(kind)] = "box" if seen.boxed and seen.stride == 1 else "gather"
     return right
 
 
@@ -270,24 +307,11 @@ def attempt(one: Callable[[], Any]) -> float | None:
         return None
 
 
-def measure_layer(
-    layer: Conv, kind: Pass, precision: str, clients: int, ways: list[Way], others: bool
-) -> dict[str, float]:
+def measure_layer(layer: Conv, kind: Pass, precision: str, clients: int, ways: list[Way]) -> dict[str, float]:
     """Microseconds by way."""
     x, weight, slope = tensors(layer, clients, precision)
     todo: dict[str, Callable[[], Any]] = {"one": by_cudnn(kind, layer, x, weight[0], slope)}
     todo |= {str(by): work(kind, by, layer, x, weight, slope) for by in ways}
-    if others:
-        each = [by_cudnn(kind, layer, *one) for one in zip(x.chunk(clients), weight, slope.chunk(clients), strict=True)]
-        todo["each"] = lambda: [one() for one in each]
-        wide = [
-            t.view(clients, BATCH, *t.shape[1:])
-            .transpose(0, 1)
-            .flatten(1, 2)
-            .contiguous(memory_format=torch.channels_last)
-            for t in (x, slope)
-        ]
-        todo["grouped"] = by_cudnn(kind, layer, wide[0], weight.flatten(0, 1), wide[1], clients)
     found = {name: attempt(one) for name, one in todo.items()}
     return {name: took for name, took in found.items() if took is not None}
 
@@ -295,71 +319,71 @@ def measure_layer(
 class Shapes:
     """All ways with the first number of clients; with the others, the three best."""
 
-    def __init__(self, out: Path, right: Right | None) -> None:
-        self.out, self.right = out, right
-        self.best: dict[tuple[str, str, Pass], list[str]] = {}
+    def __init__(self, out: Path, right: Right | None, todo: list[Pass_]) -> None:
+        self.out, self.right, self.todo = out, right, todo
+        self.best: dict[Pass_, list[str]] = {}
 
     def measure(self, clients: int, seconds: float) -> None:
         began = time.perf_counter()
         total: dict[str, list[float]] = {"bf16": [0.0] * 3, "tf32": [0.0] * 3}
-        for layer in LAYERS:
+        for one in self.todo:
             if time.perf_counter() - began > seconds:
-                print(f"shapes: out of time at {clients} × {layer}", flush=True)
+                print(f"shapes: out of time at {clients} × {one}", flush=True)
                 break
-            for precision, sums in total.items():
-                said = [self._pass(layer, kind, precision, clients, sums) for kind in KINDS]
-                print(f"{clients} {layer} {precision} | {' | '.join(said)}", flush=True)
-        for precision, (one, first, taken) in total.items():
-            print(
-                f"sum, {precision}, {clients} clients: one {one:.0f} us, best {first:.0f}, chosen {taken:.0f}",
-                flush=True,
-            )
+            said = self._pass(one, clients, total[one[1]])
+            print(f"{clients} {one[0]} {one[1]} {one[2]}: {said}", flush=True)
+        for precision, (one_model, first, taken) in total.items():
+            sums = f"one {one_model:.0f} us, best {first:.0f}, chosen before {taken:.0f}"
+            print(f"sum, {precision}, {clients} clients: {sums}", flush=True)
 
-    def _pass(self, layer: Conv, kind: Pass, precision: str, clients: int, total: list[float]) -> str:
-        key = (str(layer), precision, kind)
+    def _pass(self, todo: Pass_, clients: int, total: list[float]) -> str:
+        layer, precision, kind = todo
         try:
             with computing("tf32"):
-                x, weight, _ = tensors(layer, 1, precision)
-                chosen = str(getattr(shape_of(layer, x, weight), kind))
-                ways = [w for w in ways_of(kind, layer, x, precision) if not self.right or (*key, str(w)) in self.right]
-                if key in self.best:
-                    ways = [w for w in ways if str(w) in {*self.best[key], chosen}]
-                others = not self.best.get(key) and layer.stride == 1
-                took = measure_layer(layer, kind, precision, clients, ways, others)
+                x = tensors(layer, 1, precision)[0]
+                chosen, seen = str(ways_of(kind, layer, x, precision)[0]), layer_seen(kind, layer, x, precision)
+                name = (str(layer), precision, kind)
+                ways = [
+                    w
+                    for w in ways_of(kind, layer, x, precision)
+                    if (not self.right or (*name, str(w)) in self.right)
+                    and (todo not in self.best or str(w) in {*self.best[todo], chosen})
+                ]
+                took = measure_layer(layer, kind, precision, clients, ways)
         except Exception as failed:
             return f"{type(failed).__name__}: {failed}"[:120]
         order = sorted((str(w) for w in ways if str(w) in took), key=took.__getitem__)
-        self.best.setdefault(key, order[:3])
         line = {"clients": clients, "layer": str(layer), "precision": precision, "kind": kind, "chosen": chosen}
-        line["key"] = layer_seen(kind, layer, x, precision).key(kind)
+        line["key"] = seen.key(kind)
         keep(self.out / "shapes.jsonl", line | {"us": {n: round(t, 1) for n, t in took.items()}})
         if not order or "one" not in took:
             return "nothing"
-        for place, name in enumerate(("one", order[0], chosen)):
-            total[place] += took.get(name, took[order[0]])
-        least = took[order[0]]
-        rate = layer.flops * clients * BATCH / least / 1e6
-        return f"{order[0]} {least:.0f}us {rate:.0f}TF {took['one'] / least:.2f}"
+        if todo not in self.best:
+            self.best[todo] = order[:3]
+            TABLE[seen.key(kind)] = first_of(kind, {n: took[n] for n in order})
+        for place, way_ in enumerate(("one", order[0], chosen)):
+            total[place] += took.get(way_, took[order[0]])
+        rates = ", ".join(f"{n} {took[n]:.0f} us {took['one'] / took[n]:.2f}" for n in order[:1])
+        return f"one {took['one']:.0f} us; {rates}"
+
+
+def first_of(kind: Pass, took: dict[str, float]) -> str:
+    """Columns and gather give BatchNorm no statistics, so forward they have to be a tenth faster than the others."""
+    slow = {n: t * (1.1 if kind == "forward" and n in ("columns", "gather") else 1.0) for n, t in took.items()}
+    return min(slow, key=slow.__getitem__)
 
 
 def print_table(out: Path) -> None:
-    """For each layer the way with the least time over all numbers of clients, each in shares of its best.
-
-    Columns give BatchNorm no statistics, so forward they have to be a tenth faster than the others."""
-    ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in map(json.loads, (out / "shapes.jsonl").read_text().splitlines()):
+    """The table as it is, with the best ways of layers that were measured with the fewest clients."""
+    found = dict(TABLE)
+    lines = [json.loads(line) for line in (out / "shapes.jsonl").read_text().splitlines()]
+    for line in sorted(lines, key=lambda line: -line["clients"]):
         names = {n: t for n, t in line["us"].items() if n not in ("one", "each", "grouped")}
-        if not names:
-            continue
-        if line["kind"] == "forward" and "columns" in names:
-            names["columns"] *= 1.1
-        for name, took in names.items():
-            ratios[line["key"]][name].append(took / min(names.values()))
+        if names:
+            found[line["key"]] = first_of(line["kind"], names)
     print('"""The fastest way of layers that were measured; written by `bench/kernel_shapes.py --table`."""\n')
     print("from __future__ import annotations\n\nTABLE: dict[str, str] = {")
-    for key, by_name in sorted(ratios.items()):
-        most = max(map(len, by_name.values()))
-        best = min((sum(r), name) for name, r in by_name.items() if len(r) == most)[1]
+    for key, best in sorted(found.items()):
         print(f'    "{key}": "{best}",')
     print("}")
 
@@ -369,9 +393,9 @@ def profile(out: Path, seconds: float) -> None:
     from torch.profiler import ProfilerActivity
 
     began, kept = time.perf_counter(), {}
-    for body in ("vgg11", "resnet18"):
+    for body in ("resnet18", "vgg11"):
         for precision in ("bf16", "tf32"):
-            for clients, batch in ((10, BATCH), (1, 10 * BATCH)):
+            for clients, batch in ((10, BATCH),):
                 if time.perf_counter() - began > seconds:
                     return
                 try:
@@ -394,7 +418,7 @@ def profile(out: Path, seconds: float) -> None:
                     (out / "profile.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False))
                     whole = sum(t for t, _ in by_name.values())
                     print(f"profile {name}: {whole:.0f} us in kernels", flush=True)
-                    for kernel, (t, n) in order[:9]:
+                    for kernel, (t, n) in order[:5]:
                         print(f"   {t:7.0f} us ×{n:3.0f} {_short(kernel)}", flush=True)
                     del step, seen
                 except Exception as failed:
@@ -414,14 +438,13 @@ def _short(kernel: str) -> str:
     return kernel[:64]
 
 
-def engine(out: Path, bodies: Sequence[str], clients: int, seconds: float) -> None:
-    """Stacked against centralised."""
-    began = time.perf_counter()
+def engine(out: Path, bodies: Sequence[str], clients: int, until: float) -> None:
+    """Stacked against centralised; `until` by the clock."""
     for body in bodies:
         for precision in ("bf16", "tf32"):
-            if time.perf_counter() - began > seconds:
-                print(f"engine: out of time at {clients} × {body}", flush=True)
-                return
+            if time.perf_counter() > until:
+                print(f"engine: out of time at {clients} × {body} {precision}", flush=True)
+                continue
             try:
                 stacked = row(body, clients, BATCH, precision, CUDA, "stacked")  # type: ignore[arg-type]
                 large = row(body, 1, clients * BATCH, precision, CUDA, "centralised")  # type: ignore[arg-type]
@@ -429,23 +452,41 @@ def engine(out: Path, bodies: Sequence[str], clients: int, seconds: float) -> No
                 print(f"engine {body} {precision} {clients}: {type(failed).__name__}: {failed}"[:300], flush=True)
                 torch.cuda.empty_cache()
                 continue
+            stacked["times_centralised"] = round(stacked["images_per_s"] / large["images_per_s"], 3)
             keep(out / "engine.jsonl", {"precision": precision, **stacked}, {"precision": precision, **large})
             print(
-                f"engine {body} {precision} {clients} clients: {stacked['images_per_s']:,} images/s "
-                f"({stacked['low']:,} to {stacked['high']:,}), "
-                f"{stacked['images_per_s'] / large['images_per_s']:.2f} of centralised ({large['images_per_s']:,}), "
+                f"{body:9} {precision} {clients:3}: {stacked['images_per_s']:9,} ({stacked['low']:,} to "
+                f"{stacked['high']:,}) of {large['images_per_s']:9,}: {stacked['times_centralised']:.3f}, "
                 f"{stacked['GiB']} GiB ({large['GiB']}), warm-up {stacked['warm_up_s']} s",
                 flush=True,
             )
 
 
+def write_rows(out: Path) -> None:
+    """large.json: the machine, versions, all rows, and what a client more needs of memory."""
+    import triton
+
+    rows = [json.loads(line) for line in (out / "engine.jsonl").read_text().splitlines()]
+    held = {(r["body"], r["precision"], r["clients"]): r["GiB"] for r in rows if r["what"] == "stacked"}
+    each = {}
+    for (body, precision, clients), most in held.items():
+        if clients == 50 and (few := held.get((body, precision, 10))) is not None:
+            each[f"{body} {precision}"] = round((most - few) / 40, 3)
+    machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+    machine["cudnn"] = str(torch.backends.cudnn.version())
+    whole = {"machine": machine, "n": 3, "GiB_per_client": each, "rows": rows}
+    (out / "large.json").write_text(json.dumps(whole, indent=1) + "\n")
+    print("GiB a client:", json.dumps(each), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--parts", default="check,shapes,profile,engine")
-    parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--parts", default="check,shapes,engine,profile")
+    parser.add_argument("--seconds", type=float, default=100)
     parser.add_argument("--clients", default="10,20,50")
     parser.add_argument("--worker", default="")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
@@ -453,25 +494,22 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     if options.worker:
-        check(*map(int, options.worker.split("/")), options.out)
+        check(*map(int, options.worker.split("/")), options.out, options.all)
         return
     began, counts, parts = time.perf_counter(), [int(n) for n in options.clients.split(",")], options.parts.split(",")
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    right = check_all(options.out, options.seconds * 0.3) if "check" in parts else None
-    timed = Shapes(options.out, right)
-
-    def left(share: float) -> float:
-        return share * (options.seconds - (time.perf_counter() - began))
-
-    for place, clients in enumerate(counts):
-        if "engine" in parts:
-            engine(options.out, ("vgg11", "resnet18", "resnet50"), clients, left(0.4 if place == 0 else 0.6))
-        if "profile" in parts and place == 0:
-            profile(options.out, left(0.25))
-        if "shapes" in parts:
-            timed.measure(clients, left(0.6 if place == 0 else 0.8))
-        if "engine" in parts and place == 0:
-            engine(options.out, ("conv4", "mobilenet"), 100, left(0.5))
+    todo = sorted(passes(options.all), key=lambda one: (one[2] != "weight", one[0].stride))
+    large = ("vgg11", "resnet18", "resnet50")
+    right = check_all(options.out, options.seconds * 0.4, options.all) if "check" in parts else None
+    if "shapes" in parts:
+        Shapes(options.out, right, todo).measure(counts[0], min(18.0, options.seconds * 0.2))
+    if "engine" in parts:
+        for clients in (counts[0], counts[-1], *counts[1:-1])[: len(counts)]:
+            engine(options.out, large, clients, began + 0.95 * options.seconds)
+        engine(options.out, ("mobilenet", "conv4"), 100, began + options.seconds)
+        write_rows(options.out)
+    if "profile" in parts:
+        profile(options.out, began + options.seconds - time.perf_counter())
     print(f"done in {time.perf_counter() - began:.0f} s", flush=True)
 
 

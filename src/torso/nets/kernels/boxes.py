@@ -58,10 +58,12 @@ class Box(NamedTuple):
         return triton.cdiv(samples, self.samples) * triton.cdiv(height, self.rows) * triton.cdiv(width, self.columns)  # type: ignore[no-any-return]
 
 
-def boxable(x: Tensor, out_c: int, stride: int) -> bool:
-    """Whether the copy engine can serve this convolution: whole blocks of channels, rows of 16 bytes."""
+def boxable(x: Tensor, out_c: int, kernel: int, stride: int, padding: int) -> bool:
+    """Whether the copy engine can serve this convolution: whole blocks of channels, rows of 16 bytes; with stride 2
+    maps of even sides, for `turned.py` and `apart.py`."""
     modern = not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (9, 0)
-    return modern and stride == 1 and x.shape[1] % 16 == 0 and out_c % 16 == 0
+    half = stride == 2 and kernel in (1, 3) and padding == kernel // 2 and x.shape[2] % 2 == x.shape[3] % 2 == 0
+    return modern and (stride == 1 or half) and x.shape[1] % 16 == 0 and out_c % 16 == 0
 
 
 @triton.jit

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torso.fast import dot_precision
-from torso.nets.kernels import boxes, columns, gather, lines, taps, turned
+from torso.nets.kernels import apart, boxes, columns, gather, lines, taps, turned
+from torso.nets.kernels.totals import totals
 from torso.nets.kernels.ways import Pass, Way, layer_of, way
 
 
@@ -40,12 +41,12 @@ class Shape:
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int, spare: int) -> Shape:
         clients, out_c, in_c, kernel, _ = weight.shape
         height, width = ((side + 2 * padding + spare - kernel) // stride + 1 for side in x.shape[2:])
-        boxed, precision = boxes.boxable(x, out_c, stride) and spare == 0, _precision(x)
+        boxed, precision = boxes.boxable(x, out_c, kernel, stride, padding) and spare == 0, _precision(x)
 
         def chosen(kind: Pass) -> Way:
             tall, broad = (x.shape[2], x.shape[3]) if kind == "back" else (height, width)
-            layer = layer_of(kind, in_c, out_c, tall, broad, kernel, stride, padding, spare, precision, boxed)
-            return way(kind, layer)
+            sizes = in_c, out_c, tall, broad, kernel, stride, padding, spare
+            return way(kind, layer_of(kind, *sizes, precision, boxed, x.shape[0] // clients))
 
         after = (x.shape[0], out_c, height, width)
         ways = chosen("forward"), chosen("back"), chosen("weight")
@@ -77,7 +78,8 @@ def forward(
     """The output and, where a kernel can, its statistics; `seen`: the columns, where that is the way."""
     by, like = shape.forward, shape.after
     if by.name == "turned" and by.how is not None:
-        return turned.convolve(x, weight, bias, like, shape.padding, by.how, counted=counted, real=real)
+        given = x, weight, bias, like, shape.padding, by.how
+        return turned.convolve(*given, counted=counted, real=real, stride=shape.stride)
     if by.name == "columns" and seen is not None:
         return columns.convolve(seen, weight, bias, like), None
     if by.name == "box":
@@ -88,6 +90,8 @@ def forward(
 def input_gradient(slope: Tensor, weight: Tensor, shape: Shape) -> Tensor:
     by, like = shape.back, shape.before
     if by.name == "turned" and by.how is not None:
+        if shape.stride == 2:
+            return apart.input_gradient(slope, weight, like, by.how)
         return turned.convolve(slope, weight, None, like, shape.padding, by.how, back=True)[0]
     if by.name == "columns":
         return columns.input_gradient(slope, weight, like, shape.kernel, shape.stride, shape.padding)
@@ -100,7 +104,7 @@ def weight_gradient(x: Tensor, seen: Tensor | None, slope: Tensor, shape: Shape)
     """[G, out, in, K, K] in float32."""
     by, clients, kernel = shape.weight, shape.clients, shape.kernel
     if by.name == "turned" and by.how is not None:
-        return turned.weight_gradient(x, slope, clients, kernel, shape.padding, by.how)
+        return turned.weight_gradient(x, slope, clients, kernel, shape.padding, by.how, shape.stride)
     if by.name == "lines" and by.how is not None:
         return lines.weight_gradient(x, slope, clients, kernel, by.how)
     if by.name == "columns":
@@ -147,7 +151,7 @@ class _Convolution(torch.autograd.Function):
         to_weight = weight_gradient(x, seen, slope, ctx.shape) if ctx.needs_input_grad[1] else None
         to_bias = None
         if ctx.has_bias and ctx.needs_input_grad[2]:
-            to_bias = slope.view(ctx.shape.clients, -1, *slope.shape[1:]).sum((1, 3, 4), dtype=torch.float32)
+            to_bias = totals(slope, ctx.shape.clients)
         return to_x, to_weight, to_bias, *[None] * 5
 
 

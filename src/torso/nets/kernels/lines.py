@@ -1,9 +1,10 @@
 """The gradient of a float32 weight for stride 1 and padding K // 2: channels as lines of pixels.
 
 The matrix units read float32 factors along the summed index alone, here the pixels, while maps have channels side by
-side. So map and slope are first written as [G, C, L]: a channel's pixels in one line, with `K // 2` zeros after every
-row and as many rows of zeros after every sample. A tap is then a shift along the line: what lies beyond a row's end is
-zero, and beyond the line's ends the copy engine gives zeros.
+side. So map and slope are first written as [G, C, L]: a channel's pixels in one line, with `K // 2` rows of zeros after
+every sample. A tap above or below is then a shift along the line by rows, and beyond the line's ends the copy engine
+gives zeros. It fetches from multiples of 16 bytes alone (an H200 stopped with "illegal instruction" where it had to
+begin in between), so the map is written K times, moved to the left or right, with zeros where a row ends.
 """
 
 from __future__ import annotations
@@ -23,31 +24,32 @@ _STEP = 32  # pixels of one product: 128 bytes
 
 @triton.jit(do_not_specialize=["samples", "height", "width", "length"])
 def _line_kernel(
-    x, out, samples, height, width, channels, length, GAP: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr
+    x, out, samples, height, width, channels, length, GAP: tl.constexpr, COPIES: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
-    """out[c, place] = x[sample, row, column, c] where the place is a pixel, zero elsewhere, for one client."""
+    """out[copy, c, place] = x[sample, row, column + copy - COPIES // 2, c] where that is a pixel, zero elsewhere."""
     client = tl.program_id(2).to(tl.int64)
     place, c = tl.program_id(0) * BP + tl.arange(0, BP), tl.program_id(1) * BC + tl.arange(0, BC)
-    across, down = width + GAP, height + GAP
-    column, row, sample = place % across, place // across % down, place // (across * down)
-    real = (column < width) & (row < height) & (sample < samples)
-    good_c = c < channels
-    at = ((sample * height + row) * width + column).to(tl.int64)[:, None] * channels + c[None, :]
-    value = tl.load(
-        x + client * samples * height * width * channels + at, mask=real[:, None] & good_c[None, :], other=0.0
-    )
-    at = c.to(tl.int64)[:, None] * length + place[None, :]
+    row, sample = place // width % (height + GAP), place // (width * (height + GAP))
+    good, good_c = (row < height) & (sample < samples), c < channels
     inside = good_c[:, None] & (place < length)[None, :]
-    tl.store(out + client * channels * length + at, value.T, mask=inside)
+    x += client * samples * height * width * channels
+    for copy in tl.static_range(COPIES):
+        column = place % width + copy - COPIES // 2
+        real = good & (column >= 0) & (column < width)
+        at = ((sample * height + row) * width + column).to(tl.int64)[:, None] * channels + c[None, :]
+        value = tl.load(x + at, mask=real[:, None] & good_c[None, :], other=0.0)
+        to = (copy * tl.num_programs(2) + client) * channels * length + c.to(tl.int64)[:, None] * length
+        tl.store(out + to + place[None, :], value.T, mask=inside)
 
 
-@triton.jit(do_not_specialize=["length", "across", "share"])
+@triton.jit(do_not_specialize=["length", "width", "share"])
 def _line_weight_kernel(
-    x, slope, grad, length, across, in_c, out_c, share,
+    x, slope, grad, length, width, in_c, out_c, share,
     KERNEL: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BL: tl.constexpr,
 ):  # fmt: skip
-    """grad[tap, n, k] = Σ over a share of the line of slope[n, l] · x[k, l + shift of the tap], TAPS side by side."""
+    """grad[tap, n, k] = Σ over a share of the line of slope[n, l] · x[k, l as the tap sees it], TAPS side by side."""
     tile, part, client = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tiles_n, blocks = tl.cdiv(out_c, BN), tl.cdiv(in_c, BK)
     n, k, first = tile % tiles_n * BN, tile // tiles_n % blocks * BK, tile // tiles_n // blocks * TAPS
@@ -56,8 +58,8 @@ def _line_weight_kernel(
         a = slope.load([client, n, step * BL]).reshape(BN, BL)
         moved = ()
         for t in tl.static_range(TAPS):
-            shift = ((first + t) // KERNEL - KERNEL // 2) * across + (first + t) % KERNEL - KERNEL // 2
-            b = x.load([client, k, step * BL + shift]).reshape(BK, BL)
+            copy, down = (first + t) % KERNEL, (first + t) // KERNEL - KERNEL // 2
+            b = x.load([copy * tl.num_programs(2) + client, k, step * BL + down * width]).reshape(BK, BL)
             moved = moved + (tl.dot(a, b.T, sums[t], input_precision=PRECISION),)  # noqa: RUF005
         sums = moved
     grad += (part * tl.num_programs(2) + client).to(tl.int64) * (KERNEL * KERNEL) * in_c * out_c
@@ -68,21 +70,24 @@ def _line_weight_kernel(
         tl.store(grad + at, sums[t], mask=inside)
 
 
-def as_lines(x: Tensor, clients: int, gap: int) -> Tensor:
-    """[G·B, C, H, W] as [G, C, L]; L is a multiple of 4, as the copy engine wants it."""
+def as_lines(x: Tensor, clients: int, gap: int, copies: int = 1) -> Tensor:
+    """[G·B, C, H, W] as [copies·G, C, L]; L is a multiple of 4, as the copy engine wants it."""
     n, channels, height, width = x.shape
-    length = triton.cdiv(n // clients * (height + gap) * (width + gap), 4) * 4
-    out = torch.empty(clients, channels, length, dtype=x.dtype, device=x.device)
+    length = triton.cdiv(n // clients * (height + gap) * width, 4) * 4
+    out = torch.empty(copies * clients, channels, length, dtype=x.dtype, device=x.device)
     grid = triton.cdiv(length, 64), triton.cdiv(channels, 32), clients
-    _line_kernel[grid](x, out, n // clients, height, width, channels, length, GAP=gap, BP=64, BC=32, num_warps=4)
+    _line_kernel[grid](
+        *(x, out, n // clients, height, width, channels, length),
+        **dict(GAP=gap, COPIES=copies, BP=64, BC=32, num_warps=4),
+    )
     return out
 
 
 def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, how: Tiling) -> Tensor:
-    """[G, out, in, K, K] in float32."""
+    """[G, out, in, K, K] in float32; rows of a multiple of 4 pixels, or a kernel of 1."""
     in_c, (_, out_c, _, width) = x.shape[1], slope.shape
     gap = kernel // 2
-    a, b = as_lines(slope, clients, gap), as_lines(x, clients, gap)
+    a, b = as_lines(slope, clients, gap), as_lines(x, clients, gap, kernel)
     tile_n, block = (min(most, triton.next_power_of_2(c)) for most, c in ((how.outputs, out_c), (how.inputs, in_c)))
     tiles = kernel * kernel // how.taps * triton.cdiv(in_c, block) * triton.cdiv(out_c, tile_n)
     length = a.shape[2]
@@ -93,7 +98,7 @@ def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, how: Ti
     _line_weight_kernel[(tiles, parts, clients)](
         TensorDescriptor(b, list(b.shape), list(b.stride()), [1, block, _STEP]),
         TensorDescriptor(a, list(a.shape), list(a.stride()), [1, tile_n, _STEP]),
-        *(shares, length, width + gap, in_c, out_c, share),
+        *(shares, length, width, in_c, out_c, share),
         **dict(KERNEL=kernel, TAPS=how.taps, PRECISION=dot_precision(x), BN=tile_n, BK=block, BL=_STEP),
         **dict(num_warps=how.warps, num_stages=how.stages),
     )

@@ -1,8 +1,9 @@
-"""Convolutions of stride 1 by boxes (see `boxes.py`) whose products are taken on their side.
+"""Convolutions of stride 1 or 2 by boxes (see `boxes.py`) whose products are taken on their side.
 
 A matrix unit of Hopper reads both factors from shared memory, but Triton takes a box through registers first where it
 is the left factor. So the box stands on the right here, and the result is turned once at the end. For the gradient of
-the weight the slope, which no tap moves, is the left factor, read as a plain matrix of pixels.
+the weight the slope, which no tap moves, is the left factor, read as a plain matrix of pixels. With stride 2 a tap sees
+every other row and column: maps [samples, H, W, C] are described as [samples, H/2, 2, W/2, 2·C], without a copy.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ from torso.nets.kernels.boxes import Box, Tiling, _block, _corner, _described
 from torso.nets.kernels.norm_kernels import real_pixels
 
 
+@triton.jit
+def _other(x, sample, row, column, down, right, k, channels):
+    """Every other pixel, moved by a tap of at most two pixels."""
+    down, right = down + 2, right + 2
+    return x.load([sample, row + down // 2 - 1, down % 2, column + right // 2 - 1, right % 2 * channels + k])
+
+
 @triton.jit(do_not_specialize=["samples", "height", "width"])
 def _turned_kernel(
     x, weight, bias, out, real, sums, samples, height, width, in_c, out_c,
-    KERNEL: tl.constexpr, PAD: tl.constexpr, BACK: tl.constexpr, TURN: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_SUMS: tl.constexpr, HAS_REAL: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr, BH: tl.constexpr,
-    BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BACK: tl.constexpr, TURN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SUMS: tl.constexpr, HAS_REAL: tl.constexpr, PRECISION: tl.constexpr,
+    BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """As `boxes._box_kernel`. TURN: the weight lies as [k, n], not as [n, k]."""
     tile, client = tl.program_id(0), tl.program_id(1)
@@ -36,7 +44,9 @@ def _turned_kernel(
     for step in range(KERNEL * KERNEL * blocks):
         tap, k = step // blocks, step % blocks * BK
         down, right = tap // KERNEL - PAD, tap % KERNEL - PAD
-        if BACK:
+        if STRIDE == 2:
+            box = _other(x, client * samples + sample, row, column, down, right, k, in_c)
+        elif BACK:
             box = x.load([client, sample, row - down, column - right, k])
         else:
             box = x.load([client, sample, row + down, column + right, k])
@@ -68,8 +78,8 @@ def _turned_kernel(
 @triton.jit(do_not_specialize=["samples", "height", "width", "share"])
 def _turned_weight_kernel(
     x, slope, grad, samples, height, width, in_c, out_c, share,
-    KERNEL: tl.constexpr, PAD: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr,
-    BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
+    BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """grad[tap, n, k] = Σ over a share of a client's boxes of slope[pixel, n] · x[pixel seen through tap, k], for TAPS
     taps side by side. A box of pixels is a stretch of the slope: it has whole rows, or rows of one sample."""
@@ -84,7 +94,11 @@ def _turned_weight_kernel(
         moved = ()
         for t in tl.static_range(TAPS):
             down, right = (first + t) // KERNEL - PAD, (first + t) % KERNEL - PAD
-            b = x.load([client, sample, row + down, column + right, k]).reshape(BS * BH * BW, BK)
+            if STRIDE == 2:
+                b = _other(x, client * samples + sample, row, column, down, right, k, in_c)
+            else:
+                b = x.load([client, sample, row + down, column + right, k])
+            b = b.reshape(BS * BH * BW, BK)
             moved = moved + (tl.dot(a.T, b, sums[t], input_precision=PRECISION),)  # noqa: RUF005
         sums = moved
     grad += (part * tl.num_programs(2) + client).to(tl.int64) * (KERNEL * KERNEL) * in_c * out_c
@@ -100,6 +114,14 @@ def fits(height: int, width: int, pixels: int) -> bool:
     return width == box.columns and height % box.rows == 0 and (box.samples == 1 or height == box.rows)
 
 
+def halved(x: Tensor, box: Box, channels: int) -> TensorDescriptor:
+    """Maps [n, C, H, W] of even sides as [n, H/2, 2, W/2, 2·C]."""
+    n, c, height, width = x.shape
+    strides = [height * width * c, 2 * width * c, width * c, 2 * c, 1]
+    block = [box.samples, box.rows, 1, box.columns, channels]
+    return TensorDescriptor(x, [n, height // 2, 2, width // 2, 2 * c], strides, block)
+
+
 def convolve(
     x: Tensor,
     weight: Tensor,
@@ -110,9 +132,10 @@ def convolve(
     back: bool = False,
     counted: bool = False,
     real: Tensor | None = None,
+    stride: int = 1,
 ) -> tuple[Tensor, Tensor | None]:
     """As `boxes.convolve`: weight [G, K, K, out, in]; going back in float32 it is turned before, because the matrix
-    units read float32 along k alone."""
+    units read float32 along k alone. Back with stride 2: see `apart.py`."""
     clients, kernel = weight.shape[:2]
     n, out_c, height, width = like
     out = torch.empty(like, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
@@ -126,13 +149,13 @@ def convolve(
     matrices = weight.view(-1, *weight.shape[-2:])
     part = [1, block, tile_n] if turn else [1, tile_n, block]
     _turned_kernel[(parts * triton.cdiv(out_c, tile_n), clients)](
-        _described(x, clients, box, block),
+        _described(x, clients, box, block) if stride == 1 else halved(x, box, block),
         TensorDescriptor(matrices, list(matrices.shape), list(matrices.stride()), part),
         x if bias is None else bias,
         _described(out, clients, box, tile_n),
         *(x if real is None else real, x if sums is None else sums),
         *(n // clients, height, width, x.shape[1], out_c),
-        **dict(KERNEL=kernel, PAD=padding, BACK=back, TURN=turn, HAS_BIAS=bias is not None),
+        **dict(KERNEL=kernel, STRIDE=stride, PAD=padding, BACK=back, TURN=turn, HAS_BIAS=bias is not None),
         **dict(PRECISION=dot_precision(x), HAS_SUMS=counted, HAS_REAL=real is not None),
         **dict(BS=box.samples, BH=box.rows, BW=box.columns, BN=tile_n, BK=block),
         **dict(num_warps=how.warps, num_stages=how.stages),
@@ -140,7 +163,15 @@ def convolve(
     return out, sums
 
 
-def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, padding: int, how: Tiling) -> Tensor:
+def whole(height: int, width: int, samples: int, pixels: int) -> bool:
+    """Whether boxes hold whole numbers of a client's samples: with stride 2 they would reach into the next client's,
+    and what is not a number there would be none here."""
+    return samples % Box.of(height, width, pixels).samples == 0
+
+
+def weight_gradient(
+    x: Tensor, slope: Tensor, clients: int, kernel: int, padding: int, how: Tiling, stride: int = 1
+) -> Tensor:
     """[G, out, in, K, K] in float32; `how.pixels` must fit the maps."""
     (n, in_c, _, _), (_, out_c, height, width) = x.shape, slope.shape
     tile_n, block = min(how.outputs, triton.next_power_of_2(out_c)), _block(in_c, how.inputs)
@@ -153,9 +184,9 @@ def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, padding
     pixels = n // clients * height * width
     stretch = TensorDescriptor(slope, [clients, pixels, out_c], [pixels * out_c, out_c, 1], [1, how.pixels, tile_n])
     _turned_weight_kernel[(tiles, parts, clients)](
-        *(_described(x, clients, box, block), stretch, shares),
+        *(_described(x, clients, box, block) if stride == 1 else halved(x, box, block), stretch, shares),
         *(n // clients, height, width, in_c, out_c, share),
-        **dict(KERNEL=kernel, PAD=padding, TAPS=how.taps, PRECISION=dot_precision(x)),
+        **dict(KERNEL=kernel, STRIDE=stride, PAD=padding, TAPS=how.taps, PRECISION=dot_precision(x)),
         **dict(BS=box.samples, BH=box.rows, BW=box.columns, BN=tile_n, BK=block),
         **dict(num_warps=how.warps, num_stages=how.stages),
     )

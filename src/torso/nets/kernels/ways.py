@@ -44,6 +44,7 @@ class Layer(NamedTuple):
     precision: str
     boxed: bool  # whether the copy engine can serve it
     even: bool = True  # padding of K // 2 on every side
+    samples: int = 4  # of a client; no part of the key
 
     def key(self, kind: Pass) -> str:
         """As the table has it."""
@@ -58,7 +59,7 @@ _FORWARD = (
 )
 _WEIGHT = (
     *((64, 128, 128, 8, 4), (64, 128, 128, 4, 3), (64, 256, 128, 8, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4)),
-    *((64, 64, 64, 4, 4, 3), (128, 64, 64, 4, 3)),
+    *((64, 64, 64, 4, 4, 3), (128, 64, 64, 4, 3), (32, 128, 128, 4, 4)),
 )
 _LINES = (
     *((32, 128, 128, 8, 4), (32, 128, 128, 4, 3), (32, 128, 256, 8, 4), (32, 128, 64, 8, 4, 3), (32, 128, 64, 4, 4)),
@@ -71,18 +72,21 @@ EXACT: Literal["box", "columns"] = "box"  # forward in float32 (bench/looking.py
 
 def candidates(kind: Pass, layer: Layer) -> list[Way]:
     """All ways that can compute a pass of a layer, for a measurement."""
-    found = [Way("columns"), Way("box" if layer.boxed else "gather")]
+    found = [Way("columns"), Way("box" if layer.boxed and layer.stride == 1 else "gather")]
     if not layer.boxed or layer.precision == "ieee":
         return found
     if kind != "weight":
         tiles = [Tiling(*t) for t in _FORWARD if (t[1] > 64) == (layer.outputs > 64)]
         narrow = 1 if layer.precision == "bf16" else 2
+        if layer.stride == 2:
+            tiles = [t for t in tiles if t.warps == 4 and (kind == "forward" or _halves(t, layer))]
         return found + [
             Way("turned", t._replace(inputs=t.inputs // narrow)) for t in tiles if t.outputs <= max(64, layer.outputs)
         ]
     if layer.precision == "bf16":
         return found + [Way("turned", t) for t in (Tiling(*t) for t in _WEIGHT) if _suits(t, layer)]
-    return found + [Way("lines", t) for t in (Tiling(*t) for t in _LINES) if layer.even and _divides(t, layer)]
+    lined = layer.even and layer.stride == 1 and (layer.width % 4 == 0 or layer.kernel == 1)
+    return found + [Way("lines", t) for t in (Tiling(*t) for t in _LINES) if lined and _divides(t, layer)]
 
 
 def _divides(tile: Tiling, layer: Layer) -> bool:
@@ -91,38 +95,51 @@ def _divides(tile: Tiling, layer: Layer) -> bool:
 
 
 def _suits(tile: Tiling, layer: Layer) -> bool:
-    return _divides(tile, layer) and turned.fits(layer.height, layer.width, tile.pixels)
+    """For the gradient of the weight."""
+    fits = turned.fits(layer.height, layer.width, tile.pixels)
+    whole = layer.stride == 1 or turned.whole(layer.height, layer.width, layer.samples, tile.pixels)
+    return fits and whole and _divides(tile, layer)
+
+
+def _halves(tile: Tiling, layer: Layer) -> bool:
+    """For the gradient of the input with stride 2."""
+    return turned.fits(layer.height // 2, layer.width // 2, tile.pixels)
 
 
 def way(kind: Pass, layer: Layer) -> Way:
     """The way that is taken: by the table where the layer was measured, else by the rules."""
-    known = TABLE.get(layer.key(kind))
-    if known is not None and (by := Way.of(known)) in candidates(kind, layer):
+    known, possible = TABLE.get(layer.key(kind)), candidates(kind, layer)
+    if known is not None and (by := Way.of(known)) in possible:
         return by
-    if layer.precision == "ieee":
-        by_columns = EXACT == "columns" and kind == "forward" and layer.inputs >= 16
-        return Way("columns" if by_columns else "box" if layer.boxed else "gather")
     if layer.precision == "tf32x3" and layer.boxed and kind == "forward":
         return Way("turned", Tiling(128, 64, 32, 8, 2))  # each operand stands there twice
-    if not layer.boxed:
-        return Way("columns") if layer.inputs >= 16 and layer.stride > 1 else Way("gather")
-    if kind == "weight":
-        return _weight_way(layer)
-    wide = layer.outputs > 64
-    bytes_ = 64 if layer.precision == "bf16" else 32
-    return Way("turned", Tiling(128, 128, bytes_, 8, 4) if wide else Tiling(256, 64, bytes_, 8, 4))
+    wanted = _weight_rule(layer) if kind == "weight" else _rule(kind, layer)
+    return next((by for by in wanted if by in possible), possible[1])
 
 
-def _weight_way(layer: Layer) -> Way:
-    if layer.height * layer.width <= 16:
-        return Way("columns")
-    small = min(layer.inputs, layer.outputs) <= 64
+def _rule(kind: Pass, layer: Layer) -> list[Way]:
+    """The best first. Many small tiles, each of four warps, beat few large ones."""
+    if layer.precision == "ieee":
+        return [Way("columns")] if EXACT == "columns" and kind == "forward" and layer.inputs >= 16 else []
+    wide = 64 if layer.precision == "bf16" else 32
+    pixels = 64 if layer.height * layer.width <= 16 and layer.outputs > 64 else 128
+    tile = Tiling(pixels, 128 if layer.outputs > 64 else 64, wide, 4, 4 if pixels == 64 else 3)
+    first = [Way("columns")] if layer.height * layer.width <= 4 and layer.inputs > 64 else [Way("turned", tile)]
+    return first + ([Way("columns")] if layer.stride > 1 and kind == "back" and layer.inputs >= 16 else [])
+
+
+def _weight_rule(layer: Layer) -> list[Way]:
+    if layer.precision == "ieee":
+        return []
+    columns = [Way("columns")] if layer.inputs >= 16 else []
+    small, few = min(layer.inputs, layer.outputs) <= 64, layer.height * layer.width
     if layer.precision == "tf32":
-        tile = Tiling(32, 64, 64, 4, 4, 3) if small else Tiling(32, 128, 128, 8, 4)
-        tile = tile if layer.kernel % tile.taps == 0 else tile._replace(taps=1)
-        return Way("lines", tile) if layer.even else Way("box")
-    tile = Tiling(64, 128, 64, 4, 4) if small else Tiling(64, 128, 128, 8, 4)
-    return Way("turned", tile) if _suits(tile, layer) else Way("box")
+        line = Way("lines", Tiling(32, 64, 64, 4, 4, 3 if layer.kernel == 3 else 1))
+        line = line if small else Way("lines", Tiling(32, 128, 128, 8, 4))
+        return columns if layer.stride > 1 or few <= 16 else [line]
+    tiles = [Tiling(64, 128, 64, 4, 4), Tiling(64, 64, 64, 4, 4)] if small else [Tiling(64, 128, 128, 4, 3)]
+    found = [Way("turned", tile) for tile in tiles]
+    return (columns if few <= 4 else []) + found + (columns if layer.stride > 1 else [])
 
 
 def layer_of(
@@ -137,9 +154,10 @@ def layer_of(
     spare: int,
     precision: str,
     boxed: bool,
+    samples: int = 4,
 ) -> Layer:
     """`inputs` and `outputs` are the layer's own; going back they change places."""
     if kind == "back":
         inputs, outputs = outputs, inputs
     even = 2 * padding + 1 == kernel and spare == 0
-    return Layer(inputs, outputs, height, width, kernel, stride, precision, boxed, even)
+    return Layer(inputs, outputs, height, width, kernel, stride, precision, boxed, even, samples)
