@@ -339,7 +339,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--only", default=",".join(NETS))
+    parser.add_argument(
+        "--only", default=",".join(NETS), help="lite0-still: without random numbers, so it can be compiled"
+    )
     parser.add_argument("--precision", default="", help="tf32,bf16,fp32; the first also has evaluation")
     parser.add_argument("--kinds", default="loop,made,kernel by kernel,recorded,compiled,evaluation")
     parser.add_argument("--times", type=int, default=5, help="stretches of each")
@@ -367,7 +369,7 @@ def main() -> None:
     if device.type == "cuda" and not options.name:
         kept["ceilings"] = ceilings(device)
         print("  ", json.dumps(kept["ceilings"]), flush=True)
-    for part in (measure, further):
+    for part in (measure, further) if options.rounds or options.stacked else (measure,):
         for precision in options.precision:
             for net in options.only.split(","):
                 if not watch.allows(f"{net}, {precision}"):
@@ -381,6 +383,7 @@ def main() -> None:
                     print(f"    left out: {error}", flush=True)
                 except Exception as error:  # one network's end is not the others'
                     print(f"    ended: {type(error).__name__}: {str(error)[:500]}", flush=True)
+    options.gate.leave()
     print(f"[{watch.now:.0f} s]", flush=True)
 
 
