@@ -8,7 +8,8 @@
 # AT_ONCE processes at a time (all, if not given), in the order of the plan.
 # A line of PLAN: a name, a colon, and commands of torso separated by semicolons, such as
 #   babu: reproduce fedbabu/13 --only method=fedbabu --seeds 3; reproduce fedbabu/12 --only method=fedbabu --seeds 3
-# Each process has a folder OUT/NAME. OUT/NAME.txt is what it printed, OUT/runs.tgz all runs without large checkpoints.
+# What follows four spaces and a # is a comment. Each process has a folder OUT/NAME. OUT/NAME.txt is what it printed, OUT/runs.tgz all runs
+# without checkpoints.
 set -u
 plan=$1 data=$2 out=$3 seconds=$4 at_once=${5:-1000}
 export TORSO_DATA=$data
@@ -18,7 +19,7 @@ while IFS=: read -r name commands; do
   case $name in '' | '#'*) continue ;; esac
   while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
   (
-    IFS=';' read -ra each <<<"$commands"
+    IFS=';' read -ra each <<<"${commands%%    #*}"
     for words in "${each[@]}"; do
       left=$((seconds - SECONDS))
       case $words in *--processes*) share= ;; *) share="--processes 1" ;; esac
@@ -29,4 +30,4 @@ while IFS=: read -r name commands; do
   ) &
 done <"$plan"
 wait
-find "$out" -mindepth 2 -type f -not -size +2M -printf '%P\0' | tar -C "$out" -czf "$out/runs.tgz" --null -T -
+find "$out" -mindepth 2 -type f -not -name '*.safetensors' -not -size +2M -printf '%P\0' | tar -C "$out" -czf "$out/runs.tgz" --null -T -

@@ -25,8 +25,10 @@ class OwnClassMeans(Statistics):
     passes: ClassVar[float] = 1.0  # each sample is looked at once more
 
     def declares(self, net: Network, classes: int) -> Declared:
-        shapes = {"total": (classes, net.body.features), "count": (classes,)}
-        return {name: Statistic(shape, "class sums", "sum", counts=True) for name, shape in shapes.items()}
+        return {
+            "total": Statistic((classes, net.body.features), "class sums", counts=True, over_samples=True),
+            "count": Statistic((classes,), "class counts", counts=True, numbers="count"),
+        }
 
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {"means": torch.zeros(classes, net.body.features)}

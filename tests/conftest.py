@@ -1,4 +1,5 @@
-"""One thread: the tensors are small, and threads that wait for each other on a busy machine take minutes. One Ray.
+"""One thread, here and in what tests start: the tensors are small, and threads that wait for each other on a busy
+machine take minutes. One Ray.
 A run that does not say how many workers it wants has one, too: two that take turns cost half as much time again.
 
 And the CPU, on machines with an accelerator too: what is written out here is of a CPU. TORSO_TEST_CUDA=1
@@ -15,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody loads torch
 import torch
 
 from torso.caches import CACHE

@@ -17,7 +17,6 @@ from torso.papers.pages.glance import of
 from torso.papers.pages.scatter import scatter
 from torso.papers.pretrained import records
 from torso.papers.pretrained.answers import own_answers
-from torso.papers.tables.collect import read
 from torso.papers.tables.published import PAPERS
 from torso.report.docs import fill
 
@@ -32,7 +31,7 @@ def test_generated_sections_are_up_to_date(name: str) -> None:
 
 def test_the_pages_of_the_reproduction_are_up_to_date() -> None:
     folder = ROOT / "docs" / "reproduction"
-    tables, own = read(folder), own_answers(records.read(folder.parent / "pretrained"))
+    tables, own = reproduction.shown(folder), own_answers(records.read(folder.parent / "pretrained"))
     claims = reproduction.claims_page(tables, own)
     for name, made in (("README.md", reproduction.overview(tables, own)), ("claims.md", claims)):
         text = (folder / name).read_text(encoding="utf-8")

@@ -116,22 +116,16 @@ def test_stand_ins_that_do_not_fit(tmp_path: Path) -> None:
 def test_what_is_chosen_by_is_not_what_is_judged_by() -> None:
     federation = data_of(Config(data={"clients": 10}))
     parts = parts_of(federation, 0)
-    choosing, judging = parts.choosing, parts.judging
-    whole = federation.train
-    a = len(choosing.test.labels)
-    b = len(judging.test.labels)
-    assert parts.share == 0.2
+    whole, every = federation.train, (parts.choosing, *parts.judging)
+    assert (parts.share, len(every)) == (0.2, 3)
     for client in range(10):
-        first, second = (set(one.train.rows(client).tolist()) for one in (choosing, judging))
         everything = set(whole.rows(client).tolist())
-        held = len(everything) - len(first)
-        assert held == int(0.4 * len(everything) + 1e-9)
-        assert first < second < everything
-        assert len(second) - len(first) == choosing.test.sizes[client] == held // 2
-        assert len(everything) - len(second) == judging.test.sizes[client]
-        left = whole.samples[sorted(everything - second)].flatten(1).sum()
-        assert judging.test.samples[judging.test.rows(client)].flatten(1).sum() == left  # part B: nobody trains on it
-    assert a + b == sum(len(whole.rows(k)) for k in range(10)) - len(choosing.train.order)
+        held = [everything - set(one.train.rows(client).tolist()) for one in every]
+        assert sum(map(len, held)) == len(set.union(*held)) == int(0.6 * len(everything) + 1e-9)  # no sample twice
+        assert [one.test.sizes[client] for one in every] == [len(those) for those in held]
+        for one, those in zip(every, held, strict=True):  # nobody trains on what it is tested on
+            tested = one.test.samples[one.test.rows(client)].flatten(1).sum()
+            assert tested == whole.samples[sorted(those)].flatten(1).sum()
 
 
 def test_clients_without_samples_to_spare_are_refused() -> None:

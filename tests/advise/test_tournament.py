@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from torso.advise.arms import Entry
 from torso.advise.budget import Budget
 from torso.advise.candidates import FEDAVG, chosen
+from torso.advise.choice import Arm, Tuning
 from torso.advise.tournament import TooLittleTime, Tournament
 from torso.config import Config
 from torso.data import Federation
@@ -52,18 +54,24 @@ def held(
 
 def test_with_enough_time_everything_has_all_rounds_and_two_seeds(federation: Federation) -> None:
     course = held(federation, Clock()).hold()
-    assert course.rounds == {"rates": 2, "heats": 2, "final": 2, "judgement": 2}
+    assert course.rounds == {"rates": 2, "tournament": 2, "two seeds": 2, "judgement": 2}
     assert list(course.judged) == [1, 2]
-    assert {one.arm.name for one in course.final} == {"fedper"}
+    assert {one.arm.name for one in course.arms} == {"fedper"}
+    assert sorted(one.arm.name for one in course.again) == ["fedavg"] * 2 + ["fedper"] * 2
+    assert course.fedavg in course.again
+    assert course.best in course.again
+    assert [{one.arm.name for one in found} for found in course.judged.values()] == [
+        {"fedavg", "fedper", "local-only"},
+        {"fedavg", "fedper"},
+    ]
     assert {one.arm.candidate for one in course.rates} == {FEDAVG}
 
 
 def test_where_time_for_choosing_is_up_the_judgement_still_has_its_share(federation: Federation) -> None:
-    """The first run of a candidate ends at 597 s, when only the judgement's time is left: nobody else is run."""
-    clock = Clock(lambda text: 597.0 if text.startswith("heats: 1 of 2") else None)
+    """The first run of a candidate ends at 599 s, when only the judgement's time is left: nobody else is run."""
+    clock = Clock(lambda text: 599.0 if text.startswith("tournament: 1 of 2") else None)
     course = held(federation, clock).hold()
-    assert course.final == []
-    assert [one.arm.name for one in course.heats] == ["fedper"] * 2  # 1 and 2 epochs
+    assert {(one.arm.name, one.arm.rate) for one in course.arms} == {("fedper", course.arms[0].arm.rate)}
     assert course.best is not None
     assert course.best.arm.name == "fedper"
     assert course.judged
@@ -71,7 +79,7 @@ def test_where_time_for_choosing_is_up_the_judgement_still_has_its_share(federat
 
 def test_no_time_at_all(federation: Federation) -> None:
     with pytest.raises(TooLittleTime, match="so nothing is advised"):
-        held(federation, Clock(lambda text: 1e6 if text.startswith("final: 1 of 1") else None)).hold()
+        held(federation, Clock(lambda text: 1e6 if text.startswith("second seed") else None)).hold()
     with pytest.raises(RequestError, match=r"--minutes 10 is too short for these data: .* Accepted: "):
         held(federation, Clock(lambda text: 590.0 if text.startswith("pilot") else None)).hold()
 
@@ -82,7 +90,7 @@ def test_a_user_may_stop_it(federation: Federation) -> None:
 
     def told(text: str) -> None:
         clock.told(text)
-        if text.startswith("heats"):
+        if text.startswith("tournament"):
             user.ask()
 
     stopped = Tournament(CONFIG, federation, chosen(["fedper"]), Budget(None, 10.0, clock), user, told)
@@ -97,3 +105,22 @@ def test_a_candidate_that_cannot_be_run_is_named(federation: Federation) -> None
     nobody = Tournament(CONFIG, federation, chosen(["fedavg-data-sharing"]), Budget(200, None), Stop())
     with pytest.raises(RequestError, match=r"no candidate can be run with this config. fedavg-data-sharing: "):
         nobody.hold()
+
+
+def test_rates_next_to_the_best_are_tried(federation: Federation) -> None:
+    course = Tournament(CONFIG, federation, chosen(["fedbabu-balanced"]), Budget(400, None), Stop()).hold()
+    assert {one.arm.rate for one in course.arms} > {0.1, 1.0}
+
+
+def test_a_larger_rate_of_fine_tuning_is_tried_where_more_epochs_help(federation: Federation) -> None:
+    """With a learning rate of 1e-4 two rounds teach nothing, so that all comes from fine-tuning; what is measured
+    again is what a run with that fine-tuning measures."""
+    stable = held(federation, Clock()).stable
+    small, large = stable.rates_of_tuning
+    arm = Arm(FEDAVG, 0.0001)
+    found, ended = stable.compete([arm], 1, 0, federation)
+    assert ended
+    assert [one.tuning for one in found] == [Tuning(lr, epochs) for lr in (small, large) for epochs in (1, 3)]
+    anew, _ = stable.judge([Entry(arm, large, (3,))], 1, 0, federation)
+    assert anew[0].scores == found[3].scores
+    assert found[3].mean > found[1].mean > found[0].mean

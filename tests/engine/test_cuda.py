@@ -221,8 +221,10 @@ def distance_of_steps(body: str, method: str = "fedavg") -> float:
         with Batched(task.net, task.federation, precision="fp32") as engine:
             state, _ = play_round(task.plan[0], State.begin(task.model), task.roster, engine, seed=0)
         held = state.server.uploads or {0: state.model}  # a server that averages nothing keeps its model
-        ends.append([(t - task.model[n]).cpu().double() for k in sorted(held) for n, t in held[k].items()])
+        held = held if task.plan[0].travels else state.clients.of_kind("kept")  # nor moves where only statistics travel
+        ends.append([t.cpu().double() - task.model[n].cpu() for k in sorted(held) for n, t in held[k].items()])
     on_cpu, on_device = (torch.cat([step.flatten() for step in steps]) for steps in ends)
+    assert on_cpu.norm() > 0
     return float((on_cpu - on_device).norm() / on_cpu.norm())
 
 

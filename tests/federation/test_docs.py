@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.conftest import Torso
 from tests.federation.flower import ENVIRONMENT
 from tests.federation.wire import PATIENCE, until
 
@@ -33,6 +35,8 @@ CLIENTS = ("clinic-1", "clinic-2")
 BLOCK = re.compile(r"^```(?:console|text (\S+))\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROMPT = re.compile(r"(server|clinic-\d)\$ (.*)")
 FOR_EVER = ("torso federation serve", "torso federation join")
+# these speak to nobody: they run here, which has loaded torch
+OFFLINE = ("torso federation split", "torso export", "torso run ")
 LITERAL_OR_NOT = re.compile(rf"(clinic-\d|{re.escape(ADDRESS)}:9092|…|\d+(?:\.\d+)?|─+|\s+)")
 COPY = """#!/bin/sh
 # Files from one machine to another, as scp does it between hosts: HOST:PATH is PATH in the folder of the host.
@@ -98,6 +102,11 @@ class Machine:
     running: subprocess.Popen[bytes] | None = None
     logs: list[Path] = field(default_factory=list)
 
+    def call_here(self, step: Step, torso: Torso, patch: pytest.MonkeyPatch) -> None:
+        patch.chdir(self.folder)
+        done = torso(*shlex.split(step.command)[1:])
+        self._check(step, done.status, done.err + done.out)
+
     def call(self, step: Step) -> None:
         words = self._words(f"exec {step.command}")
         done = subprocess.run(
@@ -109,8 +118,11 @@ class Machine:
             check=False,
             timeout=PATIENCE,
         )
-        said = done.stderr + done.stdout
-        assert done.returncode == 0, f"{step.command}\n{said}"
+        self._check(step, done.returncode, done.stderr + done.stdout)
+
+    @staticmethod
+    def _check(step: Step, status: int, said: str) -> None:
+        assert status == 0, f"{step.command}\n{said}"
         assert not not_said(step.shown, said), f"{step.command}\nnot said: {not_said(step.shown, said)}\nbut: {said}"
 
     def start(self, step: Step) -> None:
@@ -260,7 +272,10 @@ def test_the_table_of_the_floor_is_that_of_the_bench() -> None:
     assert bench.fill(page, found) == page, "run: python bench/federation_floor.py --fill"
 
 
-def test_the_page_on_federations_works_as_written(machines: dict[str, Machine]) -> None:
+def test_the_page_on_federations_works_as_written(
+    machines: dict[str, Machine], torso: Torso, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     server = machines["server"]
     for step in steps(PAGE.read_text(encoding="utf-8")):
         machine = machines[step.machine]
@@ -268,6 +283,8 @@ def test_the_page_on_federations_works_as_written(machines: dict[str, Machine]) 
             machine.listen(step)
         elif step.command.startswith(FOR_EVER):
             machine.start(step)
+        elif step.command.startswith(OFFLINE):
+            machine.call_here(step, torso, monkeypatch)
         else:
             machine.call(step)
         if step.command.startswith("torso federation run"):  # everybody is connected

@@ -222,8 +222,10 @@ def bytes_held() -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}.values())
 
 
-def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """One stack is given, one placed and one learns; what comes back is the fourth."""
+    gc.freeze()  # what other tests hold is not looked through at each step
+    request.addfinalizer(gc.unfreeze)
     asked, tensors = course((Phase("all", 6),), Plain(), channels=64)  # beside the weights, samples are little
     stack, before, held = sum(t.nbytes for t in tensors.values()), bytes_held(), list[int]()
     inner = local._learned

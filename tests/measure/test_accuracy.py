@@ -13,10 +13,12 @@ from tests.methods import tiny
 from torso import Config, run
 from torso.data import Federation, Split
 from torso.engine import OneByOne
+from torso.errors import RequestError
 from torso.measure import Accuracy, evaluate
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
+from torso.runs.sampling import participants
 
 # pixels in tenths of 255·0.2 = 51, so that x / 255 is a multiple of 0.2
 TRAIN = {0: [((5, 0), 0), ((1, 2), 2)], 1: [((5, 0), 1), ((3, 0), 1), ((0, 5), 3)], 2: [((0, 5), 0)]}
@@ -137,6 +139,20 @@ def test_fine_tuning_leaves_the_run_untouched() -> None:
     assert other.state is not None
     assert all(torch.equal(tensor, other.state.model[name]) for name, tensor in one.state.model.items())
     assert one.accuracy == other.accuracy
+
+
+def test_clients_of_the_last_round_are_those_that_are_measured() -> None:
+    """Three of ten clients; one of them where one is asked for; privacy keeps them secret."""
+    config = Config.load(None, ["data.clients=10", "train.rounds=2", "train.fraction=0.3", "measure.among=last-round"])
+    task = simulate(config)
+    last = participants(task.stage(2), task.roster, 0, 2)
+    assert task.measured_clients == last
+    assert last != participants(task.stage(1), task.roster, 0, 1)
+    assert run(config).accuracy["initial"].n == 3
+    (one,) = simulate(config.but("measure.clients=1")).measured_clients
+    assert one in last
+    with pytest.raises(RequestError, match=r"measure.among = 'last-round' tells who took part"):
+        simulate(config.but("privacy.noise=1.0"))
 
 
 def test_a_limited_number_of_clients_is_the_same_subset_for_every_method() -> None:

@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from torso import Config, Result, run
 from torso.errors import RequestError
-from torso.measure.head_ensemble import ALPHA, BETA, STEPS, HeadEnsemble
+from torso.measure.head_ensemble import ALPHA, BETA, HeadEnsemble
 from torso.nets import Output
+from torso.nets.dual import STEPS
 
 
 def ensemble(generic: float, own: float) -> HeadEnsemble:

@@ -281,6 +281,32 @@ def test_kept_global_takes_what_travels_from_the_server(refresh: str) -> None:
         assert_close(found[HEAD].double(), torch.from_numpy(visited.w), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("refresh", ["final", "last-visit"])
+def test_kept_global_head_takes_the_generic_head_from_the_server(refresh: str) -> None:
+    """FedAvg with mode = global-head: the body after the client's visit under the mean head."""
+    task = job({**KEPT, "personal": {"name": "kept", "mode": "global-head", "refresh": refresh}}, head="eye")
+    begun_at = read(last(task, 1).model)
+    state = last(task, 2)
+    for client in (0, 1):
+        visited = sgd(read(state.model) if refresh == "final" else begun_at, DATA[client], 1.0)
+        same(begun(task, state, client), Model(visited.s, read(state.model).w))
+
+
+def test_a_personal_head_is_tuned_longer_than_the_rest() -> None:
+    """Fed-RoD (linear): tiny clients have one class each, so the balanced soft-max is flat and W = 0, s = 1 stay. The
+    personal column (a, −a) has logits with a gap of 2a, so a step adds 1/(1 + e^2a): one of the round, one of the last
+    visit, three more of tuning."""
+    personal = {"name": "kept", "phases": [{"part": "personal", "epochs": 3}], "rate": "last"}
+    task = job({"name": "fedrod-linear", "personal": personal})
+    state = last(task, 1)
+    a = 0.0
+    for _ in range(5):
+        a += 1 / (1 + np.exp(2 * a))
+    found = tuned(task, state, 0, 5)
+    assert_close(found["head.personal.weight"], torch.tensor([[a, 0.0], [-a, 0.0]], dtype=torch.float32))
+    assert_close(found["head.generic.weight"], torch.zeros(2, 2))
+
+
 def test_fedavg_brm_ft_tunes_the_local_model_with_cross_entropy_at_the_last_rate() -> None:
     """Tiny clients have one class each, so the balanced soft-max is flat: the model stays at I until it is tuned."""
     task = job("fedavg-brm-ft", head="eye", rounds=2, schedule="exp", decay=0.5)

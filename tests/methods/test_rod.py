@@ -11,6 +11,7 @@ from torso.learn.objectives import cross_entropy
 from torso.nets import Output, apply, build
 from torso.nets.heads import Dual
 
+from .by_hand import Data, federated, last, on
 from .tiny import SIGMA, job, play
 
 LINEAR = {"name": "fedrod-linear", "objective": {"name": "balanced-softmax", "gamma": 0.0}}
@@ -63,6 +64,78 @@ def test_balanced_softmax_sees_the_clients_own_counts() -> None:
     state = play(job("fedrod-linear"))
     assert torch.equal(state.model["head.generic.weight"], torch.zeros(2, 2))
     assert_close(state.clients[0].kept["head.personal.weight"][0, 0], torch.tensor(0.5))
+
+
+# What the paper leaves unsaid, each as a switch
+
+
+def _with(**head: object) -> dict[str, object]:
+    return {**LINEAR, "head": {"name": "dual", **head}}
+
+
+def test_a_personal_loss_that_goes_through_trains_body_and_generic_head() -> None:
+    """W = I, φ = 0: both losses are the same, so body and generic head move twice as far. One step of client 0 takes s₀
+    to 1 + σ by one loss, of client 1 s₁; the server weighs them ¼ and ¾."""
+    usual, through = (play(job(_with(through=said), head="eye")) for said in (False, True))
+    for state, times in ((usual, 1), (through, 2)):
+        assert_close(state.model["body.blocks.0.weight"], 1 + times * SIGMA * torch.tensor([0.25, 0.75]))
+        moved = state.model["head.generic.weight"] - torch.eye(2)
+        assert_close(moved, times * SIGMA * torch.tensor([[0.25, -0.75], [-0.25, 0.75]]))
+        assert_close(state.clients[0].kept["head.personal.weight"], SIGMA * torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+
+
+def test_log_proportions_are_added_to_personal_logits() -> None:
+    """Client 1 has three samples of class 1, and a class that it lacks counts as one: log ⅓ and 0, so p = (¼, ¾) and
+    the head moves by ¼. Client 0 has one sample: 0 and 0, as without."""
+    state = play(job(_with(prior=True)))
+    assert_close(state.clients[1].kept["head.personal.weight"], torch.tensor([[0.0, -0.25], [0.0, 0.25]]))
+    assert_close(state.clients[0].kept["head.personal.weight"], torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
+    assert_close(state.model["head.generic.weight"], 0.5 * torch.tensor([[0.25, -0.75], [-0.25, 0.75]]))
+
+
+@pytest.mark.parametrize("kind", ["linear", "hyper"])
+def test_a_network_that_adds_log_proportions_says_so_alone_and_in_a_stack(kind: str) -> None:
+    head = Dual(kind, origin="normal", prior=True, hidden=4)
+    net = build("mlp", 3, (1, 8, 8), head)
+    counts, x = torch.tensor([[3, 1, 0], [2, 2, 4]]), torch.randn(2, 4, 1, 8, 8)
+    tensors = {n: t.detach()[None].repeat(2, *[1] * t.ndim) for n, t in net.state_dict().items()}
+    facts = net.facts(counts, tensors)
+    assert_close(facts["head.prior"], torch.tensor([[3 / 4, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 1 / 2]]).log())
+    said: Output = apply(net, {**tensors, **facts}, x)
+    assert said.personal is not None
+    plain = build("mlp", 3, (1, 8, 8), Dual(kind, origin="normal", hidden=4))
+    without = apply(plain, {**tensors, **{n: t for n, t in facts.items() if n != "head.prior"}}, x).personal
+    assert without is not None
+    assert_close(said.personal, without + facts["head.prior"][:, None])
+    for client in (0, 1):
+        net.fill({n: t[client] for n, t in {**tensors, **facts}.items()}, personal=True)
+        assert_close(net(x[client]), said.personal[client])
+
+
+@pytest.mark.parametrize("kind", ["linear", "hyper"])
+def test_company_in_a_stack_changes_nothing_for_these_switches(kind: str) -> None:
+    """Clients of two sizes; the personal loss reaches everything, and shares are added."""
+    clients = [Data.of([(1, 0), (1, 0.2), (0.8, 0), (1, 0.6)], [0, 0, 1, 1]), Data.of([(0, 1), (0.4, 1)], [1, 1])]
+    head = {"name": "dual", "personal": kind, "through": True, "prior": True, "origin": "normal"}
+    task = on(job({"name": f"fedrod-{kind}", "head": head}, head="eye"), federated(clients))
+    alone, together = last(task, 2), last(task, 2, at_once=2)
+    for name in alone.model:
+        assert_close(alone.model[name], together.model[name])
+        assert torch.isfinite(alone.model[name]).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fans"), [("linear", {"weight": 64}), ("hyper", {"first.weight": 50, "second.weight": 32})]
+)
+def test_a_personal_head_starts_at_he_normal(kind: str, fans: dict[str, int]) -> None:
+    """N(0, 2/d): the standard deviation of thousands of numbers is within 5 % of √(2/d); none is alike at two seeds."""
+    heads = [
+        build("rod-cifar", 50, (3, 32, 32), Dual(kind, origin="normal", hidden=32), seed=seed).head for seed in (0, 1)
+    ]
+    for name, fan in fans.items():
+        one, other = (head.get_parameter(f"personal.{name}") for head in heads)
+        assert abs(float(one.detach().std()) / (2 / fan) ** 0.5 - 1) < 0.05
+        assert not torch.equal(one, other)
 
 
 def test_hyper_head_is_made_from_class_proportions() -> None:

@@ -104,8 +104,18 @@ def test_the_programme_by_hand() -> None:
     shares = torch.tensor([[[0.0, 0.0]], [[1.0, 1.0]]])
     found = mixing_weights(torch.ones(2), shares)
     assert_close(found, torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double())
+    assert_close(mixing_weights(torch.ones(2), shares + 5), found)  # differences alone count
     far = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.1, 2.0], [0.0, 2.0, 4.1]]).double()
     assert_close(least_on_simplex(far), torch.tensor([1.0, 1 / 1.1, 0.0]).double() / (1 + 1 / 1.1))
+
+
+def test_three_clients_on_a_line_by_hand() -> None:
+    """h = 1, 3, 2 and v = 1. Client 0: differences 0, −2, −1, so P = [[1, 0, 0], [0, 5, 2], [0, 2, 2]] and Pu = 1 at
+    u = (1, 0, ½). Client 1 is its mirror. Client 2: differences 1, −1, 0, whose product is negative: with P = [[2, −1,
+    0], [−1, 2, 0], [0, 0, 1]], u = (1, 1, 1): the two others' errors cancel."""
+    found = mixing_weights(torch.ones(3), torch.tensor([1.0, 3.0, 2.0]).view(3, 1, 1))
+    wanted = torch.tensor([[2.0, 0.0, 1.0], [0.0, 2.0, 1.0], [1.0, 1.0, 1.0]]).double() / 3
+    assert_close(found, wanted, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize("seed", range(20))

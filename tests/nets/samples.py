@@ -9,12 +9,13 @@ from torso.nets import LinearHead, Network, Tensors, bodies, build
 from torso.nets.bodies import kinds_of
 
 OF_IMAGES = [name for name in sorted(bodies) if Pixels in kinds_of(bodies[name])]
-DROPS = ["pfl-cnn"]  # dropout of their own, which wants keys: test_dropout.py
+DROPS = ["pfl-cnn", "rod-mnist-dropout"]  # dropout of their own, which wants keys: test_dropout.py
 LEAST = {
     "conv3": 8,
     "conv4": 16,
     "vgg11": 32,
     "rod-mnist": 16,
+    "rod-mnist-dropout": 16,
     "rod-cifar": 18,
     "rod-cifar-wide": 18,
     "squeezenet": 17,

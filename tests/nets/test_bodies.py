@@ -33,6 +33,7 @@ COUNTS = [
     ("resnet8-conv", CIFAR, 10, 64, True, 78_042, 650, 2 * 336 + 9),
     ("resnet20-conv", CIFAR, 10, 64, True, 272_474, 650, 2 * 784 + 21),
     ("rod-mnist", MNIST, 10, 50, False, 103_346 + 500, 500, 0),
+    ("rod-mnist-dropout", MNIST, 10, 50, False, 103_346 + 500, 500, 0),
     ("rod-cifar", CIFAR, 10, 64, False, 121_920 + 640, 640, 0),
     ("rod-cifar", CIFAR, 100, 64, False, 121_920 + 6_400, 6_400, 0),
     # 3,584 + 295,168 + 516,320 of convolutions, 3,584 · 64 + 64 of the hidden layer

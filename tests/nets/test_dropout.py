@@ -12,10 +12,10 @@ from torch import Tensor
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.errors import RequestError
 from torso.nets import Network, Tensors, apply, learnable, skeleton
-from torso.nets.dropout import Dropout, kept
+from torso.nets.dropout import Dropout, dropping, kept
 from torso.randomness import random_bits
 
-from .samples import images, small, spread
+from .samples import DROPS, images, small, spread
 
 KEYS = torch.tensor([11, 12, 13])
 
@@ -88,8 +88,35 @@ def test_stacked_clients_are_plain_pytorch_with_these_masks() -> None:
             torch.testing.assert_close(grads[name][g], grad[g], rtol=1e-7, atol=1e-9)
 
 
-def test_one_by_one_and_padded_are_the_same_clients() -> None:
-    net, image = small("pfl-cnn")
+def test_whole_channels_are_left_out_by_hand() -> None:
+    """A map of ones with six channels: a channel is 0 everywhere or 2 everywhere, by the mask of six numbers."""
+    layer, ones = Dropout(0.5, place=0, whole=True), torch.ones(3 * 4, 6, 2, 2)
+    with dropping([layer], KEYS):
+        found = layer(ones)
+    stays = kept(KEYS, 0, 4, 6, 0.5).view(12, 6, 1, 1)
+    assert torch.equal(found, 2.0 * stays.expand(12, 6, 2, 2))
+    assert 0 < stays.sum() < stays.numel()
+
+
+def test_fed_rods_network_leaves_out_channels_and_hidden_units() -> None:
+    """The network as PyTorch has it: dropout of channels after ReLU and pool is the same as before them."""
+    net, image = small("rod-mnist-dropout")
+    tensors, x = spread(net, 3), images(3, 4, *image)
+    logits, _ = stacked(net, tensors, x, KEYS)
+    channels, units = kept(KEYS, 0, 4, 64, 0.5), kept(KEYS, 1, 4, 50, 0.5)
+    for g in range(3):
+        t = {name: tensor[g] for name, tensor in tensors.items()}
+        y = F.max_pool2d(F.relu(F.conv2d(x[g], t["body.blocks.0.conv.weight"], t["body.blocks.0.conv.bias"])), 2)
+        y = F.conv2d(y, t["body.blocks.1.0.conv.weight"], t["body.blocks.1.0.conv.bias"])
+        y = F.relu(F.max_pool2d(y * channels[g][:, :, None, None] / 0.5, 2)).flatten(1)
+        y = F.relu(F.linear(y, t["body.blocks.2.0.linear.weight"], t["body.blocks.2.0.linear.bias"]))
+        said = F.linear(y * units[g] / 0.5, t["head.weight"], t["head.bias"])
+        torch.testing.assert_close(logits[g], said, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("body", DROPS)
+def test_one_by_one_and_padded_are_the_same_clients(body: str) -> None:
+    net, image = small(body)
     tensors, x = spread(net, 3), images(3, 4, *image)
     real = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.float64)
     logits, grads = stacked(net, tensors, x, KEYS, real)

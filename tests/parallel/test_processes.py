@@ -40,10 +40,20 @@ TABLE = ("reproduce", "fedbabu/13", "--data-root", "data", "--quiet", "--out")
 PART = ("--only", "shards=2,fraction=0.1,local_epochs=10,method=fedavg|lg-fedavg|fedper")
 
 
+class Quick(Processes):
+    """Processes that fork from one that has loaded torch: to load it takes longer than all that is done here. Those of
+    the command line, below, begin at nothing."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.context = get_context("forkserver")  # type: ignore[assignment]  # it has the same functions
+        self.context.set_forkserver_preload(["torso.parallel.processes", __name__])
+
+
 @pytest.fixture(scope="module")
 def hands() -> Iterator[Processes]:
-    """For all tests here: to start some takes longer than such a run."""
-    with closing(Processes(2)) as crew:
+    """For all tests here."""
+    with closing(Quick(2)) as crew:
         yield crew
 
 
@@ -150,10 +160,10 @@ def test_those_that_are_there_go_on_where_no_other_can_start(tmp_path: Path, mon
 
     monkeypatch.setattr(Processes, "hire", once)
     asked = [tiny("fedavg", f"run.seed={seed}") for seed in range(3)]
-    with closing(Processes(2)) as crew:
+    with closing(Quick(2)) as crew:
         found = dict(run_together(asked, [tmp_path / str(place) for place in range(3)], crew=crew))
         assert all(isinstance(result, Result) and result.ok for result in found.values())
-    with closing(Processes(2)) as crew, pytest.raises(PlaceLost, match="3 workers could not start: no memory is left"):
+    with closing(Quick(2)) as crew, pytest.raises(PlaceLost, match="3 workers could not start: no memory is left"):
         list(run_together(asked, [tmp_path / f"again {place}" for place in range(3)], crew=crew))
 
 
@@ -171,7 +181,7 @@ def test_processes_that_die_as_soon_as_they_are_there_are_not_hired_for_ever(
     monkeypatch.setattr(Processes, "answer", deadly)
     monkeypatch.setattr("torso.parallel.orchestrator._TRIES", 2)  # to start processes takes long
     with (
-        closing(Processes(2)) as crew,
+        closing(Quick(2)) as crew,
         pytest.raises(PlaceLost, match=r"2 workers could not start: .* while it was idle"),
     ):
         list(run_together([tiny()], [tmp_path / "0"], crew=crew))
@@ -211,7 +221,7 @@ class Breaks(Heard):
 def test_what_goes_wrong_here_leaves_those_under_way_with_a_checkpoint(tmp_path: Path) -> None:
     """And no process behind."""
     asked = [tiny("fedper", "run.checkpoint_every=0", "train.rounds=2000")]
-    with closing(Processes(2)) as crew, pytest.raises(KeyError, match="own trouble"):
+    with closing(Quick(2)) as crew, pytest.raises(KeyError, match="own trouble"):
         list(run_together(asked, [tmp_path / "0"], listener=Breaks(), crew=crew))
     assert list((tmp_path / "0" / "checkpoints").glob("*.json"))
     assert not crew.idle

@@ -145,23 +145,24 @@ def assert_two_are_kept(checkpoints: Path, *rounds: int) -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_dead_at_any_change_on_disk_and_resumed_it_is_the_same_run(
-    every: int, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaths = 0
+    config, whole, deaths = tiny("fedper", f"run.checkpoint_every={every}", "measure.names=initial"), tmp_path / "w", 0
+    run(tiny("fedper", "measure.names=initial"), whole, federation=digits())
     for moment in range(2, 100):  # before that, config.toml is not there: no run has begun
         folder = tmp_path / str(moment)
         with monkeypatch.context() as patch:
             Mortal(patch, moment)
             try:
-                run(tiny("fedper", f"run.checkpoint_every={every}"), folder, federation=digits())
+                run(config, folder, federation=digits())
             except Death:
                 deaths += 1
             else:
                 break  # it outlived its moment
-        run(tiny("fedper", f"run.checkpoint_every={every}"), folder, resume=True, federation=digits())
-        assert result_of(folder) == result_of(whole["fedper"]), moment
-        assert history_of(folder) == history_of(whole["fedper"]), moment
-        assert same_tensors(last_tensors(folder), last_tensors(whole["fedper"])), moment
+        run(config, folder, resume=True, federation=digits())
+        assert result_of(folder) == result_of(whole), moment
+        assert history_of(folder) == history_of(whole), moment
+        assert same_tensors(last_tensors(folder), last_tensors(whole)), moment
         assert_two_are_kept(folder / "checkpoints", 4 - every, 4)
     assert deaths > 10
 

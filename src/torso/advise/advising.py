@@ -50,4 +50,4 @@ def advise(
     course = held.hold()
     traits = traits_of(federation.class_counts.cpu().numpy())
     cost = {"rounds": budget.spent, "seconds": budget.seconds}
-    return answer_of(course, config, traits, held.parts.share, held.stable.tuned_at, cost)
+    return answer_of(course, config, traits, held.parts.share, held.stable.rates_of_tuning[0], cost)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from torso.advise.arms import EARLY, tuned
+from torso.advise.arms import EPOCHS, tuned
 from torso.advise.candidates import ALONE, FEDAVG
-from torso.advise.choice import Gain, Outcome, advised, gain, ranked
+from torso.advise.choice import SURE, Gain, Outcome, Tuning, advised, gain, ranked
 from torso.advise.tournament import Course
 from torso.advise.traits import Traits
 from torso.config import Config
@@ -24,7 +24,7 @@ class Answer:
     """What `torso advise` says."""
 
     traits: Traits
-    method: Outcome  # with its rate and epochs of fine-tuning
+    method: Outcome  # with its rate and its fine-tuning
     challenger: Outcome | None
     over_fedavg: Gain | None  # of what is advised; where that is FedAvg, of the challenger
     over_alone: Gain | None  # of what is advised; None where that is training alone
@@ -32,7 +32,6 @@ class Answer:
     config: Config  # of what is advised
     planned: int  # rounds of the user's config
     share: float  # of the training samples, in each part
-    tuned_at: float  # personalize.lr
     cost: Mapping[str, float]
 
     @property
@@ -42,13 +41,14 @@ class Answer:
 
     @property
     def fine_tunes(self) -> bool:
-        return self.method.epochs > 0
+        return self.method.tuning.epochs > 0
 
     @property
     def rates(self) -> dict[str, float]:
         found: dict[str, float] = {"train.lr": self.method.arm.rate}
         if self.fine_tunes:
-            found |= {"personalize.lr": self.tuned_at, "personalize.epochs": self.method.epochs}
+            tuning = self.method.tuning
+            found |= {"personalize.lr": tuning.lr, "personalize.epochs": tuning.epochs}
         return found
 
     def headline(self) -> str:
@@ -75,9 +75,9 @@ class Answer:
         rounds, seeds = course.rounds["judgement"], len(course.judged)
         far = "" if rounds >= self.planned else f" You plan {self.planned} rounds, so this is an early look."
         said = [
-            f"  accuracy of the clients' own models after {counted(rounds, 'round')}, at {counted(seeds, 'seed')}; "
-            f"95 % interval over clients, paired by client; on {100 * self.share:.0f} % of the training samples, by "
-            f"which nothing was chosen.{far}",
+            f"  judged after {counted(rounds, 'round')}, at {counted(seeds, 'seed')}, by the accuracy of the clients' "
+            f"own models; {100 * SURE:.0f} % interval over clients, paired by client; at each seed on another "
+            f"{100 * self.share:.0f} % of the training samples, by which nothing was chosen.{far}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:
@@ -86,13 +86,13 @@ class Answer:
         return said
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each arm: of the final, FedAvg's, and of the heats, the best first."""
+        """A row for each arm, the best first: those of two seeds, the others, and FedAvg's."""
         course, fedavg = self.course, self.course.fedavg
         assert fedavg is not None
         rows: list[dict[str, Any]] = []
-        for stage, outcomes in (("final", course.final), ("rates", course.rates), ("heats", course.heats)):
-            rows += [_row(stage, course.rounds[stage], one, over) for one, over in ranked(outcomes, fedavg)]
-            rows += [_failed(stage, course.rounds[stage], one) for one in outcomes if not one.scores]
+        for stage, outcomes in (("two seeds", course.again), ("tournament", course.arms), ("rates", course.rates)):
+            rows += [_row(stage, course.rounds.get(stage, 0), one, over) for one, over in ranked(outcomes, fedavg)]
+            rows += [_failed(stage, course.rounds.get(stage, 0), one) for one in outcomes if not one.scores]
         return rows
 
     def as_json(self) -> dict[str, Any]:
@@ -121,13 +121,12 @@ class Answer:
         }
 
     def _judged(self, what: str) -> dict[str, float]:
-        """Means over seeds, with the fine-tuning that was chosen."""
-        chosen = {one.arm.name: one.epochs for one in (self.course.fedavg, self.challenger) if one is not None}
+        """Means over seeds."""
         found: dict[str, list[float]] = {}
         for outcomes in self.course.judged.values():
             for one in outcomes:
                 value = getattr(one, what)
-                if one.scores and value is not None and one.epochs == chosen.get(one.arm.name, one.epochs):
+                if one.scores and value is not None:
                     found.setdefault(one.arm.name, []).append(value)
         return {name: fmean(values) for name, values in found.items()}
 
@@ -140,9 +139,9 @@ class Answer:
 
 
 def answer_of(
-    course: Course, config: Config, traits: Traits, share: float, tuned_at: float, cost: Mapping[str, float]
+    course: Course, config: Config, traits: Traits, share: float, tuned_alone: float, cost: Mapping[str, float]
 ) -> Answer:
-    """Apply the choice rule to what a tournament saw."""
+    """Apply the choice rule to what a tournament saw. `tuned_alone`: personalize.lr of training alone."""
     fedavg, best = course.fedavg, course.best
     assert fedavg is not None
     assert course.alone is not None
@@ -150,7 +149,7 @@ def answer_of(
     def judged(ours: Outcome, theirs: Outcome) -> Gain | None:
         return gain(_at(course, ours), _at(course, theirs))
 
-    alone = Outcome(course.alone, EARLY[0], {})
+    alone = Outcome(course.alone, Tuning(tuned_alone, EPOCHS[0]), {})
     method = advised(fedavg, best, alone, judged)
     named = best if method is fedavg else method
     return Answer(
@@ -160,28 +159,25 @@ def answer_of(
         over_fedavg=None if named is None else judged(named, fedavg),
         over_alone=None if method is alone else judged(method, alone),
         course=course,
-        config=config_for(config, method, tuned_at),
+        config=config_for(config, method),
         planned=config.train.rounds,
         share=share,
-        tuned_at=tuned_at,
         cost=cost,
     )
 
 
 def _at(course: Course, chosen: Outcome) -> list[Mapping[int, float]]:
     """The scores of what was chosen, at each judged seed; empty where the run failed."""
-    return [
-        next((one.scores for one in found if one.arm == chosen.arm and one.epochs == chosen.epochs), {})
-        for found in course.judged.values()
-    ]
+    return [next((one.scores for one in found if one.arm == chosen.arm), {}) for found in course.judged.values()]
 
 
-def config_for(config: Config, method: Outcome, tuned_at: float) -> Config:
+def config_for(config: Config, method: Outcome) -> Config:
     """The user's config with the method and its rates."""
     found = config.but(*method.arm.candidate.sets, f"train.lr={method.arm.rate}")
-    if not (tuned(found) and method.epochs):
+    tuning = method.tuning
+    if not (tuned(found) and tuning.epochs):
         return found
-    return found.but(f"personalize.lr={tuned_at}", f"personalize.epochs={method.epochs}")
+    return found.but(f"personalize.lr={tuning.lr}", f"personalize.epochs={tuning.epochs}")
 
 
 def _row(stage: str, rounds: int, one: Outcome, over: float) -> dict[str, Any]:
@@ -190,7 +186,8 @@ def _row(stage: str, rounds: int, one: Outcome, over: float) -> dict[str, Any]:
         "rounds": rounds,
         "method": one.arm.name,
         "lr": one.arm.rate,
-        "fine_tuning_epochs": one.epochs,
+        "fine_tuning_lr": one.tuning.lr,
+        "fine_tuning_epochs": one.tuning.epochs,
         "accuracy": round(one.mean, 2),
         "to_fedavg": round(over, 2) + 0.0,  # no −0
         "clients": len(one.scores),
@@ -199,12 +196,19 @@ def _row(stage: str, rounds: int, one: Outcome, over: float) -> dict[str, Any]:
 
 
 def _failed(stage: str, rounds: int, one: Outcome) -> dict[str, Any]:
-    empty = dict.fromkeys(("fine_tuning_epochs", "accuracy", "to_fedavg"))
+    empty = dict.fromkeys(("fine_tuning_lr", "fine_tuning_epochs", "accuracy", "to_fedavg"))
     who = {"stage": stage, "rounds": rounds, "method": one.arm.name, "lr": one.arm.rate}
     return {**who, **empty, "clients": 0, "status": one.status}
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows as a terminal shows them."""
-    shown = ("stage", "rounds", "method", "lr", "fine_tuning_epochs", "accuracy", "to_fedavg")
-    return [{name: "" if row[name] is None else row[name] for name in shown} for row in rows]
+    shown = ("stage", "method", "lr", "fine_tuning", "accuracy", "to_fedavg")
+    each = [{**row, "fine_tuning": _tuning(row)} for row in rows]
+    return [{name: "" if row[name] is None else row[name] for name in shown} for row in each]
+
+
+def _tuning(row: Mapping[str, Any]) -> str:
+    """Epochs × rate."""
+    epochs = row["fine_tuning_epochs"]
+    return f"{epochs} × {row['fine_tuning_lr']:g}" if epochs else ""

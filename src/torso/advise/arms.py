@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from torso.advise.candidates import ALONE, FEDAVG, near
-from torso.advise.choice import Arm, Outcome
+from torso.advise.choice import Arm, Outcome, Tuning
 from torso.advise.parts import only
 from torso.config import Config
 from torso.data import Federation
 from torso.data.images import Ints
 from torso.errors import RequestError, TorsoError
+from torso.measure import Accuracy
 from torso.papers.experiments.estimate import trained_on
 from torso.parallel.together import run_together
 from torso.randomness import numpy_generator
 from torso.results.result import Result
+from torso.runs.again import measured_again
 from torso.runs.events import Stop
 from torso.runs.run import Stopped
 
-TUNED_PATH = 0.05  # rate × steps of an epoch of fine-tuning; how many epochs is chosen by the tournament
-EARLY, LATE = (1, 2), (1, 2, 5)  # epochs of fine-tuning that are tried, in heats and later
-MOST_EARLY, MOST_LATE = 64, 200  # clients that are measured
+PATHS = (0.06, 0.6)  # rate × steps of an epoch of fine-tuning: the larger one where more epochs of the smaller one help
+EPOCHS = (1, 3)  # of fine-tuning that are tried, at each rate
+MOST = 200  # clients that are measured
 ALONE_LEAST = 8  # clients that train alone, where there are so many
 
 
 @dataclass(frozen=True)
-class Look:
-    """How runs are measured: after which epochs of fine-tuning, and on how many clients at most."""
+class Entry:
+    """An arm with the fine-tuning that it is measured with: one rate, several numbers of epochs."""
 
+    arm: Arm
+    lr: float
     epochs: tuple[int, ...]
-    clients: int
-    generic: bool = False
-
-
-HEATS, FINAL = Look(EARLY, MOST_EARLY), Look(LATE, MOST_LATE)
 
 
 @dataclass
@@ -52,24 +51,24 @@ class Stable:
     training: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # the clients that train
     size: float = 1.0  # median training samples of a client
 
-    def config_of(self, arm: Arm, rounds: int, seed: int, look: Look) -> Config:
+    def config_of(self, entry: Entry, rounds: int, seed: int, generic: bool = False) -> Config:
+        arm = entry.arm
         sets = [*arm.candidate.sets, f"train.lr={arm.rate}", f"train.rounds={rounds}", f"run.seed={seed}"]
-        names = ["personalized", "generic"] if look.generic else ["personalized"]
-        sets += [f"measure.names={json.dumps(names)}", "measure.every=0", f"measure.clients={look.clients}"]
+        names = ["personalized", "generic"] if generic else ["personalized"]
+        sets += [f"measure.names={json.dumps(names)}", "measure.every=0", f"measure.clients={MOST}"]
         sets += ["measure.analyses=[]", "personalize.sweep=[]"]
         config = self.config.but(*sets)
-        if not tuned(config):
-            return config
-        *sweep, last = look.epochs
-        return config.but(
-            f"personalize.lr={self.tuned_at}", f"personalize.epochs={last}", f"personalize.sweep={json.dumps(sweep)}"
-        )
+        return with_tuning(config, entry.lr, entry.epochs) if tuned(config) else config
 
     @property
-    def tuned_at(self) -> float:
+    def rates_of_tuning(self) -> tuple[float, ...]:
         """personalize.lr: smaller where an epoch has many steps."""
         batch = self.config.personalize.batch_size or self.config.train.batch_size
-        return near(TUNED_PATH / max(math.ceil(self.size / batch), 1))
+        return tuple(near(path / max(math.ceil(self.size / batch), 1)) for path in PATHS)
+
+    def first(self, arm: Arm) -> Entry:
+        """As it is measured at first, in the tournament."""
+        return Entry(arm, self.rates_of_tuning[0], EPOCHS)
 
     @property
     def participants(self) -> int:
@@ -78,56 +77,75 @@ class Stable:
     def weight(self, arm: Arm) -> float:
         """What a round of the arm costs, in rounds of FedAvg."""
         if arm.candidate is ALONE:
-            return len(self.alone(self.config.run.seed, MOST_LATE)) / self.participants
+            return len(self.alone(self.config.run.seed)) / self.participants
         ours, fedavg = (self._counted(one) for one in (arm, Arm(FEDAVG, arm.rate)))
         return trained_on(ours) / trained_on(fedavg)
 
     def _counted(self, arm: Arm) -> Config:
         """With the number of clients that there really are."""
-        config = self.config_of(arm, self.config.train.rounds, 0, HEATS)
+        config = self.config_of(self.first(arm), self.config.train.rounds, 0)
         dealt = config.data.model_copy(update={"clients": len(self.training), "new_clients": 0})
         return config.model_copy(update={"data": dealt})
 
-    def measuring(self, look: Look) -> float:
-        """What it costs to measure one arm, in rounds of FedAvg."""
-        measured = min(len(self.training), look.clients)
-        return measured * look.epochs[-1] / (self.participants * self.config.train.local_epochs)
+    def measuring(self, epochs: float) -> float:
+        """What it costs to measure one arm after so many epochs of fine-tuning, in rounds of FedAvg."""
+        measured = min(len(self.training), MOST)
+        return measured * epochs / (self.participants * self.config.train.local_epochs)
 
-    def alone(self, seed: int, most: int) -> Ints:
+    def alone(self, seed: int) -> Ints:
         """Clients that train alone: about as many as cost twice what FedAvg costs, of those that are measured."""
         known = self.training
-        if most < len(known):  # as a run draws them (Job.measured_clients)
-            known = np.sort(numpy_generator(seed, "measured").choice(known, most, replace=False))
+        if len(known) > MOST:  # as a run draws them (Job.measured_clients)
+            known = np.sort(numpy_generator(seed, "measured").choice(known, MOST, replace=False))
         count = min(max(2 * self.participants, ALONE_LEAST), len(known))
         return known[np.linspace(0, len(known) - 1, count).round().astype(np.int64)]
 
-    def run(
-        self, arms: Sequence[Arm], rounds: int, seed: int, look: Look, federation: Federation
-    ) -> tuple[list[Outcome], bool]:
-        """What the arms reach; False where time was up before all of them had ended."""
+    def compete(self, arms: Sequence[Arm], rounds: int, seed: int, data: Federation) -> tuple[list[Outcome], bool]:
+        """What the arms reach, with the larger rate of fine-tuning where that may help; False where time was up before
+        all of them had ended."""
         found: list[Outcome] = []
-        apart = only(federation, self.alone(seed, look.clients))
-        for group, data in (
-            ([arm for arm in arms if arm.candidate is not ALONE], federation),
-            ([arm for arm in arms if arm.candidate is ALONE], apart),
-        ):
-            if not self._run(group, rounds, seed, look, data, found):
-                return found, False
-        return found, True
+        return found, self._run([self.first(arm) for arm in arms], rounds, seed, data, found, again=True)
+
+    def judge(self, entries: Sequence[Entry], rounds: int, seed: int, data: Federation) -> tuple[list[Outcome], bool]:
+        """What the entries reach; training alone takes place for some of the clients."""
+        found: list[Outcome] = []
+        together = [entry for entry in entries if entry.arm.candidate is not ALONE]
+        apart = [entry for entry in entries if entry.arm.candidate is ALONE]
+        ended = self._run(together, rounds, seed, data, found, generic=True)
+        return found, ended and self._run(apart, rounds, seed, only(data, self.alone(seed)), found, generic=True)
 
     def _run(
-        self, arms: Sequence[Arm], rounds: int, seed: int, look: Look, data: Federation, found: list[Outcome]
+        self,
+        entries: Sequence[Entry],
+        rounds: int,
+        seed: int,
+        data: Federation,
+        found: list[Outcome],
+        again: bool = False,
+        generic: bool = False,
     ) -> bool:
-        configs = [self.config_of(arm, rounds, seed, look) for arm in arms]
-        ends = run_together(configs, [None] * len(arms), stop=self.stop, data=lambda _: data)
+        configs = [self.config_of(entry, rounds, seed, generic) for entry in entries]
+        ends = run_together(configs, [None] * len(entries), stop=self.stop, data=lambda _: data)
         try:
             with closing(ends):
                 for done, (place, end) in enumerate(ends, 1):
-                    found += outcomes_of(arms[place], end, look)
-                    self.told(f"{done} of {len(arms)} runs of {rounds} rounds")
+                    outcomes = outcomes_of(entries[place], end)
+                    found += outcomes
+                    if again and isinstance(end, Result):
+                        found += self._tuned_more(entries[place], configs[place], end, outcomes)
+                    self.told(f"{done} of {len(entries)} runs of {rounds} rounds")
         except Stopped:
             return False
         return True
+
+    def _tuned_more(self, entry: Entry, config: Config, end: Result, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The same models, fine-tuned at the larger rate; only where more epochs of the smaller one were better."""
+        best = max(outcomes, key=lambda one: (one.mean, -one.tuning.epochs))
+        larger = self.rates_of_tuning[-1]
+        if best.tuning.epochs < entry.epochs[-1] or larger == entry.lr or end.models is None or self.stop.asked:
+            return []
+        more = Entry(entry.arm, larger, entry.epochs)
+        return scored(more, measured_again(end, with_tuning(config, more.lr, more.epochs)), end.job.measured_clients)
 
 
 def tuned(config: Config) -> bool:
@@ -135,19 +153,31 @@ def tuned(config: Config) -> bool:
     return bool(config.personalize.part != "method" or config.method.personal.phases)
 
 
-def outcomes_of(arm: Arm, end: Result | Exception, look: Look) -> list[Outcome]:
+def with_tuning(config: Config, lr: float, epochs: Sequence[int]) -> Config:
+    """Fine-tuned at this rate, and measured after each number of epochs."""
+    *sweep, last = epochs
+    return config.but(f"personalize.lr={lr}", f"personalize.epochs={last}", f"personalize.sweep={json.dumps(sweep)}")
+
+
+def outcomes_of(entry: Entry, end: Result | Exception) -> list[Outcome]:
     """One for each number of epochs; without scores where the run has failed."""
     if isinstance(end, RequestError) or (isinstance(end, Exception) and not isinstance(end, TorsoError | RuntimeError)):
         raise end
     if isinstance(end, Exception) or not end.ok:
-        return [Outcome(arm, 0, {}, str(end) if isinstance(end, Exception) else end.status)]
-    last, clients = look.epochs[-1], end.job.measured_clients
-    generic = end.accuracy["generic"].mean if "generic" in end.accuracy else None
+        return [Outcome(entry.arm, Tuning(), {}, str(end) if isinstance(end, Exception) else end.status)]
+    if not tuned(end.job.config):
+        entry = Entry(entry.arm, 0.0, (0,))
+    return scored(entry, end.accuracy, end.job.measured_clients)
+
+
+def scored(entry: Entry, accuracies: Mapping[str, Accuracy], clients: Sequence[int]) -> list[Outcome]:
+    """The outcome of each number of epochs."""
+    generic = accuracies["generic"].mean if "generic" in accuracies else None
     found = []
-    for name, accuracy in end.accuracy.items():
+    for name, accuracy in accuracies.items():
         if name.partition("@")[0] != "personalized":
             continue
-        epochs = int(name.partition("@")[2] or last) if tuned(end.job.config) else 0
+        epochs = int(name.partition("@")[2] or entry.epochs[-1])
         scores = {k: value for k, value in zip(clients, accuracy.clients, strict=True) if value is not None}
-        found.append(Outcome(arm, epochs, scores, generic=generic))
+        found.append(Outcome(entry.arm, Tuning(entry.lr, epochs), scores, generic=generic))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from torso.config import read_toml
 from torso.errors import RequestError
@@ -18,14 +18,19 @@ EVERY_RATE = (0.0003, 0.001, 0.003, 0.01, *RATES, 1.0, 3.0)
 
 
 class Candidate(BaseModel):
-    """A method as KEY=VALUE. `factors`: its rates, as multiples of FedAvg's best."""
+    """A method as KEY=VALUE. `factors`: its rates, as multiples of FedAvg's best; `rates`: themselves."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     sets: tuple[str, ...]
-    factors: tuple[float, ...] = Field(min_length=1)
+    factors: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
     why: str = ""
+
+    def rates_beside(self, fedavg: float) -> tuple[float, ...]:
+        """The rates to try where FedAvg's best is known."""
+        return tuple(dict.fromkeys((*self.rates, *(near(fedavg * factor) for factor in self.factors))))
 
 
 FEDAVG = Candidate(name="fedavg", sets=("method.name=fedavg",), factors=(1,), why="what others are compared with")
@@ -45,7 +50,7 @@ def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
     for name in dict.fromkeys(names):
         if name not in known:
             methods.look_up(name, "--methods")
-        found.append(known.get(name) or Candidate(name=name, sets=(f"method.name={name}",), factors=(1, 3)))
+        found.append(known.get(name) or Candidate(name=name, sets=(f"method.name={name}",), factors=(1.0, 3.0)))
     others = tuple(one for one in found if one.name not in (FEDAVG.name, ALONE.name))
     if names and not others:
         raise RequestError(
@@ -55,7 +60,7 @@ def chosen(names: Sequence[str]) -> tuple[Candidate, ...]:
 
 
 def near(rate: float) -> float:
-    """The nearest rate of the grid, which has three per decade or so."""
+    """The nearest rate of the grid, which has two per decade."""
     return min(EVERY_RATE, key=lambda known: abs(known / rate - 1))
 
 
@@ -67,3 +72,11 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
     if best == max(tried) and place < len(EVERY_RATE) - 1:
         return EVERY_RATE[place + 1]
     return None
+
+
+def beside(tried: Sequence[float], best: float) -> float | None:
+    """A rate next to the best one that has not been tried: beyond an end first, then between; None where there is
+    none."""
+    place = EVERY_RATE.index(best)
+    near_by = [beyond(tried, best), *EVERY_RATE[max(place - 1, 0) : place + 2]]
+    return next((rate for rate in near_by if rate is not None and rate not in tried), None)

@@ -1,7 +1,8 @@
-"""Training samples in three: to learn from, to choose by (part A), and to judge the choice by (part B).
+"""Training samples in parts: one to choose by (part A), two to judge the choice by (parts B and C).
 
-Test data are not touched. The tournament learns without A and B, and is measured on A. The judgement learns from A as
-well, and is measured on B, which nothing was chosen by.
+Test data are not touched. The tournament learns without A and is measured on A. The judgement trains anew, at another
+seed, without B and is measured on B; where the budget allows it, once more without C. Nothing was chosen by a
+measurement on B or C.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from torso.errors import RequestError
 
 ENOUGH = 2000  # samples in each part: more make no difference that matters
 SHARES = (0.1, 0.2)  # of the training samples, for each part
+JUDGING = 2  # parts by which is judged
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The same clients twice: `choosing` is tested on part A, `judging` on part B."""
+    """The same clients: `choosing` is tested on part A, `judging` on part B, on part C."""
 
     choosing: Federation
-    judging: Federation
+    judging: tuple[Federation, ...]
     share: float  # of the training samples, in each part
 
 
@@ -34,15 +36,18 @@ def parts_of(federation: Federation, seed: int) -> Parts:
     train = federation.train
     rows = Rows(train.order.cpu().numpy(), train.offsets)
     share = float(np.clip(ENOUGH / max(len(rows.order), 1), *SHARES))
-    kept, held = held_out(rows, 2 * share, seed)
-    second, first = held_out(held, 0.5, seed + 1)  # an odd sample is for the judgement
+    _, held = held_out(rows, (1 + JUDGING) * share, seed)
+    judged, first = held_out(held, 1 / (1 + JUDGING), seed + 1)  # odd samples are for the judgement
     if not len(first.order):
         raise RequestError(
-            f"the clients have {train.sizes.max()} training samples at most, and advice needs two parts of "
+            f"the clients have {train.sizes.max()} training samples at most, and advice needs {1 + JUDGING} parts of "
             f"{100 * share:.0f} % of a client's samples. Expected: clients with more samples"
         )
+    halves = held_out(judged, 0.5, seed + 2)
     return Parts(
-        _tested_on(federation, kept, first, seed), _tested_on(federation, _both(kept, first), second, seed), share
+        _tested_on(federation, rows, first, seed),
+        tuple(_tested_on(federation, rows, half, seed) for half in halves),
+        share,
     )
 
 
@@ -52,12 +57,12 @@ def only(federation: Federation, clients: Ints) -> Federation:
     return replace(federation, newcomers=others)
 
 
-def _tested_on(federation: Federation, kept: Rows, held: Rows, seed: int) -> Federation:
-    """The same clients, who learn from some of their training samples and are tested on others."""
+def _tested_on(federation: Federation, every: Rows, held: Rows, seed: int) -> Federation:
+    """The same clients, who are tested on some of their training samples and learn from the others."""
     train, device = federation.train, federation.device
-    tested = mixed(held, seed)
+    kept, tested = _without(every, held), mixed(held, seed)
     taken = torch.from_numpy(tested.order).to(device)
-    hidden = torch.from_numpy(np.setdiff1d(train.order.cpu().numpy(), kept.order)).to(device)
+    hidden = torch.from_numpy(held.order).to(device)
     return replace(
         federation,
         train=replace(train, order=torch.from_numpy(kept.order).to(device), offsets=kept.offsets),
@@ -67,8 +72,7 @@ def _tested_on(federation: Federation, kept: Rows, held: Rows, seed: int) -> Fed
     )
 
 
-def _both(first: Rows, second: Rows) -> Rows:
-    """The rows of each client in both."""
-    owner = np.concatenate([np.repeat(np.arange(len(rows)), rows.sizes) for rows in (first, second)])
-    order = np.concatenate([first.order, second.order])
-    return Rows.from_sizes(order[np.lexsort((order, owner))], first.sizes + second.sizes)
+def _without(every: Rows, held: Rows) -> Rows:
+    """The rows of each client that are not held out, in their order."""
+    kept = [np.setdiff1d(every.of(client), held.of(client)) for client in range(len(every))]
+    return Rows.from_sizes(np.concatenate(kept), every.sizes - held.sizes)

@@ -1,4 +1,4 @@
-"""How a budget is spent: FedAvg's rate, heats of many arms for a few rounds, a final of a few for more, a judgement.
+"""How a budget is spent: FedAvg's rate, a tournament of arms, the best ones at a second seed, a judgement.
 
 An arm is a method with a learning rate. Costs are counted in rounds of FedAvg: a run costs `weight · rounds`, and
 measuring costs as many rounds as train on as many samples.
@@ -7,21 +7,22 @@ measuring costs as many rounds as train on as many samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-KEEP = 4  # of so many arms one goes on, and trains for so many times the rounds
-LEAST, PART = 2, 8  # rounds of a run at least, and of a heat this part of all: less says nothing of the end
+CORE = 6  # arms that are to run before any run gets all rounds: the first three methods, with their rates
+WIDER = 2  # further rates of the best methods
+AGAIN = (2, 2)  # at a second seed: rates of FedAvg, and arms
+LEAST, PART = 2, 8  # rounds of a run at least, and this part of all: less says nothing of the end
 JUDGED = 0.5  # of the budget at most, for the judgement
 
 
 @dataclass(frozen=True)
 class Rung:
-    """Runs of so many rounds; `weights`: what a round of each arm costs."""
+    """Runs of so many rounds; `weights`: what a round of each costs."""
 
     weights: tuple[float, ...]
     rounds: int
-    measuring: float  # of one arm
+    measuring: float  # of one run
 
     @property
     def cost(self) -> float:
@@ -29,64 +30,104 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """`rates` and `final` have as many rounds, so that FedAvg need not be run again in the final. `arms`: how many of
-    the arms compete, from the first."""
+class Judgement:
+    """FedAvg and the challenger at each seed, and training alone at the first."""
 
-    rates: Rung
-    heats: Rung
-    final: Rung
-    judgement: Rung
+    pair: Rung
+    alone: Rung
     seeds: int
 
     @property
-    def arms(self) -> int:
-        return len(self.heats.weights)
+    def rounds(self) -> int:
+        return self.pair.rounds
 
     @property
     def cost(self) -> float:
-        return self.rates.cost + self.heats.cost + self.final.cost + self.seeds * self.judgement.cost
+        return self.seeds * self.pair.cost + self.alone.cost
 
 
-def survivors(arms: int) -> int:
-    """How many arms of the heats are in the final."""
-    return math.ceil(arms / KEEP)
+@dataclass(frozen=True)
+class Schedule:
+    """`rates`, `arms` and `again` have as many rounds, so that they can be compared. The last `WIDER` of `arms` are
+    further rates of the best methods."""
+
+    rates: Rung
+    arms: Rung
+    again: Rung
+    judgement: Judgement
+
+    @property
+    def count(self) -> int:
+        """How many of the arms compete, from the first."""
+        return len(self.arms.weights) - WIDER
+
+    @property
+    def cost(self) -> float:
+        return self.rates.cost + self.arms.cost + self.again.cost + self.judgement.cost
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What things cost. `arms`: a round of each arm beside FedAvg's, the most promising first; `pair`: of FedAvg and
+    the challenger; `alone`: of training alone; `measuring`: an arm, `judging`: what is judged; `rates`: of FedAvg that
+    are tried."""
+
+    arms: tuple[float, ...]
+    pair: tuple[float, float]
+    alone: float
+    measuring: float
+    judging: float
+    rates: int
 
 
 def shortest(most: int) -> int:
-    """Rounds of a heat at least; a small budget has fewer arms instead."""
+    """Rounds of a run at least."""
     return min(most, max(LEAST, math.ceil(most / PART)))
 
 
-def spread(
-    budget: float,
-    most: int,
-    weights: Sequence[float],
-    judged: Sequence[float],
-    measuring: tuple[float, float],
-    rates: int,
-) -> Schedule | None:
-    """The schedule for a budget: as many rounds as it allows, `most` of them at most.
+def shapes(arms: int, most: int) -> list[tuple[int, int]]:
+    """(arms, rounds of each), the most wanted first: all arms with all rounds, fewer arms, shorter runs of the first
+    ones down to half the rounds, fewer of these, still shorter ones. Short runs mislead, and so do few rates."""
+    core, half = min(CORE, arms), math.ceil(most / 2)
+    found = [(count, most) for count in range(arms, core - 1, -1)]
+    found += [(core, rounds) for rounds in range(most - 1, half - 1, -1)]
+    found += [(count, half) for count in range(core - 1, 0, -1)]
+    return found + [(1, rounds) for rounds in range(half - 1, shortest(most) - 1, -1)]
 
-    `weights`: of all arms beside FedAvg's, the most promising first. `judged`: of the runs that are judged.
-    `measuring`: what it costs in the heats, and elsewhere. `rates`: of FedAvg. None: the budget is too small."""
-    early, late = measuring
-    judgement, seeds = judgement_for(budget * JUDGED, most, judged, late)
-    for arms in range(len(weights), 0, -1):
-        for rounds in range(most, shortest(most) - 1, -1):
-            heats, longer = Rung(tuple(weights[:arms]), rounds, early), min(most, KEEP * rounds)
-            mean = sum(heats.weights) / arms
-            final = Rung((mean,) * survivors(arms), longer, late)
-            found = Schedule(Rung((1.0,) * rates, longer, late), heats, final, judgement, seeds)
-            if found.cost <= budget + 1e-9:
-                return found
+
+def spread(budget: float, most: int, prices: Prices) -> Schedule | None:
+    """The schedule for a budget, with `most` rounds in a run at most. None: the budget is too small."""
+    judgement = judgement_for(budget * JUDGED, most, prices)
+    for count, rounds in shapes(len(prices.arms), most):
+        weights, mean = prices.arms[:count], sum(prices.arms[:count]) / count
+        arms = Rung((*weights, *(mean,) * WIDER), rounds, prices.measuring)
+        again = Rung((*(1.0,) * AGAIN[0], *(mean,) * AGAIN[1]), rounds, prices.judging)
+        found = Schedule(Rung((1.0,) * prices.rates, rounds, prices.measuring), arms, again, judgement)
+        if found.cost <= budget + 1e-9:
+            return found
     return None
 
 
-def judgement_for(budget: float, most: int, weights: Sequence[float], measuring: float) -> tuple[Rung, int]:
+def judgement_for(budget: float, most: int, prices: Prices) -> Judgement:
     """Two seeds of all rounds where that fits, else one of as many as do."""
-    whole = Rung(tuple(weights), most, measuring)
-    if 2 * whole.cost <= budget:
-        return whole, 2
-    fits = math.floor((budget - len(weights) * measuring) / sum(weights))
-    return Rung(tuple(weights), min(most, max(fits, LEAST)), measuring), 1
+
+    def judged(rounds: int, seeds: int) -> Judgement:
+        return Judgement(
+            Rung(prices.pair, rounds, prices.judging), Rung((prices.alone,), rounds, prices.judging), seeds
+        )
+
+    if judged(most, 2).cost <= budget:
+        return judged(most, 2)
+    fits = math.floor((budget - 3 * prices.judging) / (sum(prices.pair) + prices.alone))
+    return judged(min(most, max(fits, LEAST)), 1)
+
+
+def smallest(most: int, prices: Prices) -> int:
+    """The smallest budget, in rounds of FedAvg, for which there is a schedule."""
+    low, high = 0, 1
+    while spread(high, most, prices) is None:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if spread(middle, most, prices) is None else (low, middle)
+    return high

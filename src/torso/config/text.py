@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,17 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
 
 def parse_value(text: str) -> Any:
     """A TOML value where it parses as one (numbers, booleans, lists), otherwise the text itself."""
+    value = _short_value(text) if len(text) < 100 else _value(text)
+    return deepcopy(value) if isinstance(value, list | dict) else value
+
+
+@lru_cache(maxsize=4096)
+def _short_value(text: str) -> Any:
+    """Kept: a table of a paper sets the same few values in thousands of configs."""
+    return _value(text)
+
+
+def _value(text: str) -> Any:
     spellings = [text, text.lower()]  # True and .5 are no TOML, and clear enough
     if re.fullmatch(r"\s*\.\d.*", text):
         spellings.append(f"0{text.strip()}")

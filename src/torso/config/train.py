@@ -52,6 +52,9 @@ class MeasureConfig(Section):
     analyses: Names = Field((), strict=False, description="what analyses.json holds beside class counts; see Analyses")
     analyses_every: Count = Field(1, description="rounds between looks of the analyses that are taken of rounds")
     clients: CountOrZero = Field(0, description="at most this many clients, drawn once; 0: all of them")
+    among: Literal["all", "last-round"] = Field(
+        "all", description="whose models are measured: of all clients, or of those that took part in the last round"
+    )
     batch_size: Count = Field(
         128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)"
     )

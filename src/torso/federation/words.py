@@ -62,7 +62,8 @@ def _while_it_runs(job: Job, client: int) -> list[str]:
             lines.append(f"- before the first round: {words(asked)}{f', {counts}' if counted(asked) else ''}")
         if stage.rounds:
             rounds = "" if len(job.plan) == 1 else f" of {stage.method.name} (rounds {stage.first} to {stage.last})"
-            lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model)}, {own}")
+            masked = job.config.run.flower.secure.kind != "none"
+            lines.append(f"- in a round{rounds} that it takes part in: {_uploads(stage, job.model, masked)}, {own}")
     if names := measured(job.config):
         lines.append(f"- when asked to measure: its accuracies ({', '.join(names)}), its number of test samples")
     return lines
@@ -85,13 +86,14 @@ def tells_class_counts(job: Job) -> bool:
     return any(map(counted, asked)) or any(counted(stage.declared()) for stage in job.plan)
 
 
-def _uploads(stage: Stage, model: Tensors) -> str:
+def _uploads(stage: Stage, model: Tensors, masked: bool) -> str:
     method = stage.method
     found = [_sized("its " + _parts(stage), {name: model[name] for name in stage.travels})] if stage.travels else []
     if method.drift.sends:
         found.append(_sized("the change of its correction", {name: model[name] for name in stage.corrected}))
     for each in stage.declared().values():
-        told = " (which tell of its classes)" if each.counts else ""
+        whose = "their sum tells of all participants' classes" if masked else "which tell of its classes"
+        told = f" ({whose})" if each.counts else ""
         found.append(f"{each.meaning}{told}")
     found = list(dict.fromkeys(found))
     return ", ".join(found) or "no part of its model"

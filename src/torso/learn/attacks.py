@@ -6,7 +6,6 @@ G clients, tensors stacked [G, *].
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import NormalDist
@@ -26,13 +25,17 @@ from torso.registry import Registry
 
 @dataclass(frozen=True)
 class Upload:
-    """An honest upload: `change` [G, *] of the parameters that travel; whose it is, and among how many participants."""
+    """An honest upload: `change` [G, *] of the parameters that travel; whose it is, and among how many participants.
+
+    A statistic that is sent beside the model is an upload of its own: a change from zero, or from what was received
+    under its name. `what`: its name."""
 
     change: Tensors
     clients: tuple[int, ...]
     participants: int
     seed: int
     round: int
+    what: str = "noise"
 
 
 class Attack:
@@ -148,7 +151,7 @@ class RandomUpdates(Attack):
     def upload(self, honest: Upload) -> Tensors:
         entries = torch.cat([change.reshape(len(change), -1) for change in honest.change.values()], dim=1)
         noise: Tensors = {}
-        generators = [torch_generator(honest.seed, "attack", "noise", honest.round, k) for k in honest.clients]
+        generators = [torch_generator(honest.seed, "attack", honest.what, honest.round, k) for k in honest.clients]
         spread = entries.std(dim=1, correction=0)
         for name, change in honest.change.items():
             drawn = [torch.randn(change.shape[1:], generator=generator) for generator in generators]
@@ -318,33 +321,3 @@ def _labels(federation: Federation, attack: Attack, honest: Tensor, seed: int) -
 
 def _name(attack: Attack) -> str:
     return next((name for name, kind in attacks.items() if kind is type(attack)), type(attack).__name__)
-
-
-@dataclass(frozen=True)
-class Tamper:
-    """What the visits of a round do to the uploads of malicious clients. Running statistics are sent as they are."""
-
-    attack: Attack
-    parameters: tuple[str, ...]  # that travel
-    participants: int
-    seed: int
-    round: int
-
-    def __call__(
-        self, received: Tensors, learned: Tensors, clients: Sequence[int], malicious: frozenset[int]
-    ) -> Tensors:
-        """What arrives at the server [G, *], from what the clients received and what they have learned."""
-        places = [place for place, client in enumerate(clients) if client in malicious]
-        if not places or not self.parameters:
-            return learned
-        change = {name: learned[name][places] - received[name][places] for name in self.parameters}
-        who = tuple(clients[place] for place in places)
-        false = self.attack.upload(Upload(change, who, self.participants, self.seed, self.round))
-        return {**learned, **{n: put(learned[n], places, received[n][places] + f) for n, f in false.items()}}
-
-
-def put(stacked: Tensor, places: list[int], theirs: Tensor) -> Tensor:
-    """The stack [G, *] with other values at some places."""
-    mixed = stacked.clone()
-    mixed[places] = theirs
-    return mixed

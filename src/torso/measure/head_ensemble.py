@@ -5,11 +5,10 @@ G clients at a time, B samples, C classes, d features.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torso.data.batches import Deck, Shuffle
@@ -18,9 +17,10 @@ from torso.measure.accuracy import class_sums, largest, percent_correct
 from torso.measure.base import Evaluation, measure
 from torso.measure.shifts import corrupted_decks, shifted
 from torso.nets import Output, Tensors
+from torso.nets.dual import generic_share
+from torso.nets.network import CENTRES
 from torso.server.centre import CENTRE
 
-STEPS = 20  # the weights that are tried: 0, 1/20, …, 1
 ALPHA, BETA = 0.1, 0.3  # the weight of a sample in the history of samples, and of itself beside that history
 
 
@@ -39,16 +39,7 @@ class HeadEnsemble:
     def weights(self, said: Output) -> Tensor:
         """e [G, B], the share of the generic head: that with the least loss."""
         seen = self.seen(said.features)
-        far, near = ((seen - centre.unsqueeze(1)).norm(dim=-1) for centre in (self.generic, self.own))
-        alike = F.cosine_similarity(said.logits.softmax(dim=-1), said.own.softmax(dim=-1), dim=-1)
-        best, least = torch.zeros_like(far), torch.full_like(far, torch.inf)
-        for step in range(STEPS + 1):
-            e = step / STEPS
-            mixed = (e * said.logits + (1 - e) * said.own).log_softmax(dim=-1)
-            entropy = -(mixed.exp() * mixed).sum(dim=-1)
-            loss = alike * entropy + (1 - alike) * (e * far + (1 - e) * near)
-            best, least = torch.where(loss < least, e, best), torch.minimum(loss, least)
-        return best
+        return generic_share(said.logits, said.own, seen, self.generic.unsqueeze(1), self.own.unsqueeze(1))
 
     def seen(self, features: Tensor) -> Tensor:
         """β·h + (1 − β)·history [G, B, d], sample after sample; the first begins the history."""
@@ -65,6 +56,25 @@ def _ensemble(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluat
     total, count = class_sums(desk, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0))
     own = total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)
     return HeadEnsemble(how.visit.told_to(desk, clients)[CENTRE], own)
+
+
+def centres_of(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
+    """What own models [G, *] need to mix their heads when they are used: [G, 2, d]; nothing of other methods."""
+    if CENTRES not in desk.room.net.told or CENTRE not in how.visit.told_to(desk, clients):
+        return {}
+    found = _ensemble(desk, clients, tensors, how)
+    return {CENTRES: torch.stack([found.generic, found.own], dim=1)}
+
+
+def mixed_answer(centres: Tensor) -> Callable[[Output], Tensor]:
+    """As a model answers that is used: sample by sample, each with a history of its own. `centres` [G, 2, d]."""
+    generic, own = centres[:, :1], centres[:, 1:]
+
+    def answer(said: Output) -> Tensor:
+        share = generic_share(said.logits, said.own, said.features, generic, own).unsqueeze(-1)
+        return largest(share * said.logits + (1 - share) * said.own)
+
+    return answer
 
 
 def _on(decks: Iterable[Deck], desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -106,11 +107,12 @@ def _build(key: str, cls: type[T], options: Any) -> T:
     """A frozen dataclass from a table: every key known, every value of its type and within its limits."""
     if not isinstance(options, Mapping):
         raise RequestError(f"{key} = {options!r} is not a table of options.")
-    kinds = get_type_hints(cls, include_extras=True) if is_dataclass(cls) else {}
     _check_keys(key, options, [f.name for f in fields(cls)] if is_dataclass(cls) else [])
     return cls(
         **{
-            name: _phases(f"{key}.phases", value) if name == "phases" else _typed(f"{key}.{name}", kinds[name], value)
+            name: _phases(f"{key}.phases", value)
+            if name == "phases"
+            else _checked(f"{key}.{name}", _adapter_of(cls, name), value)
             for name, value in options.items()
         }
     )
@@ -124,8 +126,23 @@ def _check_keys(key: str, options: Mapping[str, Any], known: Sequence[str]) -> N
 
 
 def _typed(key: str, kind: Any, value: Any) -> Any:
+    return _checked(key, _adapter(kind), value)
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Kept: to make one takes far longer than to use it, and a table of a paper reads thousands of configs."""
+    return TypeAdapter(kind)
+
+
+@lru_cache(maxsize=1024)
+def _adapter_of(cls: type[Any], field: str) -> TypeAdapter[Any]:
+    return TypeAdapter(get_type_hints(cls, include_extras=True)[field])
+
+
+def _checked(key: str, adapter: TypeAdapter[Any], value: Any) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(value, strict=True)
+        return adapter.validate_python(value, strict=True)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         raise RequestError(f"{key} = {value!r} is not accepted: {message[:1].lower()}{message[1:]}.") from None

@@ -195,8 +195,10 @@ class ClassMeans(Start):
 
 def class_sums_declared(net: Network, classes: int) -> Declared:
     """The answer to `Exchange.class_sums`: features of a client's samples summed by class, and how many there are."""
-    shapes = {"total": (classes, net.body.features), "count": (classes,)}
-    return {name: Statistic(shape, "class sums", counts=True) for name, shape in shapes.items()}
+    return {
+        "total": Statistic((classes, net.body.features), "class sums", counts=True, over_samples=True),
+        "count": Statistic((classes,), "class sums", counts=True, numbers="count"),
+    }
 
 
 def _share(rounds: int, share: float) -> int:

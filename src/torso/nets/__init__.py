@@ -9,6 +9,7 @@ from torso.nets.mobile import efficientnet_lite0
 from torso.nets.network import Body, Network, Output, Tensors, learnable, part_names, set_modes
 from torso.nets.seat import skeleton
 from torso.nets.split import OfTokens, body_of, split
+from torso.nets.squeezenet import squeezenet
 
 __all__ = [
     "Body",
@@ -33,5 +34,6 @@ __all__ = [
     "skeleton",
     "smallest_map",
     "split",
+    "squeezenet",
     "wants_of",
 ]

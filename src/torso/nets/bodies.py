@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, did_you_mean
-from torso.nets.blocks import Chain, Dense, Fire, Norm, Residual, Subsample, Unit, glorot_uniform, he_normal
+from torso.nets.blocks import Chain, Dense, Norm, Residual, Subsample, Unit, glorot_uniform, he_normal
 from torso.nets.dropout import Dropout
 from torso.nets.network import Body, FlatBody
 from torso.nets.sequences import Embedding, Encoder, SequenceBody
@@ -237,9 +237,22 @@ def _he(blocks: Sequence[nn.Module], features: int) -> Body:
 @body("rod-mnist", least=16)
 def rod_mnist(channels: int, height: int, width: int) -> Body:
     """Fed-RoD's network for (E/F)MNIST: two valid 5×5 convolutions (32, 64) and a hidden layer of 50."""
+    return _he(_two_convolutions(channels, height, width), 50)
+
+
+@body("rod-mnist-dropout", least=16)
+def rod_mnist_dropout(channels: int, height: int, width: int) -> Body:
+    """rod-mnist with dropout of ½, of whole channels after the second convolution and of hidden units, as an earlier
+    program of Fed-RoD's author has it."""
+    first, second, hidden = _two_convolutions(channels, height, width)
+    return _he([first, Chain([second, Dropout(0.5, place=0, whole=True)]), Chain([hidden, Dropout(0.5, place=1)])], 50)
+
+
+def _two_convolutions(channels: int, height: int, width: int) -> list[nn.Module]:
+    """Valid 5×5 convolutions with pools, and a hidden layer of 50."""
     units = [Unit(i, o, 5, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
     left, right = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return _he([*units, Dense(64 * left * right, 50)], 50)
+    return [*units, Dense(64 * left * right, 50)]
 
 
 @body("rod-cifar", least=18)
@@ -271,21 +284,6 @@ def pfl_cnn(channels: int, height: int, width: int) -> Body:
 def rod_cifar_wide(channels: int, height: int, width: int) -> Body:
     """rod-cifar with 128, 256 and 224 channels: 1.04 million weights, near the 1.03 that Fed-RoD counts."""
     return _three_convolutions((channels, 128, 256, 224), height, width)
-
-
-@body("squeezenet", least=17)
-def squeezenet(channels: int, height: int, width: int) -> Body:
-    """SqueezeNet 1.1: a strided stem and eight fire modules."""
-
-    def pool() -> nn.Module:
-        return nn.MaxPool2d(3, 2, ceil_mode=True)
-
-    fires = [
-        *(Fire(64, 16, 64), Fire(128, 16, 64, pool())),
-        *(Fire(128, 32, 128), Fire(256, 32, 128, pool())),
-        *(Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)),
-    ]
-    return Body([Unit(channels, 64, 3, stride=2, padding=0, pool=pool()), *fires], 512, pool=True)
 
 
 @bodies.register("mlp")

@@ -43,6 +43,7 @@ class Card:
     tokenizer_file: str = field(default="", repr=False)  # content of the body's tokenizer.json, where it has one
     calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
     lora: Lora | None = None  # of the body, where it has adapters
+    answers: str = ""  # what a call says, where the network has two heads of which one does not answer alone
 
     def __post_init__(self) -> None:
         self.input.check_constants()

@@ -34,29 +34,30 @@ def kept(keys: Tensor, place: int, samples: int, size: int, chance: float) -> Te
 class Dropout(nn.Module):
     """In training each number is 0 with the chance, and 1 / (1 − chance) of itself otherwise.
 
-    `place`: which of the network's dropout layers this is. `keys` [G] are there during `torso.nets.apply`; a network
-    that somebody calls himself draws as PyTorch's does."""
+    `place`: which of the network's dropout layers this is. `whole`: a channel of a map is left out as a whole. `keys`
+    [G] are there during `torso.nets.apply`; a network that somebody calls himself draws as PyTorch's does."""
 
-    def __init__(self, chance: float, place: int) -> None:
+    def __init__(self, chance: float, place: int, whole: bool = False) -> None:
         super().__init__()
-        self.chance, self.place = chance, place
+        self.chance, self.place, self.whole = chance, place, whole
         self.keys: Tensor | None = None
 
     def extra_repr(self) -> str:
-        return f"{self.chance}, place {self.place}"
+        return f"{self.chance}, place {self.place}{', of whole channels' if self.whole else ''}"
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         if not self.training or not self.chance:
             return x
         if self.keys is None:
-            return F.dropout(x, self.chance)
-        if is_fast(x):
+            return (F.dropout2d if self.whole else F.dropout)(x, self.chance)
+        if is_fast(x) and not self.whole:
             from torso.nets.kernels.maps import dropped
 
             return dropped(x, self.keys, self.place, round(self.chance * (1 << _BITS)), 1 / (1 - self.chance))
         clients = len(self.keys)
         if x.ndim == 4:  # by pixel, then channel: as maps lie in memory
-            channels, height, width = x.shape[1:]
+            channels = x.shape[1]
+            height, width = (1, 1) if self.whole else (x.shape[2], x.shape[3])
             size = channels * height * width
             flat = kept(self.keys, self.place, len(x) // clients, size, self.chance)
             stay = flat.reshape(len(x), height, width, channels).permute(0, 3, 1, 2)

@@ -288,23 +288,31 @@ class Dual(Head):
 
     `personal = "linear"`: a layer of the client's own, which starts at `origin`. `"hyper"`: generated from the client's
     class proportions by a network with `hidden` units that everybody shares. That starts at PyTorch's default, so small
-    that the personal model is nearly the generic one at first, as with `origin` zeros. With `adds = false` the personal
-    head answers alone (FedTHE, spec 19.22)."""
+    that the personal model is nearly the generic one at first, as with `origin` zeros; with `origin` normal at He's
+    N(0, 2/d), as a linear one. With `adds = false` the personal head answers alone (FedTHE, spec 19.22). `through`: the
+    personal loss trains body and generic head, too. `prior`: the logarithms of the client's class proportions are added
+    to its own logits."""
 
     personal: Literal["linear", "hyper"] = "linear"
-    origin: Literal["zeros", "generic", "default"] = "zeros"
+    origin: Literal["zeros", "generic", "default", "normal"] = "zeros"
     hidden: Count = 16
     adds: bool = True
+    through: bool = False
+    prior: bool = False
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
         own: nn.Module = Linear(features, classes, bias=bias)
         if self.personal == "hyper":
             own = HyperLinear(features, classes, self.hidden)
-        return DualHead(Linear(features, classes, bias=bias), own, self.adds)
+        generic = Linear(features, classes, bias=bias)
+        return DualHead(generic, own, self.adds, self.through, classes if self.prior else 0)
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
         generic, own = module.get_submodule("generic"), module.get_submodule("personal")
         super().start(generic, init, generator)
-        if self.personal == "linear" and self.origin != "default":
+        if self.origin == "normal":
+            for layer in (module for module in own.modules() if isinstance(module, Linear)):
+                kaiming_normal(layer.weight, layer.bias, generator)
+        elif self.personal == "linear" and self.origin != "default":
             for mine, theirs in zip(own.parameters(), generic.parameters(), strict=True):
                 mine.copy_(theirs if self.origin == "generic" else torch.zeros_like(theirs))

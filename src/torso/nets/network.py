@@ -38,6 +38,7 @@ from torso.nets.simplex import SimplexHead
 from torso.nets.sparse_simplex import SparseSimplexHead
 
 Tensors = dict[str, Tensor]
+CENTRES = "head.centres"  # what mixes a client's two heads (dual.py), under the name that its model has it
 _IMAGE = 3  # dimensions of an image: channels, height, width
 
 
@@ -165,7 +166,7 @@ class Network(nn.Module):
         logits = self.classify(features)
         if not stacked:
             dual = self.head if self.personal and isinstance(self.head, DualHead) else None
-            return logits if dual is None else dual.own(features, logits)
+            return logits if dual is None else dual.answer(features, logits)
         own = self.head.own(features, logits) if isinstance(self.head, DualHead) else None
         beside = self.head.beside(features) if isinstance(self.head, SparseSimplexHead) else None
         gaps = self.head.gaps(features) if isinstance(self.head, GpflHead) else None
@@ -234,6 +235,11 @@ class Network(nn.Module):
     def told(self) -> Mapping[str, tuple[int, ...]]:
         """What a head may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
         return {f"head.{n}": shape for n, shape in self.head.told.items()} if isinstance(self.head, DualHead) else {}
+
+    @property
+    def may_lack(self) -> frozenset[str]:
+        """What of it a client's model need not have: a made head that was not trained, heads that are not mixed."""
+        return frozenset({self.made_head, CENTRES})
 
     def fill(self, tensors: Tensors, personal: bool) -> None:
         """Take all weights, and what the head is told of the client that the network speaks for from now on."""

@@ -22,7 +22,7 @@ class SparseSimplexHead(DualHead):
 
     def __init__(self, features: int, classes: int) -> None:
         nn.Module.__init__(self)
-        self.adds = False
+        self.adds, self.through, self.prior = False, False, None
         self.classifier = Linear(features, classes)
         self.auxiliary = Linear(features, classes)
         self.personal = Linear(features, classes)

@@ -22,25 +22,22 @@ class Kept(Personal):
 
     `refresh = "final"`: after the last round everybody trains once more, and nobody uploads; `"last-visit"`: as the
     client's last visit left it, the server's model for those that never had one. `mode = "global"` takes what travels
-    from the server and only the rest from the client (spec 6.2)."""
+    from the server and only the rest from the client (spec 6.2), `"global-head"` the generic head alone."""
 
     refresh: Literal["final", "last-visit"] = "final"
-    mode: Literal["local", "global"] = "local"
+    mode: Literal["local", "global", "global-head"] = "local"
 
     @property
     def keeps(self) -> bool:
-        return self.refresh == "last-visit" and self.mode == "local"
+        return self.refresh == "last-visit" and self.mode != "global"
 
     def after(self, at: VisitStart, learned: Learned) -> Tensors:
         return {name: learned.own[name] for name in moved_by(at.course.plan)} if self.keeps else {}
 
     def begin(self, at: OwnModelStart) -> Tensors:
-        if self.refresh == "last-visit":
-            return at.own
-        visited = at.visit().own
-        if self.mode == "local":
-            return visited
-        return {name: at.held[name] if name in at.travels else tensor for name, tensor in visited.items()}
+        mine = at.own if self.refresh == "last-visit" else at.visit().own
+        taken = {"local": frozenset[str](), "global": at.travels, "global-head": at.travels & at.head}[self.mode]
+        return {name: at.held[name] if name in taken else tensor for name, tensor in mine.items()}
 
 
 @personals.register("ditto")

@@ -252,6 +252,7 @@ def data_differ(a: Record, b: Record) -> str:
     for what, mine, other in (
         ("dataset", a.result.get("dataset"), b.result.get("dataset")),
         ("measure.clients", a.setting("measure.clients"), b.setting("measure.clients")),
+        ("measure.among", a.setting("measure.among", "all"), b.setting("measure.among", "all")),
     ):
         if mine != other:
             return f"different data: {what} is {mine} and {other}"

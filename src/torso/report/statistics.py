@@ -42,20 +42,20 @@ class Refused:
     reason: str
 
 
-def student_quantile(freedom: float) -> float:
-    """By how many standard errors a mean's 95% interval reaches to either side."""
+def student_quantile(freedom: float, level: float = LEVEL) -> float:
+    """By how many standard errors a mean's interval (95%) reaches to either side."""
     from scipy.special import stdtrit  # slow to import, and not every command needs it
 
-    return float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def student_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Mean and its 95% interval; a single value has none."""
+def student_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float | None, float | None]:
+    """Mean and its interval (95%); a single value has none."""
     found = np.asarray(values, dtype=np.float64)
     mean = float(found.mean())
     if len(found) < 2:
         return mean, None, None
-    half = student_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    half = student_quantile(len(found) - 1, level) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return mean, mean - half, mean + half
 
 

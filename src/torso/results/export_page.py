@@ -110,7 +110,7 @@ def page(
         takes="\n\n".join(_takes(card, preprocessing, programs, "safetensors" in there)),
         classes=card.classes,
         names=", ".join(card.names),
-        statistics=_statistics(card, batch),
+        statistics=(f"\nAn answer is {card.answers}.\n" if card.answers else "") + _statistics(card, batch),
         body=card.body,
         body_about=_about(bodies.get(card.body)) or "a network of its owner's own.",
         features=net.body.features,

@@ -49,7 +49,7 @@ _FREE = {
 }
 """Keys that may change between a run and its continuation: they say how, not what."""
 
-_DAMAGE = {"bins", "shift", "corruptions", "severities"}
+_LATER = {"bins", "shift", "corruptions", "severities", "among"}
 _YOUNGER = {
     "personalize.batch_size": 0,
     "data.size": 0,
@@ -69,10 +69,12 @@ _YOUNGER = {
     "privacy": PrivacyConfig().model_dump(mode="json"),
     "method.statistics": {"name": "none"},
     "method.head.adds": True,
+    "method.head.through": False,
+    "method.head.prior": False,
     "data.floor": 2,
     "data.seed": -1,
     "data.test_order": "mixed",
-    **{f"measure.{key}": usual for key, usual in MeasureConfig().model_dump(mode="json", include=_DAMAGE).items()},
+    **{f"measure.{key}": usual for key, usual in MeasureConfig().model_dump(mode="json", include=_LATER).items()},
 }
 """Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 

@@ -34,9 +34,9 @@ _FORM = "2"  # of the metadata for samples that are no images; those of images h
 SUFFIX = ".safetensors"
 FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": program_file.SUFFIX}
 """The formats of models by name, with how their files end."""
-_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form", "tokenizer_file"}
+_TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form", "tokenizer_file", "answers"}
 """Words as they are; everything else is JSON."""
-_NEWER = {"class_names", "calibrated", "lora", "tokenizer_file"}
+_NEWER = {"class_names", "calibrated", "lora", "tokenizer_file", "answers"}
 """In the metadata where there is something to tell; older files have none."""
 
 
@@ -189,7 +189,7 @@ def _check(path: Path, tensors: Tensors, net: Network, personal: bool) -> None:
     told = {name: torch.empty(shape, device="meta") for name, shape in net.told.items() if personal}
     for name, tensor in tensors.items():
         check_fits(name, tensor, {**weights, **told}, repr(str(path)))
-    needed = [*weights, *(name for name in told if name != net.made_head)]  # a made head need not have been trained
+    needed = [*weights, *(name for name in told if name not in net.may_lack)]
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise RequestError(f"{str(path)!r} lacks {', '.join(missing[:5])}, which this network has.")

@@ -130,7 +130,8 @@ class Result:
         if counts is None or len(counts) != len(found.clients):
             raise RequestError(
                 f"the run has no class counts of the {len(found.clients)} clients that {name!r} was measured of. "
-                "Expected: a simulation of at most 2,000 clients, measure.clients = 0, data.new_clients = 0"
+                "Expected: a simulation of at most 2,000 clients, measure.clients = 0, measure.among = all, "
+                "data.new_clients = 0"
             )
         return by_group(found.clients, [quantities[by](row) for row in counts], groups)
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from torso.data.batches import on_device
-from torso.learn.attacks import put
 from torso.learn.drift import Local
 from torso.learn.stacked import Reading, free_to_read, spared
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
-from torso.runs.faults import NOT_FINITE
+from torso.runs.colluding import colluded
+from torso.runs.faults import NOT_FINITE, WRONG_NUMBERS
 from torso.runs.messages import Sent, Told
 from torso.runs.stages import Stage
 from torso.runs.uploads import Terms, fine
@@ -40,6 +40,7 @@ class MeanSent:
     model: Tensors  # [*]: the mean of what travels, weighted
     change: Tensors  # [*]: the sum of the changes of what their drift corrections remember
     loss: float  # weighted mean
+    statistics: Tensors = field(default_factory=dict)  # [*]: sums and weighted means, as their rules say
 
 
 class Aggregate:
@@ -76,6 +77,7 @@ class Aggregate:
         self.declared = stage.declared()
         self.statistics: Tensors = {}  # sums and weighted means of statistics, as their rules say
         self.said: dict[int, Tensors] = {}  # single statistics by client, where their rule says so
+        self.each_said: dict[int, Tensors] = {}  # all of them, where the server rule looks at single uploads
         self.weighed: Tensor | None = None  # Σ_k of the statistic by which models are weighed, where one is
         self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
         self.refused: dict[int, str] = {}  # whose uploads are not used: what is wrong with them
@@ -84,6 +86,7 @@ class Aggregate:
         self._clients: list[int] = []
         self._losses: list[Tensor] = []
         self._fine: list[Tensor] = []
+        self._sound: list[Tensor] = []
         self._mean: MeanSent | None = None
         self._asked: Reading | None = None
         self.as_asked = False  # whether all that was asked for is finite
@@ -106,7 +109,7 @@ class Aggregate:
     def ask(self, more: Tensor) -> None:
         """Have losses and truths sent to the host, and one truth more; `close` reads them."""
         first = self._losses[0]
-        numbers = [torch.cat(self._losses), *(each.to(first) for each in (*self._fine, more.reshape(1)))]
+        numbers = [torch.cat(self._losses), *(each.to(first) for each in (*self._fine, *self._sound, more.reshape(1)))]
         self._asked = Reading.of(torch.cat(numbers))
 
     def take(self, sent: Sent) -> None:
@@ -124,7 +127,7 @@ class Aggregate:
     def _admit(self, sent: Sent) -> None:
         rule = self.stage.method.server
         rows = fine(sent, self.received if rule.clip else self.start if rule.uses_squares else None)
-        self._count(sent, rows)
+        rows = self._count(sent, rows)
         if not free_to_read(rows):
             self._add(sent, rows)
         elif bool(rows.all()):
@@ -132,15 +135,20 @@ class Aggregate:
         elif bool(rows.any()):
             self._add(sent.only(_places(rows)))
 
-    def _count(self, sent: Sent, rows: Tensor) -> None:
+    def _count(self, sent: Sent, rows: Tensor) -> Tensor:
+        """Who came, and of the `rows` [G] that are finite those that count."""
+        sound = self.terms.sound(sent)
         self._clients += sent.clients
         self._losses.append(sent.loss)
         self._fine.append(rows)
+        self._sound.append(sound)
         self.left.update(sent.left)
+        return rows & sound
 
     def take_mean(self, mean: MeanSent) -> None:
         """The participants at once, where single uploads are nobody's."""
         self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
+        self.statistics = dict(mean.statistics)
         self._clients += mean.clients
 
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
@@ -170,10 +178,11 @@ class Aggregate:
     def _add_statistics(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> None:
         """What was sent beside the models, each by its rule."""
         for name, tensor in sent.said.items():
-            rule = self.declared[name].rule
-            if rule == "each":
+            rule, apart = self.declared[name].rule, self.stage.method.server.needs_each
+            if rule == "each" or apart:
+                kept = self.said if rule == "each" else self.each_said
                 for g, k in enumerate(sent.clients):
-                    self.said.setdefault(k, {}).update(_row({name: tensor}, g))
+                    kept.setdefault(k, {}).update(_row({name: tensor}, g))
             elif rule == "sum":
                 add_stacked(self.statistics, {name: tensor}, rows)
             else:
@@ -225,7 +234,17 @@ class Aggregate:
         """The statistics of those who came."""
         came = sum(self.weights[k] for k in self.clients)
         weights = {k: self.weights[k] / came for k in self.weights if k in set(self.clients)}
-        return Came(self.round, weights, self.statistics, self.said)
+        return Came(self.round, weights, self._robust(weights) if self.each_said else self.statistics, self.said)
+
+    def _robust(self, weights: Mapping[int, float]) -> Tensors:
+        """What the server rule gives in place of means of statistics; of sums, as many times that as clients came."""
+        found: Tensors = {}
+        for name, each in self.declared.items():
+            stacked = torch.stack([self.each_said[k][name] for k in weights])
+            shares = on_device(stacked.device, list(weights.values()))
+            combined = self.stage.method.server.combine({}, {}, {name: stacked}, shares)[name]
+            found[name] = combined if each.rule == "mean" else combined * len(weights)
+        return found
 
     def _leave_out(self) -> dict[int, float]:
         """The losses of the clients that are counted; of the others nothing is left."""
@@ -235,13 +254,14 @@ class Aggregate:
             self.ask(torch.zeros_like(self._fine[0][:1]))
         assert self._asked is not None
         read, count = self._asked.numbers(), len(self._clients)
-        losses, counted = (dict(zip(self._clients, each, strict=True)) for each in (read[:count], read[count:-1]))
+        parts = (read[first : first + count] for first in (0, count, 2 * count))
+        losses, finite, sound = (dict(zip(self._clients, each, strict=True)) for each in parts)
         self.as_asked = all(read[count:])
-        for client in (k for k in self._clients if not counted[k]):
-            self.refused[client] = NOT_FINITE
+        for client in (k for k in self._clients if not (finite[k] and sound[k])):
+            self.refused[client] = WRONG_NUMBERS if finite[client] else NOT_FINITE
             if not math.isfinite(losses.pop(client)):
                 self.burst.add(client)
-            for held in (self.left, self.each, self.uploads, self.said):
+            for held in (self.left, self.each, self.uploads, self.said, self.each_said):
                 held.pop(client, None)
         return losses
 
@@ -251,7 +271,7 @@ class Aggregate:
         if self.private:
             mean, self.privacy = self.private.release(self.round)
             return mean
-        if not self.each:
+        if not self.each or not self.parameters:
             return self.total
         order = [k for k in self.weights if k in self.each]
         uploads = {name: torch.stack([self.each[k].pop(name) for k in order]) for name in self.parameters}
@@ -269,16 +289,7 @@ class Aggregate:
         honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
         if not any(hostile) or not any(honest):  # nobody lies, or nobody is there to lie about
             return held
-        change = {
-            name: torch.cat([sent.model[name][places] for sent, places in zip(held, honest, strict=True)]) - received
-            for name, received in self.received.items()
-        }
-        lie = self.stage.attack.together(change, sum(map(len, hostile)))
-        false = {name: self.received[name] + said for name, said in lie.items()}
-        return [
-            replace(sent, model={**sent.model, **{n: put(sent.model[n], places, f) for n, f in false.items()}})
-            for sent, places in zip(held, hostile, strict=True)
-        ]
+        return colluded(self.stage.attack, held, hostile, honest, self.received, self.declared)
 
     def _finite_part(self, sent: Sent) -> Sent:
         """Of messages, those that attackers can compute with; the others are counted as what they are."""

@@ -20,8 +20,8 @@ from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
 from torso.runs.sampling import participants
 from torso.runs.stages import Stage
-from torso.server import NoStatistics
 from torso.server.centre import Centre
+from torso.server.statistics import words
 
 
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ def _needs_single(stage: Stage) -> str:
         return f"{chosen('method.server', rule)} needs the norm of single uploads"
     if method.drift.gathers or method.personal.declares(1):
         return f"method {method.name!r} shows clients the models of others"
-    if type(method.statistics) is not NoStatistics:
-        return f"{chosen('method.statistics', method.statistics)} needs statistics that they do not cover"
+    if single := {name: each for name, each in stage.declared().items() if each.rule == "each"}:
+        return f"{chosen('method.statistics', method.statistics)} needs what single clients send ({words(single)})"
     return ""
 
 
@@ -184,7 +184,7 @@ def asks_first(stage: Stage, roster: Roster) -> bool:
 def check_attack(config: Config, plan: Sequence[Stage]) -> None:
     """Refuse an attack on what never happens."""
     rounds = [stage for stage in plan if stage.rounds]
-    if config.attack.chosen.replaces_uploads() and not any(stage.uploaded for stage in rounds):
+    if config.attack.chosen.replaces_uploads() and not any(stage.uploaded or stage.declared() for stage in rounds):
         others = [name for name, kind in attacks.items() if not kind.replaces_uploads()]
         why = "sends no part of a model" if rounds else "has no rounds"
         raise RequestError(
@@ -239,6 +239,10 @@ def check_measures(config: Config, roster: Roster) -> None:
                 f"measure.{key} = {name!r} damages images, and {roster.name} has {roster.input.words}. Accepted: other "
                 "measures, such as shifted_initial; or data whose samples are images"
             )
+    if config.measure.among == "last-round" and config.privacy.on:
+        raise RequestError(
+            "measure.among = 'last-round' tells who took part, which privacy relies on being a secret. Accepted: all"
+        )
     _check_test_set(config, roster)
     tuned = config.personalize.part != "method" or config.method.personal.phases
     for name in config.measure.analyses:

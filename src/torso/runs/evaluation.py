@@ -138,6 +138,7 @@ class Own:
             visit or (lambda: self.usual(desk, clients)),
             lambda: desk.train_deck(clients).class_counts(desk.room.classes),
             lambda: self.usual.told_to(desk, clients),
+            frozenset(desk.room.net.parts["head"]),
         )
         return self.personal.begin(at)
 

@@ -34,6 +34,7 @@ from torso.runs.checks import (
 from torso.runs.exchange import misfit
 from torso.runs.privacy import Privacy
 from torso.runs.private_plan import private
+from torso.runs.sampling import participants
 from torso.runs.stages import Stage, check_server_data, stages
 
 
@@ -78,8 +79,12 @@ class Job:
 
     @cached_property
     def measured_clients(self) -> tuple[int, ...]:
-        """All training clients, whether or not they ever took part, or as many as `measure.clients` says."""
+        """All training clients, whether or not they ever took part, or those of the last round (`measure.among`), or as
+        many of them as `measure.clients` says."""
         known, limit = self.roster.training, self.config.measure.clients
+        if self.config.measure.among == "last-round" and self.rounds:
+            last = participants(self.plan[-1], self.roster, self.config.run.seed, self.rounds)
+            known = np.array(last, dtype=known.dtype) if last else known
         if limit and limit < len(known):
             known = np.sort(numpy_generator(self.config.run.seed, "measured").choice(known, limit, replace=False))
         return tuple(known.tolist())

@@ -18,10 +18,13 @@ from torso.data.tokenizers import stored
 from torso.engine import Desk, Engine, engines
 from torso.measure.base import Evaluation
 from torso.measure.evaluate import own_models
+from torso.measure.head_ensemble import centres_of
 from torso.measure.newcomers import settled
 from torso.methods.parse import axis_to_config
 from torso.nets import Network, Tensors, heads, wants_of
 from torso.nets.card import Card
+from torso.nets.dual import DualHead
+from torso.nets.network import CENTRES
 from torso.personal.models import generic_model
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
@@ -29,6 +32,12 @@ from torso.runs.job import Job, Simulation
 
 Made = Literal["held", "personal", "newcomer"]
 """Which measures take these models: `initial`; `personalized`, `personal` and the others "of own"; `new_after`."""
+MIXED = (
+    "that of the generic and the client's own head, mixed for each sample by itself: by the entropy of the mix, and by "
+    "how far its features are from the mean feature of all clients and of this one (FedTHE, without a history of "
+    "samples)"
+)
+ALONE = "that of the client's own head alone; the generic head, which is there, too, has no part in it"
 _AT_ONCE = 64  # clients whose models wait in memory for whoever asks for them
 
 
@@ -45,6 +54,7 @@ class MakeModels:
         if self.kind == "personal":
             start = self.how.own(desk, clients, made)
             _, made = next(own_models(desk, clients, start, self.how, [self.how.epochs]))
+            made = {**made, **centres_of(desk, clients, made, self.how)}
         elif self.kind == "newcomer":
             made = settled(desk, clients, made, self.how)
         every = {name: tensor.detach().cpu() for name, tensor in made.items()}
@@ -137,8 +147,15 @@ def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], clien
     """Ready to answer: in evaluation mode, on the CPU."""
     net = copy.deepcopy(job.net)
     net.fill(tensors, personal=kind != "generic")
-    net.card = card_of(job, kind, client)
+    net.card = replace(card_of(job, kind, client), answers=_answers(net))
     return net.eval()
+
+
+def _answers(net: Network) -> str:
+    """Of a client's model with two heads that are not added: which of them a call answers with."""
+    if not net.personal or CENTRES not in net.told or not isinstance(net.head, DualHead):
+        return ""
+    return MIXED if net.head.mixes else ALONE
 
 
 def _engine(job: Simulation, federation: Federation) -> Engine:

@@ -168,7 +168,8 @@ def answers(net: Network, data: Offered) -> Predictions:
     card = card_of(net)
     probabilities = torch.softmax(logits_of(net, data.samples), dim=1).numpy()
     strange = sorted(set(data.labels) - set(card.names))
-    said = (*data.remarks, *_told_of_labels(data.labels, strange), *_caution(card, len(data)))
+    mixed = (f"an answer is {card.answers}",) if card.answers else ()
+    said = (*data.remarks, *_told_of_labels(data.labels, strange), *mixed, *_caution(card, len(data)))
     return Predictions(data.names, card.names, probabilities, () if strange else data.labels, said)
 
 

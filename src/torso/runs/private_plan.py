@@ -16,9 +16,9 @@ from torso.nets import Network
 from torso.registry import chosen
 from torso.runs.privacy import Privacy
 from torso.runs.stages import Stage
-from torso.server import NoStatistics, servers
+from torso.server import servers
 from torso.server.rules import ServerRule
-from torso.server.statistics import words
+from torso.server.statistics import Statistics, words
 
 
 def private(config: Config, plan: tuple[Stage, ...], roster: Roster) -> tuple[Stage, ...]:
@@ -104,13 +104,22 @@ def _check(stage: Stage) -> None:
             f"{chosen('method.personal', method.personal)} tells the server about others' models, which privacy does "
             "not cover. Accepted: ones that tell nothing, such as fine-tune"
         )
-    if type(method.statistics) is not NoStatistics:
-        what = words(stage.declared()) or "models of single clients' own"
+    if what := _beside(stage):
         raise RequestError(
             f"{chosen('method.statistics', method.statistics)} needs more than the noised sum of models ({what}), "
             "which privacy does not cover. Accepted: none"
         )
     _check_start(stage)
+
+
+def _beside(stage: Stage) -> str:
+    """What statistics need beside the noised sum of models, in words; "": nothing, they are made of it."""
+    kind = stage.method.statistics
+    if kind.mixes or kind.needs_uploads:
+        return words(stage.declared()) or "models of single clients' own"
+    if type(kind).combine is not Statistics.combine:  # it hears who took part
+        return words(stage.declared()) or "who took part"
+    return words(stage.declared())
 
 
 def _only_mean(rule: ServerRule | type[ServerRule]) -> bool:

@@ -72,11 +72,14 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
 
 
 def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensors, seed: int) -> ServerState:
-    """What the server makes of the statistics, after its rule has moved the model; where none came it holds on."""
+    """What the server makes of the statistics, after its rule has moved the model; where none came it holds on. Under
+    privacy nobody sends any, and the model moves whoever came."""
     statistics = stage.method.statistics
-    if not came.clients or not stage.gathers(came.round):
+    if not (came.clients or stage.privacy) or not stage.gathers(came.round):
         return server
-    held = statistics.combine(replace(held_by(stage, server, seed), before=before), came.statistics_of())
+    held = replace(held_by(stage, server, seed), before=before)
+    if not stage.privacy:
+        held = statistics.combine(held, came.statistics_of())
     shown = {**server.shown, **statistics.shows(held)}
     return replace(server, statistics=held.shared, of_clients=held.own, shown=shown)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from torso.data import Federation
 from torso.engine import Desk
-from torso.measure.accuracy import percent_correct
+from torso.measure.accuracy import own_answer, percent_correct
 from torso.measure.evaluate import Exam, PooledExam, Values
+from torso.measure.head_ensemble import mixed_answer
 from torso.nets import Network, Tensors
+from torso.nets.network import CENTRES
 from torso.personal.state import State
 from torso.personal.store import NOTHING, ClientState, Store
 from torso.runs.evaluation import evaluation_of
@@ -94,7 +96,8 @@ class Site:
     def _accuracy(self, tensors: Tensors) -> float | None:
         deck, batch = self.desk.test_deck([self.client]), self.job.config.measure.batch_size
         stacked = {name: tensor[None].to(self.federation.device) for name, tensor in tensors.items()}
-        found = float(percent_correct(self.desk.room, deck, stacked, batch))
+        answer = mixed_answer(stacked[CENTRES]) if CENTRES in stacked else own_answer
+        found = float(percent_correct(self.desk.room, deck, stacked, batch, answer))
         return None if math.isnan(found) else found
 
     def _state(self, standing: Standing, held: ClientState) -> tuple[State, Store]:

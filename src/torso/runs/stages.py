@@ -24,7 +24,7 @@ from torso.methods.starts import Earlier, Pace
 from torso.nets import Network, learnable, part_names, smallest_map
 from torso.registry import chosen
 from torso.runs.privacy import Privacy
-from torso.server import Mean, NoStatistics, Statistics, statistics
+from torso.server import Mean, NoStatistics, Statistics, servers, statistics
 from torso.server.statistics import Declared, Held
 
 
@@ -197,7 +197,8 @@ def _check_sense(stage: Stage) -> None:
     """Refuse combinations that cannot mean anything, with the reason."""
     method, share = stage.method, f"method.share = {stage.method.share.part!r}"
     drift, server = chosen("method.drift", method.drift), chosen("method.server", method.server)
-    if not stage.corrected and (type(method.drift) is not NoDrift or method.server != Mean()):
+    guards = method.server == Mean() or (method.server.takes_statistics and bool(stage.declared()))
+    if not stage.corrected and (type(method.drift) is not NoDrift or not guards):
         clips = f", method.server.clip = {method.server.clip:g}" if method.server.clip else ""
         raise RequestError(
             f"{drift} and {server}{clips} act on what travels, and nothing does: {share}. Expected: a method that "
@@ -266,10 +267,24 @@ def _check_statistics(stage: Stage) -> None:
             "began at the same one. Accepted: method.statistics = 'none', or a rule of whole rounds"
         )
     if not method.server.trusts and stage.declared():
+        _check_guarded(stage, named, server)
+
+
+def _check_guarded(stage: Stage, named: str, server: str) -> None:
+    """Refuse statistics that the server rule cannot guard as it guards models."""
+    method, single = stage.method, [n for n, each in stage.declared().items() if each.rule == "each"]
+    if single or method.statistics.weighs:
+        by = f"use each client's own {single[0]!r}" if single else f"weigh models by {method.statistics.weighs!r}"
         raise RequestError(
-            f"{server} bounds what one upload can do, and {named} has the server combine what clients send beside "
-            "their models, which nothing bounds. Accepted: method.statistics = 'none', or method.server = 'mean' "
-            "without a clip"
+            f"{server} bounds what one upload can do, and {named} has the server {by}, which nothing bounds. Accepted: "
+            "method.statistics = 'none', or method.server = 'mean' without a clip"
+        )
+    if not method.server.takes_statistics or method.server.clip:
+        fitting = ", ".join(sorted(name for name, kind in servers.items() if kind.takes_statistics))
+        clips = " with a clip" if method.server.clip else ""
+        raise RequestError(
+            f"{server}{clips} bounds what one upload can do, and not what clients send beside their models ({named}). "
+            f"Accepted: {fitting}, mean without a clip, or method.statistics = 'none'"
         )
 
 

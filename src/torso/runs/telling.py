@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torso.data import Roster
 from torso.data.batches import Shuffle
-from torso.learn.attacks import Tamper
+from torso.learn.tamper import Tamper
 from torso.nets import Tensors
 from torso.randomness import numpy_generator
 from torso.runs.messages import Told

@@ -4,7 +4,8 @@
 |---------------|---------------------------------------------------------------------------------------------------|
 | not finite    | a number is infinite or NaN: of the upload, of the loss, of what the client keeps, or its length  |
 | wrong form    | a tensor is missing, is one too many, or has another shape or dtype                               |
-| wrong numbers | it is of another round or client, or of another number of samples than the client has declared    |
+| wrong numbers | it is of another round or client, or of another number of samples than the client has declared;   |
+|               | a statistic has numbers that it cannot have: a count that is negative, say                        |
 | unreadable    | its bytes are no message (real federation only)                                                   |
 
 A client whose upload is not used has not been heard: it holds what it held before the round (faults.py).
@@ -13,8 +14,9 @@ A client whose upload is not used has not been heard: it holds what it held befo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from torso.errors import RequestError
@@ -25,6 +27,7 @@ from torso.runs.faults import NOT_FINITE, WRONG_FORM, WRONG_NUMBERS
 from torso.runs.messages import Message, Schema, Sent, Told, unlike
 from torso.runs.stages import Stage
 from torso.server.robust import less
+from torso.server.statistics import Declared
 
 
 class Refused(RequestError):
@@ -43,11 +46,18 @@ class Terms:
     forms: Mapping[int, Schema]  # by how many models of others a client was offered: it may send a number for each
     offered: Mapping[int, int]  # how many those were, where it was offered some
     samples: Mapping[int, int]  # as clients have declared them; empty: nobody has
+    declared: Declared = field(default_factory=dict)  # the statistics
 
     @classmethod
     def of(cls, stage: Stage, told: Told, samples: Mapping[int, int]) -> Terms:
         forms = {0: up(stage, told, -1)} | {len(others): up(stage, told, k) for k, others in told.offers.items()}
-        return cls(told.round, forms, {client: len(others) for client, others in told.offers.items()}, samples)
+        return cls(
+            told.round,
+            forms,
+            {client: len(others) for client, others in told.offers.items()},
+            samples,
+            stage.declared(),
+        )
 
     def misfits(self, sent: Sent) -> dict[int, Refused]:
         """Which of the clients sent what does not fit, and why. Nothing is read from the device."""
@@ -72,7 +82,20 @@ class Terms:
         sent = Sent.received(message)
         if not bool(fine(sent).all()):
             raise Refused(NOT_FINITE, "its loss or its weights are not finite")
+        if not bool(self.sound(sent).all()):
+            raise Refused(
+                WRONG_NUMBERS, f"its statistics have numbers that are none of theirs. Expected: {self._kinds}"
+            )
         return sent
+
+    def sound(self, sent: Sent) -> Tensor:
+        return sound(sent.said, self.declared, sent.loss)
+
+    @property
+    def _kinds(self) -> str:
+        kinds = {name: each.numbers for name, each in self.declared.items() if each.numbers != "any"}
+        words = {"count": "whole and not negative"}
+        return "; ".join(f"{name} {words.get(kind, kind)}" for name, kind in kinds.items())
 
     def _misfit(self, client: int, form: Schema, numbers: tuple[int, int, int]) -> Refused | None:
         wanted = self.forms[self.offered.get(client, 0)]
@@ -93,4 +116,16 @@ def fine(sent: Sent, measured: Tensors | None = None) -> Tensor:
     found = sent.finite & finite_rows(numbers, sent.loss)
     if measured:
         found = found & lengths(less({name: sent.model[name] for name in measured}, measured)).isfinite()
+    return found
+
+
+def sound(said: Tensors, declared: Declared, like: Tensor) -> Tensor:
+    """Whose statistics have numbers that they can have: truths [G] on the device. What is not finite is not judged."""
+    found = torch.ones_like(like, dtype=torch.bool)
+    for name, tensor in said.items():
+        kind = declared[name].numbers
+        if kind != "any":
+            wrong = tensor < 0
+            wrong = wrong | ((tensor != tensor.round()) & tensor.isfinite()) if kind == "count" else wrong
+            found = found & ~wrong.reshape(len(tensor), -1).any(dim=1)
     return found

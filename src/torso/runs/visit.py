@@ -12,13 +12,13 @@ import torch
 from torso.data import Roster
 from torso.data.batches import Shuffle, on_device
 from torso.engine import SERVER, Desk
-from torso.learn.attacks import Tamper
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson, moved_by
 from torso.learn.stacked import finite_rows, rows_apart
 from torso.learn.steps import Habits
+from torso.learn.tamper import Tamper
 from torso.learn.taught import PREVIOUS, TOLD, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
@@ -60,8 +60,9 @@ class Visit:
             sent = self.tamper(at.received, sent, clients, desk.federation.malicious)
         kept = {name: sent[name] for name in sorted(self.keeps)}  # others may be sent it (spec 5.6)
         visited = Visited(at.course, start, learned, at.told, self.batch_size)
-        said = {**said, **self.statistics.of_clients(visited)}
-        own = self.personal.after(replace(at, said=said), learned)
+        of_clients = self.statistics.of_clients(visited)
+        own = self.personal.after(replace(at, said={**said, **of_clients}), learned)
+        said |= self._falsified(at, of_clients, clients, desk)
         changes = self.habits.drift.sends
         notes = learned.notes
         if remembers(self.habits.objective):
@@ -111,6 +112,14 @@ class Visit:
         heard = {f"{TOLD}{name}": at.told[name] for name in hears(self.habits.objective)}
         notes = {name: note for name, note in found.items() if name not in declared}
         return start, {**notes, **heard}, {name: found[name] for name in declared}
+
+    def _falsified(self, at: VisitStart, said: Tensors, clients: Sequence[int], desk: Desk) -> Tensors:
+        """Statistics as they arrive at the server."""
+        if self.tamper is None or not said:
+            return said
+        declared = self.statistics.declares(desk.room.net, desk.room.classes)
+        numbers = {name: each.numbers for name, each in declared.items()}
+        return self.tamper.said(at.received, said, numbers, clients, desk.federation.malicious)
 
     def _open(self, desk: Desk, clients: Sequence[int]) -> VisitStart:
         told = self.told

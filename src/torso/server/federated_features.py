@@ -76,7 +76,7 @@ class FederatedFeatures(Statistics):
         size = as_one(_head(net.state_dict())).shape[-1]
         return {
             "gradients": Statistic((classes, classes, size), "gradients of the head by class", counts=True),
-            "present": Statistic((classes,), "its classes", counts=True),
+            "present": Statistic((classes,), "its classes", counts=True, numbers="count"),
         }
 
     def first(self, net: Network, classes: int, seed: int) -> Tensors:

@@ -25,7 +25,7 @@ class Fisher(Statistics):
     passes: ClassVar[float] = 3.0
 
     def declares(self, net: Network, classes: int) -> Declared:
-        return {"fisher": Statistic((), "the trace of its Fisher information")}
+        return {"fisher": Statistic((), "the trace of its Fisher information", numbers="not negative", power=5)}
 
     def of_clients(self, at: Visited) -> Tensors:
         course, tensors = at.course, at.learned.tensors

@@ -108,7 +108,7 @@ class GaussianClasses(Statistics):
         d = net.body.features
         return {
             MEANS: Statistic((classes, d), "class means", "mean", counts=True),
-            COVARIANCE: Statistic((d, d), "the covariance of its features", "mean"),
+            COVARIANCE: Statistic((d, d), "the covariance of its features", "mean", power=2),
         }
 
     def first(self, net: Network, classes: int, seed: int) -> Tensors:

@@ -34,8 +34,10 @@ class Prototypes(Statistics):
     def declares(self, net: Network, classes: int) -> Declared:
         total, count = ("class sums", "class counts") if self.weighting == "samples" else ("class means", "its classes")
         return {
-            "total": Statistic((classes, net.body.features), total, counts=True),
-            "count": Statistic((classes,), count, counts=True),
+            "total": Statistic(
+                (classes, net.body.features), total, counts=True, over_samples=self.weighting == "samples"
+            ),
+            "count": Statistic((classes,), count, counts=True, numbers="count"),
         }
 
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
@@ -79,7 +81,7 @@ class MixedHeads(Prototypes):
         return {
             **super().declares(net, classes),
             **heads,
-            "spread": Statistic((), "the spread of its features", "each"),
+            "spread": Statistic((), "the spread of its features", "each", numbers="not negative"),
             "shares": Statistic((classes, net.body.features), "class means times class shares", "each", counts=True),
         }
 

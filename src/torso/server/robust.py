@@ -38,6 +38,8 @@ class Median(RobustRule):
     """The median of the uploads, number by number; of an even count, halfway between the two in the middle. Samples do
     not count (Yin et al. 2018)."""
 
+    takes_statistics: ClassVar[bool] = True
+
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         return {name: median(tensor) for name, tensor in uploads.items()}
 
@@ -49,6 +51,7 @@ class TrimmedMean(RobustRule):
     2018)."""
 
     share: Trimmed = 0.2
+    takes_statistics: ClassVar[bool] = True
     least_by: ClassVar[str] = "share"
 
     @property
@@ -95,6 +98,7 @@ class GeometricMedian(RobustRule):
 
     steps: Count = 100
     tolerance: Positive = 1e-6
+    takes_statistics: ClassVar[bool] = True
 
     def combine(self, state: Tensors, old: Tensors, uploads: Tensors, weights: Tensor) -> Tensors:
         at = {name: median(tensor) for name, tensor in uploads.items()}

@@ -35,6 +35,7 @@ class ServerRule(ABC):
     keeps_uploads: ClassVar[bool] = False  # nothing is averaged: every client goes on from its own last upload
     needs_each: ClassVar[bool] = False  # the server holds all uploads of a round, and `combine` stands for the mean
     sees_only_mean: ClassVar[bool] = False  # nothing of an upload but its part in the mean, so the mean may be private
+    takes_statistics: ClassVar[bool] = False  # `combine` needs neither state nor `old`, so statistics may go through it
     least_by: ClassVar[str] = ""  # the option that `least` follows from
 
     clip: NotNegative = field(default=0.0, kw_only=True)  # no upload counts as further than this from θ; 0: no bound

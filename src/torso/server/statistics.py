@@ -25,6 +25,7 @@ from torso.nets import Network, Output, Tensors
 from torso.registry import Registry
 
 Rule = Literal["sum", "mean", "each"]
+Numbers = Literal["any", "not negative", "count"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,19 @@ class Statistic:
 
     `rule`: the server gets the sum over the participants, their mean (weighted as their models are), or each
     client's own. `meaning` completes "a client sends …". `counts`: whether it tells how many samples of each class the
-    client has, at least which classes it has."""
+    client has, at least which classes it has. `numbers`: what they can be (a count is whole and not negative); an
+    upload with others is not used.
+
+    For secure sums, whose numbers have a range: `over_samples`, whether it is a sum over the client's samples, which is
+    sent divided by how many a client may have; `power`, that its size is about a feature's to this power."""
 
     shape: tuple[int, ...]
     meaning: str
     rule: Rule = "sum"
     counts: bool = False
+    numbers: Numbers = "any"
+    over_samples: bool = False
+    power: int = 1
 
 
 Declared = Mapping[str, Statistic]

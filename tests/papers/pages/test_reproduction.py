@@ -92,3 +92,27 @@ def test_what_was_tried_has_leads_by_hand(tmp_path: Path) -> None:
     published = next(line for line in page.splitlines() if "**published**" in line)
     assert "| +10.9 | +2.0 |" in published
     assert "- a change: made up." in page
+
+
+def test_what_the_paper_leaves_unsaid_has_a_row_for_each_change_that_was_run(tmp_path: Path) -> None:
+    """FedAvg 85, Fed-RoD (linear) 84 and 86 after a change: leads of -1 and +1. Published: 85.1, 86.4, 86.8."""
+    row = {"change": "a change", "alpha": 0.3, "data": "CIFAR10", "origin": "here", "method": "fedavg"}
+    tree = {"origins": {"here": "this test"}, "rows": [{**row, "accuracy": {"personal": [80.0]}}]}
+    (tmp_path / "tried.json").write_text(json.dumps(tree))
+    assert "Not run yet: [rod-personal.plan]" in tried.page(tmp_path)
+    lines = [
+        (answer("FedAvg", (84.0, 86.0), 85.1, alpha=0.3), ""),
+        (answer("Fed-RoD (linear)", (84.0,), 86.4, alpha=0.3), ""),
+        (answer("Fed-RoD (linear)", (86.0,), 86.4, alpha=0.3), "tried: the server's generic head"),
+        (answer("Fed-RoD (linear)", (99.0,), 92.7, alpha=0.1), ""),
+    ]
+    found = [{**second(line, name), "metric": "P-FL (PM)"} for line, name in lines]
+    (tmp_path / "fedrod-8.json").write_text(json.dumps(found))
+    page = tried.page(tmp_path)
+    assert "| the recipe |  | – / – / 85.0 | – / – / 84.0 |  | -1.0 |  | 1 or 2 |" in page
+    changed = "| the server's generic head | `method.personal.mode=global-head` |  | – / – / 86.0 |  | +1.0 |  | 1 |"
+    assert changed in page
+    assert "| +1.3 | +1.7 |  |" in page
+    assert "log class proportions" not in page
+    split = "| the recipe: the author's split | – / – / 85.0 |  |  | – / – / 84.0 |  |  | -1.0 | 1 or 2 | recipe |"
+    assert split in page

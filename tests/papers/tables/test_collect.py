@@ -128,3 +128,20 @@ def test_results_of_a_first_line_follow_it_when_it_becomes_a_second_one(tmp_path
         ("FedAvg", "plain draw", 0.1)
     }
     assert sorted(line["metric"] for line in there) == ["G-FL (GM)", "P-FL (GM)", "P-FL (PM)"]
+
+
+def test_results_with_a_file_of_weights_are_taken_where_the_recipe_asks_for_one(tmp_path: Path) -> None:
+    """The name of the file does not matter. Elsewhere weights are a change of the recipe."""
+    run = next(
+        r for r in plan(recipe("fedncm/7"), sets=("model.weights=/here/a.pth",)).runs if r.config.method.name == "ft"
+    )
+    lines = [line for line in blank("fedncm/7") if line["method"] == "FT"]
+    ours = {"mean": 45.0, "seeds": {"0": 45.0}}
+    told = {"ours": ours, "status": "ok", "config": changed(run.config), "machine": {}}
+    assert told["config"]["model.weights"] == "a.pth"
+    (tmp_path / "fedncm-7.json").write_text(json.dumps([{**line, **told} for line in lines]))
+    (tmp_path / "fedbabu-13.json").write_text(json.dumps(_lines({"model.weights": "a.pth"}, fedavg=3.0)))
+    assert tidy(tmp_path) == {"fedbabu/13": ["FedAvg: model.weights = a.pth, not as usual"]}
+    (found,) = [line for line in read(tmp_path)["fedncm/7"] if line["ours"]]
+    assert (found["method"], found["status"]) == ("FT", "ok")
+    assert "why" not in found

@@ -57,8 +57,9 @@ def test_every_number_is_a_run_or_has_a_reason() -> None:
                 counted["runs"] += 1
     assert counted == {
         "runs": 2779,
-        "weights": 323,  # FedNCM 2, 3, 5 to 8: 71 + 18 + 10 + 8 + 4 + 8; FedFN 3 and A5: 12 + 192
-        "data": 81,  # EMNIST: FedBABU 19, Fed-RoD 7 (24 + 45); FedNCM 2: random rows of four data sets, 3 numbers each
+        "weights": 204,  # FedFN 3 and A5: 12 + 192
+        "file": 46,  # FedNCM on CIFAR-10, 2, 3, 5 to 8: 23 + 9 + 2 + 4 + 4 + 4
+        "data": 154,  # EMNIST: FedBABU 19, Fed-RoD 7 (24 + 45); FedNCM's other data, 2, 3, 5, 6, 8: 60 + 9 + 8 + 4 + 4
         "network": 64,  # FedFN A12: MobileNetV2
         "no result": 24,  # FedNCM 4: numbers of rounds
         "setup": 8,  # Fed-RoD 14: attacks
@@ -173,13 +174,15 @@ def test_what_diverges_as_its_own_paper_has_it_trains_in_fed_rods_tables(
 
 
 def test_fedfn_is_run_as_its_paper_says() -> None:
-    """Spec 2 and 8: its own rate for each method, flips only, SCAFFOLD counts the steps that momentum adds."""
-    config = _one("fedfn/2", "method=FedAvg+FN,shards=2")
+    """Spec 2 and 8: its own rate for each method, SCAFFOLD counts the steps that momentum adds. Crops, as its base
+    codes have them; the flips alone that the paper names are the second line (spec 10.6)."""
+    config = _one("fedfn/2", "method=FedAvg+FN,shards=2,variant=none")
     assert (config.train.lr, config.train.rounds, config.train.local_epochs) == (0.03, 320, 15)
-    assert (config.data.augment, config.measure.names, config.method.name) == ("flip", ("generic",), "fedfn")
-    scaffold = _one("fedfn/2", "method=SCAFFOLD,shards=2").method.drift
+    assert (config.data.augment, config.measure.names, config.method.name) == ("crop-flip", ("generic",), "fedfn")
+    assert _one("fedfn/2", "method=FedAvg+FN,shards=2,variant=mirrored-only") == config.but("data.augment=flip")
+    scaffold = _one("fedfn/2", "method=SCAFFOLD,shards=2,variant=none").method.drift
     assert scaffold.divisor == "momentum"  # type: ignore[attr-defined]
-    uneven = _one("fedfn/a8", "method=FedAvg,alpha=0.1,dataset=CIFAR10")
+    uneven = _one("fedfn/a8", "method=FedAvg,alpha=0.1,dataset=CIFAR10,variant=none")
     assert (uneven.data.partition, uneven.data.balance, uneven.data.min_size) == ("dirichlet-class", True, 10)
     assert {run.config.train.lr for run in plan(recipe("fedfn/a2")).runs} == {0.01, 0.03, 0.05, 0.1}
 
@@ -278,6 +281,31 @@ def test_a_number_may_have_several_second_lines_and_one_of_them_may_be_asked_for
     assert all(run.config.method.personal.mode == "local" for run in evened)
 
 
+def test_lines_that_try_something_out_are_run_where_they_are_asked_for() -> None:
+    """Nine configs that differ from the recipe in one setting each, of which five need no training of their own."""
+    part = "alpha=0.3,method=fedavg|fedrod-linear|fedrod-hyper"
+    made = plan(recipe("fedrod/8"), f"{part},variant=none|tried")
+    assert len(made.runs) == 3 + 2 * 8 + 1
+    assert len({training_key(run.config) for run in made.runs}) == 3 + 2 * 4
+    assert not any(run.config.measure.among == "last-round" for run in plan(recipe("fedrod/8"), part, tried=False).runs)
+    (one,) = plan(recipe("fedrod/8"), "variant=the-server's-generic-head,method=fedrod-hyper").runs
+    assert one.config.method.personal.mode == "global-head"
+    assert "tried" in one.name
+    for line in recipe("fedrod/8").tried:
+        (other,) = plan(
+            recipe("fedrod/8"), f"{part},method=fedrod-linear,variant={line.name[7:].replace(' ', '-')}"
+        ).runs
+        (usual,) = plan(recipe("fedrod/8"), f"{part},method=fedrod-linear,variant=none").runs
+        assert other.config == usual.config.but(*line.sets, f"measure.names={json.dumps(other.config.measure.names)}")
+
+
+def test_fashion_mnist_has_a_second_line_with_dropout() -> None:
+    for table in ("4", "7", "13", "16"):
+        runs = plan(recipe(f"fedrod/{table}"), "variant=with-dropout").runs
+        assert {(r.config.data.source, r.config.model.body) for r in runs} == {("fashion-mnist", "rod-mnist-dropout")}
+        assert {r.config.data.partition for r in runs} == {"dirichlet-floor"}
+
+
 def test_fed_rods_clients_are_those_of_the_authors_code_and_a_plain_draw_in_the_second_line() -> None:
     """Floor of two images a class, equal sizes, ten drawn images at least, one partition for all seeds (spec 10.3)."""
     for name in ("1", "4", "7", "8", "9", "11", "13", "15", "16"):
@@ -352,6 +380,19 @@ def test_an_unknown_table_is_refused_with_what_there_is(table: str, said: str) -
 def test_a_filter_that_matches_nothing_is_refused_with_what_would(only: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         plan(recipe("fedbabu/13"), only)
+
+
+def test_fedncm_is_run_with_a_file_of_weights_where_its_data_are_here() -> None:
+    """Spec 7: SqueezeNet 1.1 at 224 pixels; random rows are not meant. Without the file they have a reason."""
+    for table, runs in (("2", 8), ("3", 9), ("5", 2), ("6", 4), ("7", 4)):
+        made = plan(recipe(f"fedncm/{table}"), sets=("model.weights=PATH",))
+        assert len(made.runs) == runs
+        models = {(r.config.model.body, r.config.model.weights, r.config.method.name == "random") for r in made.runs}
+        assert models == {("squeezenet", "PATH", False)}
+        assert {r.config.data.size for r in made.runs} <= {0, 224}
+        assert not any(r.config.model.weights for r in plan(recipe(f"fedncm/{table}")).runs)
+    few = plan(recipe("fedncm/7"), sets=("model.weights=PATH",)).runs[0].config
+    assert (few.data.per_class, few.data.clients, few.train.fraction) == (9, 5, 1.0)
 
 
 def test_the_page_counts_the_tables_that_can_be_run() -> None:

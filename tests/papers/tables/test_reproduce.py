@@ -31,6 +31,18 @@ def _plan(data: Path, only: str, table: str = "fedbabu/13", seeds: int = 1) -> T
     return plan(recipe(table), only, seeds, QUICK, find_all(["cifar10"], data))
 
 
+def test_a_table_that_needs_a_file_of_weights_says_so_in_one_line(torso: Torso, data: Path) -> None:
+    words = ("reproduce", "fedncm/6", "--data-root", str(data), "--quiet")
+    said = torso(*words)
+    assert said.status == 2
+    assert said.err.count("\n") == 1
+    assert "needs weights that are not here: give torchvision's file of them, --set model.weights=PATH" in said.err
+    said = torso(*words, sets=("model.weights=nowhere.pth",))
+    assert said.status == 2
+    assert said.err.count("\n") == 1
+    assert "model.weights = 'nowhere.pth' cannot be read as weights" in said.err
+
+
 def test_a_table_is_printed_with_ours_beside_the_published_numbers(torso: Torso, data: Path) -> None:
     words = ("reproduce", "fedbabu/13", "--only", f"{PART},method=fedavg|lg-fedavg|fedper", "--data-root", str(data))
     said = torso(*words, "--out", "out", sets=QUICK)
@@ -170,7 +182,7 @@ def test_the_list_has_every_table_and_a_time(torso: Torso) -> None:
         (("fedbabu/13", "--only", "shards=3"), "matches nothing"),
         (("fedbabu/13",), "none of cifar-10-batches-py, cifar-10-python.tar.gz, cifar10_jpeg.npz"),
         (("fedbabu/13", "--data-root", "nowhere"), "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
-        (("fedncm/3",), "nothing of fedncm/3 can be run: 18 × needs a body trained on ImageNet"),
+        (("fedncm/3",), "nothing of fedncm/3 can be run: 9 × needs weights that are not here"),
         (("fedbabu/13", "--device", "cuda:77"), "run.device = 'cuda:77' cannot be used here"),
         (("fedbabu/13", "--set", "train.lr=fast"), "train.lr = 'fast'"),
     ],

@@ -80,7 +80,9 @@ class SecureRemote(Remote):
             return None
         if clipped := int(sums[CLIPPED]):
             limit = self.job.config.run.flower.secure.clip
-            self._notes.append(f"{clipped} numbers were beyond run.flower.secure.clip = {limit:g} and were cut there")
+            self._notes.append(
+                f"{clipped} numbers were beyond their range and were cut there (run.flower.secure.clip = {limit:g})"
+            )
         return [client for client in clients if client in gathering.sent], sums
 
     def _stages(self, gathering: Gathering, errand: _Masked, clients: Sequence[int]) -> Vector:

@@ -140,13 +140,14 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     from torso.papers.tables.settings import REASONS
     from torso.runs.job import device_of
 
-    made = plan(recipe(table), only, seeds, sets)
+    tried = "variant=" in only.replace(" ", "")  # only where somebody asks for them
+    made = plan(recipe(table), only, seeds, sets, tried=tried)
     if not made.runs:
         why = "; ".join(f"{count} × {REASONS[reason]}" for reason, count in made.refused.items())
         raise RequestError(f"nothing of {table} can be run: {why}. `torso papers` lists what can.")
     device_of(made.runs[0].config.run)
     roots = roots_for([run.config for run in made.runs], root, missing=dry_run)
-    return plan(recipe(table), only, seeds, sets, roots) if roots else made
+    return plan(recipe(table), only, seeds, sets, roots, tried) if roots else made
 
 
 def _whole(made: TablePlan, out: Path, sets: list[str], root: Path | None) -> TablePlan:

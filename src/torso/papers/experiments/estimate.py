@@ -88,7 +88,7 @@ def rate_of(name: str) -> Rate:
 @cache
 def sample_flops(body: str, size: int = 0, text: bool = False) -> float:
     """Operations of training on one sample: an image of `size` pixels (0: of the data sets here), or a text."""
-    image = (1, 28, 28) if body in ("conv3", "rod-mnist") else (3, size or 32, size or 32)
+    image = (1, 28, 28) if body in ("conv3", "rod-mnist", "rod-mnist-dropout") else (3, size or 32, size or 32)
     words = wants_of(body).tokenizer or Words(_VOCABULARY)
     input = Tokens(min(_TOKENS, words.length), words.vocabulary, words.pad) if text else as_input(image)
     net = build(body, 10, input, LinearHead(), seed=0)

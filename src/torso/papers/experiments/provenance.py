@@ -21,11 +21,13 @@ from torso.runs.job import device_of
 
 def changed(config: Config) -> dict[str, Any]:
     """The keys that differ from the preset and the defaults. With the seed and data.root, `torso run --set …` repeats
-    the run. Keys that say where and how it runs, such as run.device, are left out."""
+    the run. Keys that say where and how it runs, such as run.device, are left out; of a file of weights its name
+    stays."""
     usual = flat(Config.load(None, [f"method.name={config.method.name}"]).as_tree())
     found = {key: value for key, value in flat(config.as_tree()).items() if usual.get(key) != value}
     here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
-    return {"method.name": config.method.name, **{k: v for k, v in found.items() if k not in here}}
+    told = {k: Path(v).name if k == "model.weights" else v for k, v in found.items() if k not in here}
+    return {"method.name": config.method.name, **told}
 
 
 def machine(config: Config) -> dict[str, str]:

@@ -30,6 +30,8 @@ pairs*: less than half have been run at all). A verdict from one seed shows a di
 chance.
 - **Plain draw**: the pairs are second lines, whose clients are dealt by a Dirichlet draw alone. The first lines have \
 the split of the author's code, and fewer of their pairs have been run.
+- **Mirrored only**: the pairs are second lines, whose images are mirrored and not cropped. Fewer pairs of the first \
+lines, which crop, have been run.
 - **Another body**: the paper's pairs need a body that cannot be had here. The claim is judged by pairs of our own \
 settings, all with one body: [bodies trained elsewhere](../pretrained.md).
 

@@ -19,7 +19,7 @@ from torso.papers.pretrained.answers import own_answers
 from torso.papers.tables.answers import Answer
 from torso.papers.tables.claims import OWN
 from torso.papers.tables.collect import blank, read, whole_table
-from torso.papers.tables.published import PAPERS, names, recipe
+from torso.papers.tables.published import PAPERS, TRIED, names, recipe
 from torso.papers.tables.review import review
 from torso.papers.tables.settings import REASONS
 from torso.registry import plain
@@ -189,8 +189,13 @@ def _with_blanks(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer]) 
     return {**{name: tables.get(name) or blank(name) for name in names()}, OWN: own}
 
 
+def shown(folder: Path) -> dict[str, list[Answer]]:
+    """What the pages show of the tables: not the lines that try something out, which have a page of their own."""
+    return {name: [a for a in found if not a["variant"].startswith(TRIED)] for name, found in read(folder).items()}
+
+
 def write(folder: Path = FOLDER) -> None:
-    tables = read(folder)
+    tables = shown(folder)
     folder.mkdir(parents=True, exist_ok=True)
     own = own_answers(records.read(folder.parent / "pretrained"))
     draw(tables, folder)

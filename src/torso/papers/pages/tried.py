@@ -1,4 +1,5 @@
-"""docs/reproduction/fedrod.md: what was tried to bring Fed-RoD's numbers, one change at a time, from tried.json."""
+"""docs/reproduction/fedrod.md: what was tried to bring Fed-RoD's numbers, one change at a time, from tried.json and
+from the lines of its table 8 that try something out."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from torso.papers.tables.published import recipe
+from torso.papers.tables.answers import Answer
+from torso.papers.tables.published import TRIED, recipe
 from torso.report.docs import table as markdown
 
 _METRICS = {"generic": "G-FL (GM)", "generic_as_personal": "P-FL (GM)", "personal": "P-FL (PM)"}
@@ -21,11 +23,14 @@ _LABELS = {
 }
 _DATA = {"CIFAR10": ("CIFAR-10", "fedrod/8"), "FMNIST": ("Fashion-MNIST", "fedrod/7")}
 _PUBLISHED = "published"
+_WAYS = {"": "the recipe: the author's split", "with dropout": "the recipe, with dropout"}  # lines of a table → words
+_RECIPE = {"recipe": "lines of tables 7 and 8, as their json files have them; one partition for all seeds"}
 
 _HEAD = """# Fed-RoD: what was tried
 
-Made by `python -m torso.papers.docs` from [tried.json](tried.json). Each cell: generic / generic as personal / \
-personal accuracy in %. The leads are Fed-RoD's (hyper, else linear) over FedAvg, in generic and in personal accuracy.
+Made by `python -m torso.papers.docs` from [tried.json](tried.json) and the json files of tables 7 and 8. Each cell: \
+generic / generic as personal / personal accuracy in %. The leads are Fed-RoD's (hyper, else linear) over FedAvg, in \
+generic and in personal accuracy.
 
 - **Equal sizes bring most of the generic lead.** At α = 0.1 and 0.3 it grows from 4.5 and 2.0 points to 5.5 and 6.9, \
 and with weight decay 1e-3 to 8.0 and 7.5. The paper has 10.9 and 8.3.
@@ -50,15 +55,82 @@ def page(folder: Path) -> str:
             for change in dict.fromkeys(row["change"] for row in rows):
                 some = [row for row in rows if row["change"] == change]
                 shown.append(_line(change, _means(some), _seeds(some), _origin(some)))
+            shown += _of_recipe(folder, table, data, alpha)
             lines += [f"## {name}, α = {alpha}", "", markdown(shown), ""]
+    lines += _unsaid(folder)
     lines += ["## Where the numbers come from", ""]
-    lines += [f"- **{name}**: {said}." for name, said in tree["origins"].items()]
+    lines += [f"- **{name}**: {said}." for name, said in {**tree["origins"], **_RECIPE}.items()]
     doubts = dict.fromkeys((row["change"], row["doubt"]) for row in tree["rows"] if "doubt" in row)
     lines += [f"- {change}: {doubt}." for change, doubt in doubts]
     return "\n".join([*lines, ""])
 
 
 Found = Mapping[str, Mapping[str, float]]  # method → accuracy by measure
+
+
+def _of_recipe(folder: Path, table: str, data: str, alpha: float) -> list[dict[str, object]]:
+    """A row for each way of the table that has been run."""
+    answers = [answer for answer in _answers(folder, table, alpha) if answer["dataset"] == data]
+    each = [(said, _by_method(answers, way)) for way, said in _WAYS.items()]
+    return [_line(said, found, _counts(found), "recipe") for said, found in each if found]
+
+
+def _answers(folder: Path, table: str, alpha: float) -> list[Answer]:
+    """What has been run of a table at one α."""
+    path = folder / f"{table.replace('/', '-')}.json"
+    found: list[Answer] = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    return [answer for answer in found if answer["ours"] and answer["setting"].get("alpha") == alpha]
+
+
+def _counts(found: Found) -> str:
+    return " or ".join(map(str, sorted({int(of["seeds"]) for of in found.values() if "seeds" in of})))
+
+
+def _unsaid(folder: Path) -> list[str]:
+    """What the paper leaves unsaid of the personal model: a row for each line of table 8 that tries it."""
+    table = recipe("fedrod/8")
+    alpha = table.tried[0].where["alpha"]
+    answers = _answers(folder, table.name, alpha)
+    lines = [
+        f"## What the paper leaves unsaid: CIFAR-10, α = {alpha}, the author's split",
+        "",
+        "One change at a time, each a setting that `--set` takes. Where FedAvg has no number of its own, the lead is "
+        "over the recipe's FedAvg.",
+        "",
+    ]
+    usual = _by_method(answers, "")
+    ways = {line.name: line.sets for line in table.tried}
+    rows = [_row_of(name.removeprefix(TRIED), sets, _by_method(answers, name), usual) for name, sets in ways.items()]
+    rows = [row for row in rows if row["seeds"]]
+    if not rows:
+        return [*lines, "Not run yet: [rod-personal.plan](../../bench/plans/rod-personal.plan) runs it.", ""]
+    shown = [_row_of(_PUBLISHED, (), _published("fedrod/8", "CIFAR10", alpha), {})]
+    return [*lines, markdown([*shown, _row_of("the recipe", (), usual, {}), *rows]), ""]
+
+
+def _by_method(answers: Sequence[Answer], variant: str) -> dict[str, dict[str, float]]:
+    """Method → accuracy by measure, of lines with this name."""
+    metrics, labels = ({value: key for key, value in of.items()} for of in (_METRICS, _LABELS))
+    found: dict[str, dict[str, float]] = {}
+    for answer in answers:
+        if answer["variant"] == variant and answer["method"] in labels and answer["metric"] in metrics:
+            of = found.setdefault(labels[answer["method"]], {})
+            of[metrics[answer["metric"]]] = float(answer["ours"]["mean"])
+            of["seeds"] = min(of.get("seeds", 99), len(answer["ours"]["seeds"]))
+    return found
+
+
+def _row_of(what: str, sets: Sequence[str], found: Found, usual: Found) -> dict[str, object]:
+    names = ("fedavg", "fedrod-linear", "fedrod-hyper")
+    fedavg = {**usual.get("fedavg", {}), **found.get("fedavg", {})}
+    return {
+        "what": f"**{what}**" if what == _PUBLISHED else what,
+        "settings": ", ".join(f"`{said}`" for said in sets),
+        **{_LABELS[name]: _cell(found.get(name, {})) for name in names},
+        "personal lead, linear": _lead(found.get("fedrod-linear", {}), fedavg, "personal"),
+        "personal lead, hyper": _lead(found.get("fedrod-hyper", {}), fedavg, "personal"),
+        "seeds": _counts(found),
+    }
 
 
 def _line(change: str, found: Found, seeds: str, origin: str) -> dict[str, object]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from torso.config import Config
+from torso.errors import RequestError
 from torso.learn.phases import Phase
 from torso.papers.experiments.provenance import changed
 from torso.papers.tables.answers import Answer, answers_of, failures, is_divergence
-from torso.papers.tables.plan import TablePlan, plan
+from torso.papers.tables.plan import WEIGHTS, TablePlan, plan
 from torso.papers.tables.published import names, recipe
 from torso.report.summary import counted
 from torso.results.files import write_text
@@ -100,7 +101,7 @@ def _write(folder: Path, name: str, *sources: Mapping[str, Answer]) -> list[str]
                 left.append(f"{line['method']}: {', '.join(strange)}")
         if fitting:
             best = max(fitting, key=_seeds)  # of equals the newest
-            lines[place] = {**line, **_ours(best)}
+            lines[place] = {key: value for key, value in line.items() if key != "why"} | _ours(best)
             if best is not fitting[0]:
                 left.append(f"{line['method']}: {counted(_seeds(fitting[0]), 'seed')}, not {_seeds(best)}")
     _store(folder, name, lines)
@@ -144,21 +145,33 @@ def _seeds(answer: Answer) -> int:
 
 
 @cache
+def _planned(name: str) -> TablePlan:
+    """The plan of the whole table; with the lines that need a file of weights, where the body can be had."""
+    made = whole_table(name)
+    if "file" not in made.refused:
+        return made
+    try:
+        return plan(recipe(name), sets=(f"{WEIGHTS}PATH",))
+    except RequestError:  # the body comes from a library that is not installed
+        return made
+
+
+@cache
 def _configs(name: str) -> Mapping[int, Mapping[str, Any]]:
     """Place of a line → the config of the recipe, as a json file has it."""
-    runs = [(run, json.loads(json.dumps(changed(run.config)))) for run in whole_table(name).runs]
+    runs = [(run, json.loads(json.dumps(changed(run.config)))) for run in _planned(name).runs]
     return {place: config for run, config in runs for place in run.answers}
 
 
 @cache
 def _measures(name: str) -> Mapping[int, str]:
     """Place of a line → the measure that answers it."""
-    return {place: measure for run in whole_table(name).runs for place, measure in run.answers.items()}
+    return {place: measure for run in _planned(name).runs for place, measure in run.answers.items()}
 
 
 def _questions(name: str) -> dict[int, str]:
     """Place of a line → a key that is equal where lines of two tables need the same measure of the same run."""
-    made, told = whole_table(name), _configs(name)
+    made, told = _planned(name), _configs(name)
     found = {}
     for run in made.runs:
         for place, measure in run.answers.items():
@@ -175,7 +188,8 @@ def _tuned(config: Config) -> dict[str, str]:
 
 
 def _differences(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    keys = [key for key in {**found, **told} if not key.startswith(_FREE) and found.get(key) != told.get(key)]
+    free = (*_FREE, *(("model.weights",) if "model.weights" in told and found.get("model.weights") else ()))  # a path
+    keys = [key for key in {**found, **told} if not key.startswith(free) and found.get(key) != told.get(key)]
     return [f"{key} = {found.get(key, 'as usual')}, not {told.get(key, 'as usual')}" for key in keys]
 
 

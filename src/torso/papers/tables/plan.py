@@ -13,10 +13,11 @@ from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
 from torso.papers.experiments.reuse import TRAIN_ANEW
 from torso.papers.experiments.selection import select
-from torso.papers.tables.published import PublishedNumber, Recipe
+from torso.papers.tables.published import TRIED, PublishedNumber, Recipe
 from torso.papers.tables.settings import ELSEWHERE, Refusal, Wanted, preset, resolve
 
 _SHORT = {"shards": "s", "fraction": "f", "local_epochs": "e", "alpha": "a", "clients": "n", "momentum": "m"}
+WEIGHTS = "model.weights="
 _UNNAMED = (ELSEWHERE | {"rounds", "partition"}) - {
     *("mu", "temperature_tau", "finetune_lr", "balanced_loss", "local_update_part", "server_update_part"),
 }
@@ -59,32 +60,39 @@ class TablePlan:
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def lines_of(recipe: Recipe) -> tuple[TableLine, ...]:
-    """A line for every number, followed by its second lines where the recipe has some."""
+def lines_of(recipe: Recipe, weights: bool = False) -> tuple[TableLine, ...]:
+    """A line for every number, followed by its second lines where the recipe has some. `weights`: the user gives a file
+    of them."""
     found: list[TableLine] = []
     for number in recipe.numbers:
-        found.append(TableLine(number, resolve(recipe, number)))
-        always = recipe.again if recipe.deals(number) else ()
+        found.append(TableLine(number, resolve(recipe, number, weights=weights)))
+        always = recipe.again if recipe.deals(number) or not recipe.dealt else ()
         own = recipe.label(number.algorithm).second_lines
-        seconds = (*always, *own) if isinstance(found[-1].wanted, Wanted) else ()
+        seconds = (*always, *own, *recipe.tried) if isinstance(found[-1].wanted, Wanted) else ()
         found += [
-            TableLine(number, resolve(recipe, number, second), second.name)
+            TableLine(number, resolve(recipe, number, second, weights), second.name)
             for second in seconds
-            if second.covers(number.metric)
+            if second.covers(number)
         ]
     return tuple(found)
 
 
 def plan(
-    recipe: Recipe, only: str = "", seeds: int = 1, sets: Sequence[str] = (), roots: Mapping[str, str] | None = None
+    recipe: Recipe,
+    only: str = "",
+    seeds: int = 1,
+    sets: Sequence[str] = (),
+    roots: Mapping[str, str] | None = None,
+    tried: bool = True,
 ) -> TablePlan:
     """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
 
-    `roots`: data source → data.root."""
-    lines = lines_of(recipe)
+    `roots`: data source → data.root. `tried`: with the lines that try something out."""
+    lines = lines_of(recipe, weights=any(said.startswith(WEIGHTS) for said in sets))
     keys = dict.fromkeys([k for line in lines for k in line.published.setting] + ["method", "metric"])
     accepted = f"{', '.join(keys)}, dataset, model, variant"
-    chosen = frozenset(select(only, lines, _values, recipe.name, accepted))
+    found = select(only, lines, _values, recipe.name, accepted)
+    chosen = frozenset(place for place in found if tried or not lines[place].variant.startswith(TRIED))
     groups: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
         if isinstance(line.wanted, Wanted):
@@ -168,7 +176,8 @@ def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[
             for key in keys
             if (value := line.published.value(key)) is not None
         ]
-        method = preset(line.published) + ("-paper-bug" if line.variant else "")
+        kind = "-tried" if line.variant.startswith(TRIED) else "-paper-bug" if line.variant else ""
+        method = preset(line.published) + kind
         name = re.sub(r"[^a-z0-9.]+", "-", "-".join([method, *parts]).lower()).strip("-")
         names.append(name)
     return [name if names.count(name) == 1 else f"{name}-{names[:i].count(name) + 1}" for i, name in enumerate(names)]
@@ -180,6 +189,7 @@ def _values(line: TableLine, key: str) -> tuple[Any, ...]:
     if key in ("method", "algorithm"):
         return (line.published.algorithm, preset(line.published))
     if key == "variant":
-        return ("paper-bug", line.variant.replace(" ", "-")) if line.variant else ("none",)
+        kind = "tried" if line.variant.startswith(TRIED) else "paper-bug"
+        return (kind, line.variant.removeprefix(TRIED).replace(" ", "-")) if line.variant else ("none",)
     value = line.published.value(key)
     return () if value is None else (value,)

@@ -15,6 +15,8 @@ from torso.errors import RequestError, did_you_mean
 TABLES = Path(__file__).parent
 PAPERS: Mapping[str, str] = {"fedbabu": "FedBABU", "fedrod": "Fed-RoD", "fedncm": "FedNCM", "fedfn": "FedFN"}
 """How a command spells a paper → what the paper is called."""
+TRIED = "tried: "
+"""So begin the names of second lines that try something out; tables do not show them."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,21 @@ class Label:
 
 @dataclass(frozen=True)
 class SecondLine:
-    """How numbers are run a second time: further settings, other measures, its name, and its metrics (empty: all)."""
+    """How numbers are run a second time: further settings, other measures, its name, and which numbers it is for:
+    those of some metrics and methods (empty: all), where the setting has some values."""
 
     sets: tuple[str, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
     name: str = "as the paper's code"
     metrics: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    where: Mapping[str, Any] = field(default_factory=dict)
 
-    def covers(self, metric: str) -> bool:
-        return not self.metrics or metric in self.metrics
+    def covers(self, number: PublishedNumber) -> bool:
+        named = (self.metrics, number.metric), (self.methods, number.algorithm)
+        return all(not some or said in some for some, said in named) and all(
+            number.value(key) == value for key, value in self.where.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,10 @@ class Recipe:
     labels: Mapping[str, Label]
     caveats: tuple[str, ...]
     dealt: tuple[str, ...] = ()  # settings of the numbers that have a Dirichlet partition, over the number's own
-    again: tuple[SecondLine, ...] = ()  # second lines of these numbers, whatever the method
+    again: tuple[
+        SecondLine, ...
+    ] = ()  # second lines of these numbers (of all, where nothing is dealt), whatever the method
+    tried: tuple[SecondLine, ...] = ()  # one change at a time, shown on a page of its own (pages/tried.py)
 
     def deals(self, number: PublishedNumber) -> bool:
         """Whether the recipe deals this number's clients in a way of its own."""
@@ -140,6 +151,7 @@ def recipe(name: str) -> Recipe:
         caveats=(*common.get("caveats", ()), *own.get("caveats", ())),
         dealt=tuple(common.get("dealt", ())),
         again=tuple(map(_second_line, _listed(common.get("again", ())))),
+        tried=tuple(_second_line({**line, "name": TRIED + line["name"]}) for line in own.get("tried", ())),
     )
 
 
@@ -159,8 +171,9 @@ def _listed(said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Sequence[M
 
 
 def _second_line(tree: Mapping[str, Any]) -> SecondLine:
-    sets, metrics = (tuple(tree.get(key, ())) for key in ("sets", "metrics"))
-    return SecondLine(sets, tree.get("answers", {}), tree.get("name", SecondLine.name), metrics)
+    sets, metrics, methods = (tuple(tree.get(key, ())) for key in ("sets", "metrics", "methods"))
+    name, where = tree.get("name", SecondLine.name), tree.get("where", {})
+    return SecondLine(sets, tree.get("answers", {}), name, metrics, methods, where)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

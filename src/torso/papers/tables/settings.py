@@ -11,6 +11,8 @@ from torso.papers.tables.published import PublishedNumber, Recipe, SecondLine
 
 REASONS: Mapping[str, str] = {
     "weights": "needs a body trained on ImageNet, which cannot be had here",
+    "file": "needs weights that are not here: give torchvision's file of them, --set model.weights=PATH",
+    "random": "begins at random weights, and model.weights is set",
     "data": "no source of Torso reads this data set",
     "input": "needs images enlarged to 224×224, which would take too long",
     "network": "Torso does not have this network",
@@ -22,6 +24,7 @@ REASONS: Mapping[str, str] = {
 _SOURCES = {
     "CIFAR10": "cifar10",
     "CIFAR10 (32x32 input)": "cifar10",
+    "CIFAR10 (9 images per class)": "cifar10",
     "CIFAR100": "cifar100",
     "FMNIST": "fashion-mnist",
 }
@@ -33,7 +36,9 @@ _BODIES = {
     "ResNet18": "resnet18",
     "ResNet20": "resnet20",
     "ResNet50": "resnet50",
+    "ResNet18 (ImageNet)": "torchvision/resnet18",
     "SqueezeNet": "squeezenet",
+    "SqueezeNet (caption says ResNet18, probably a copy error)": "squeezenet",
     "VGG11": "vgg11",
 }
 _PARTITIONS = {
@@ -117,9 +122,11 @@ class Refusal:
     reason: str  # a key of REASONS
 
 
-def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None) -> Wanted | Refusal:
-    """How to run a number, or why it cannot be run. `second`: for its second line."""
-    reason = refusal(number)
+def resolve(
+    recipe: Recipe, number: PublishedNumber, second: SecondLine | None = None, weights: bool = False
+) -> Wanted | Refusal:
+    """How to run a number, or why it cannot be run. `second`: for its second line. `weights`: the user gives a file."""
+    reason = refusal(number, weights)
     if reason:
         return Refusal(reason)
     label = recipe.label(number.algorithm)
@@ -140,20 +147,26 @@ def resolve(recipe: Recipe, number: PublishedNumber, second: SecondLine | None =
     return Wanted(tuple(reversed(dict.fromkeys(reversed(sets)))), name, epochs)  # the last word counts
 
 
-def refusal(number: PublishedNumber) -> str:
-    """The key of REASONS why a number cannot be run, or nothing."""
+def refusal(number: PublishedNumber, weights: bool = False) -> str:
+    """The key of REASONS why a number cannot be run, or nothing. `weights`: the user gives a file of them."""
     if number.metric == "rounds" or "attack" in number.setting:
         return "no result" if number.metric == "rounds" else "setup"
+    if number.paper == "FedNCM":
+        return _refusal_of_ncm(number, weights)
     if number.model not in _BODIES and number.model != "Fed-RoD ConvNet":
-        return "weights" if "ImageNet" in number.model or "SqueezeNet" in number.model else "network"
-    trained_elsewhere = number.paper == "FedNCM" and number.algorithm != "Random"
-    if number.setting.get("pretrained") or trained_elsewhere:
+        return "network"
+    if number.setting.get("pretrained") or "ImageNet" in number.model:
         return "weights"
+    return "" if number.dataset in _SOURCES else "data"
+
+
+def _refusal_of_ncm(number: PublishedNumber, weights: bool) -> str:
+    """Its bodies were trained on ImageNet, but for the rows that begin at random weights."""
     if number.dataset not in _SOURCES:
         return "data"
-    if number.paper == "FedNCM" and number.dataset == "CIFAR10":
-        return "input"
-    return ""
+    if number.algorithm != "Random":
+        return "" if weights else "file"
+    return "random" if weights else "input" if number.dataset == "CIFAR10" else ""
 
 
 def preset(number: PublishedNumber) -> str:

@@ -1,0 +1,50 @@
+"""SqueezeNet 1.1 (spec 11), and torchvision's weights of it: FedNCM's body."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from torso.nets.blocks import Fire, Unit
+from torso.nets.bodies import body
+from torso.nets.network import Body
+from torso.nets.weight_files import read_weights
+
+_NAME = "squeezenet"
+_STEM = "features.0"
+_FIRES = (3, 4, 6, 7, 9, 10, 11, 12)  # places of the fire modules among torchvision's features
+_LAYERS = {"squeeze": "squeeze", "small": "expand1x1", "large": "expand3x3"}
+
+
+@body(_NAME, least=17)
+def squeezenet(channels: int, height: int, width: int) -> Body:
+    """SqueezeNet 1.1: a strided stem and eight fire modules. It reads torchvision's file of weights."""
+
+    def pool() -> nn.Module:
+        return nn.MaxPool2d(3, 2, ceil_mode=True)
+
+    fires = [
+        *(Fire(64, 16, 64), Fire(128, 16, 64, pool())),
+        *(Fire(128, 32, 128), Fire(256, 32, 128, pool())),
+        *(Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)),
+    ]
+    return Body([Unit(channels, 64, 3, stride=2, padding=0, pool=pool()), *fires], 512, pool=True)
+
+
+def _weights(path: str) -> dict[str, Tensor] | None:
+    """The body's tensors from torchvision's file, without its head, under the names of this body; None: no such
+    file."""
+    if not Path(path).is_file():
+        return None
+    theirs = read_weights(Path(path), f"model.weights = {path!r}")
+    if f"{_STEM}.weight" not in theirs:
+        return None
+    names = {_STEM: "blocks.0.conv"}
+    for place, number in enumerate(_FIRES, start=1):
+        names |= {f"features.{number}.{their}": f"blocks.{place}.{our}.conv" for our, their in _LAYERS.items()}
+    every = {f"{their}.{leaf}": f"{our}.{leaf}" for their, our in names.items() for leaf in ("weight", "bias")}
+    return {every.get(name, name): tensor for name, tensor in theirs.items() if not name.startswith("classifier.")}
+
+
+squeezenet.weights = _weights  # type: ignore[attr-defined]
