@@ -12,7 +12,8 @@ def test_lists_of_mixed_dtypes_are_copied_each_to_its_place() -> None:
     there = [torch.zeros_like(tensor) for tensor in given]
     copy_all(there, given)
     for place, tensor in zip(there, given, strict=True):
-        assert place.dtype == tensor.dtype and torch.equal(place, tensor)
+        assert place.dtype == tensor.dtype
+        assert torch.equal(place, tensor)
 
 
 def test_copies_have_memory_of_their_own_and_what_all_share_has_one() -> None:
@@ -25,5 +26,7 @@ def test_copies_have_memory_of_their_own_and_what_all_share_has_one() -> None:
     tensors["weight"][0] = 9.0
     tensors["count"][0] = 9
     assert copies["weight"].tolist() == [[1.0], [2.0]]
-    assert copies["count"].tolist() == [3, 4] and copies["count"].dtype == torch.int64
-    assert copies["shared"].tolist() == [[5.0], [5.0]] and copies["shared"].stride(0) == 0
+    assert copies["count"].tolist() == [3, 4]
+    assert copies["count"].dtype == torch.int64
+    assert copies["shared"].tolist() == [[5.0], [5.0]]
+    assert copies["shared"].stride(0) == 0
