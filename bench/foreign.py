@@ -1,11 +1,13 @@
 """A body that is not Torso's, against the loop that somebody would write: images per second.
 
     python bench/foreign.py [--device cuda] [--out FOLDER] [--only NET,…] [--precision tf32,bf16] [--budget 150]
-                            [--profile] [--search] [--rounds] [--stacked] [--tiny]
+                            [--kinds loop,made,…] [--profile] [--rounds] [--stacked] [--tiny]
 
-For each network, in turns (n = 5 short stretches of each): a plain eager PyTorch loop (SGD with momentum, batch 50;
-images lie on the device as floats); Torso's local loop one by one, kernel by kernel, recorded, and compiled and
-recorded, which also deals, gathers and normalises the images; evaluation in batches of 50 and 500. First of all, one
+For each network, in turns (short stretches of each): a plain eager PyTorch loop (SGD with momentum, batch 50) that
+meets one batch again and again, which lies on the device as floats; the same loop with batches that it makes (`made`):
+shuffled, gathered from uint8 and normalised, as Torso has to; Torso's local loop one by one, kernel by kernel,
+recorded, and compiled and recorded, each visit with new velocities and a copy of the tensors; evaluation in batches
+of 50 and 500. First of all, one
 step of each kind against the same step in float32 (‖Δ − Δ32‖ / ‖Δ32‖ of what all parameters move by). `--rounds`: whole
 rounds of `torso.run` (10 clients of 500 images) against the loop over the same clients. `--stacked`: ten clients under
 vmap, BatchNorm included, against ten steps one by one. Images are random: this measures speed alone. On CPU everything
@@ -19,7 +21,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -28,8 +31,10 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from foreign_nets import NETS
+from foreign_second import Gate
 from torso.data.augment import Augmentation, PixelLens
 from torso.data.batches import Deck, Shuffle
 from torso.learn.course import Classroom, Course
@@ -42,10 +47,11 @@ from torso.measure.accuracy import percent_correct
 from torso.nets import Tensors, learnable, skeleton, split
 from torso.precision import Precision, computing
 
-BATCH, CLASSES, TIMES = 50, 10, 5
+BATCH, CLASSES = 50, 10
 Work = Callable[[], int]  # → how many images
-Kind = Literal["kernel by kernel", "recorded", "compiled", "searched"]
-KINDS: tuple[Kind, ...] = ("kernel by kernel", "recorded", "compiled", "searched")
+Kind = Literal["kernel by kernel", "recorded", "compiled", "searched", "math"]
+KINDS: tuple[Kind, ...] = ("kernel by kernel", "recorded", "compiled", "searched", "math")
+"""`searched`: recorded with cudnn.benchmark; `math`: recorded, with attention as products and a softmax."""
 
 
 def wait(device: torch.device) -> None:
@@ -64,18 +70,26 @@ def rate(work: Work, device: torch.device, seconds: float) -> float:
 
 
 def plain_loop(
-    module: nn.Module, size: int, precision: Precision, device: torch.device, last: bool, steps: int
+    module: nn.Module, size: int, precision: Precision, device: torch.device, steps: int, made: bool = False
 ) -> Work:
-    """What a user would write."""
-    layout = torch.channels_last if last else torch.contiguous_format
-    module = module.to(device, memory_format=layout).train()  # type: ignore[call-overload]
+    """What a user would write; `made`: with the batches."""
+    module = module.to(device).train()
     optimiser = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9)
-    x = torch.randn(BATCH, 3, size, size, device=device).to(memory_format=layout)
-    y = torch.randint(0, CLASSES, (BATCH,), device=device)
+    samples = torch.randint(0, 256, (steps * BATCH, size, size, 3), dtype=torch.uint8, device=device)
+    labels = torch.randint(0, CLASSES, (steps * BATCH,), device=device)
+    same = torch.randn(BATCH, 3, size, size, device=device), labels[:BATCH]
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        if not made:
+            yield from [same] * steps
+            return
+        for rows in torch.randperm(len(labels), device=device).split(BATCH):
+            x = samples[rows].permute(0, 3, 1, 2).contiguous().float().div_(255).sub_(0.5).div_(0.25)
+            yield x, labels[rows]
 
     def work() -> int:
         with computing(precision):
-            for _ in range(steps):
+            for x, y in batches():
                 optimiser.zero_grad()
                 with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                     loss = F.cross_entropy(module(x).float(), y)
@@ -111,7 +125,8 @@ class Local:
     def training(self, kind: Kind) -> Work:
         def work() -> int:
             torch.backends.cudnn.benchmark = kind == "searched"
-            learn(self.courses[kind], self.tensors)
+            with sdpa_kernel(SDPBackend.MATH) if kind == "math" else nullcontext():
+                learn(self.courses[kind], self.tensors)
             torch.backends.cudnn.benchmark = False
             return self.images
 
@@ -153,7 +168,9 @@ def plain_evaluation(module: nn.Module, size: int, device: torch.device, batch: 
     return work
 
 
-def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> dict[str, dict[str, Any]]:
+def in_turns(
+    works: dict[str, Work], device: torch.device, times: int, seconds: float, gate: Gate
+) -> dict[str, dict[str, Any]]:
     """Median, range and first calls of each; a work that fails is left out and named. `host`: milliseconds until a call
     comes back, `visit`: until the device is through with it as well."""
     rates: dict[str, list[float]] = {}
@@ -169,7 +186,8 @@ def in_turns(works: dict[str, Work], device: torch.device, seconds: float) -> di
             continue
         wait(device)
         found[name], rates[name] = {"first_s": round(time.perf_counter() - began, 2)}, []
-    for _ in range(TIMES):
+    gate.enter()
+    for _ in range(times):
         for name, each in rates.items():
             each.append(rate(works[name], device, seconds))
     for name, each in rates.items():
@@ -244,46 +262,54 @@ class Watch:
 
 def measure(
     name: str, options: argparse.Namespace, precision: Precision, device: torch.device, watch: Watch
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
+    """What is found of a network, piece by piece."""
     make, size = NETS[name]
     size, images = (32, 100) if options.tiny else (size, 500)
     torch.manual_seed(0)
     local = Local(make(size), size, precision, device, images)
-    kinds = (KINDS if options.search else KINDS[:3]) if device.type == "cuda" else KINDS[:1]
-    found: dict[str, Any] = {}
-    works = {"loop": plain_loop(make(size), size, precision, device, False, images // BATCH)}
+    kinds = [kind for kind in KINDS if kind in options.kinds and (device.type == "cuda" or kind == KINDS[0])]
+    loops = {"loop": False, "made": True}
+    works = {
+        "loop, batches made" if made else "loop": plain_loop(make(size), size, precision, device, images // BATCH, made)
+        for loop, made in loops.items()
+        if loop in options.kinds
+    }
     works |= {f"torso, {kind}": local.training(kind) for kind in kinds}
     if not watch.allows("the compiled steps"):
         works.pop("torso, compiled", None)
-    found["training"] = in_turns(works, device, options.seconds)
-    show(found["training"], "loop")
-    found["not what it was meant to be"] = {kind: why for kind in kinds if (why := local.told(kind))}
+    turns = options.times, options.seconds, options.gate
+    training = in_turns(works, device, *turns)
+    show(training)
+    yield {"n": options.times, "training": training}
+    why = {kind: why for kind in kinds if (why := local.told(kind)) and kind != "kernel by kernel"}
     exact = local.moved("kernel by kernel", "fp32")
-    found["moved, against fp32"] = {
-        kind: float((local.moved(kind, precision) - exact).norm() / exact.norm())
+    moved = {
+        kind: float(f"{(local.moved(kind, precision) - exact).norm() / exact.norm():.3g}")
         for kind in kinds
-        if f"torso, {kind}" in found["training"]
+        if f"torso, {kind}" in training
     }
-    print("    a step against fp32:", json.dumps(found["moved, against fp32"]), flush=True)
+    print("    a step against fp32:", json.dumps(moved), *([json.dumps(why)] if why else []), flush=True)
+    yield {"moved, against fp32": moved, "not what it was meant to be": why}
     if options.profile and watch.allows("the profile"):
-        found["profile"] = {}
-        for kind in ("torso, recorded", "torso, compiled", "torso, searched"):
-            if kind in found["training"]:
-                found["profile"][kind] = profile(works[kind], device)
-                print(f"    profile of a visit, {kind}", *found["profile"][kind], sep="\n      ", flush=True)
-    if precision == options.precision[0]:
+        for kind in ("torso, recorded", "torso, compiled", "torso, searched", "torso, math"):
+            if kind in training:
+                lines = profile(works[kind], device)
+                print(f"    profile of a visit, {kind}", *lines, sep="\n      ", flush=True)
+                yield {f"profile, {kind}": lines}
+    if "evaluation" in options.kinds and precision == options.precision[0]:
         for batch in (BATCH, images):
             if watch.allows("evaluation"):
                 plain = plain_evaluation(make(size), size, device, batch, images)
                 both = {"loop": plain, "torso": local.evaluation(batch)}
-                found[f"evaluation {batch}"] = in_turns(both, device, options.seconds / 2)
+                found = in_turns(both, device, options.times, options.seconds / 2, options.gate)
                 print(f"   evaluation, batch {batch}, fp32")
-                show(found[f"evaluation {batch}"], "loop")
-    return found
+                show(found)
+                yield {f"evaluation {batch}": found}
 
 
-def show(found: dict[str, dict[str, Any]], base: str) -> None:
-    against = found[base]["median"] if base in found else float("nan")
+def show(found: dict[str, dict[str, Any]]) -> None:
+    against = next(iter(found.values()), {"median": 1})["median"]  # the first of them
     for kind, row in found.items():
         spread = f"{row['low']:,.0f} to {row['high']:,.0f}"
         figures = f"{row['median']:9,.0f} images/s  {row['median'] / against:6.2f} ×"
@@ -293,60 +319,71 @@ def show(found: dict[str, dict[str, Any]], base: str) -> None:
 
 def further(
     name: str, options: argparse.Namespace, precision: Precision, device: torch.device, watch: Watch
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
     """Whole rounds, and clients in a stack."""
     from foreign_more import stacked_clients, whole_run
 
     make, size = NETS[name]
     size, images = (32, 100) if options.tiny else (size, 500)
-    found: dict[str, Any] = {}
     if options.rounds and watch.allows(f"whole rounds of {name}"):
-        found["whole run"] = whole_run(make, size, precision, device, images)
-        print(f"   {name}, {precision}, whole rounds:", json.dumps(found["whole run"]), flush=True)
+        run = whole_run(make, size, precision, device, images)
+        print(f"   {name}, {precision}, whole rounds:", json.dumps(run), flush=True)
+        yield {"whole run": run}
     if options.stacked and precision == "tf32" and watch.allows(f"a stack of {name}"):
-        found["stacked"] = stacked_clients(make(size), size, precision, device)
-        print(f"   {name}, {precision}, ten clients:", json.dumps(found["stacked"]), flush=True)
-    return found
+        stack = stacked_clients(make(size), size, precision, device)
+        print(f"   {name}, {precision}, ten clients:", json.dumps(stack), flush=True)
+        yield {"stacked": stack}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--only", default=",".join(NETS))
+    parser.add_argument(
+        "--only", default=",".join(NETS), help="lite0-still: without random numbers, so it can be compiled"
+    )
     parser.add_argument("--precision", default="", help="tf32,bf16,fp32; the first also has evaluation")
-    parser.add_argument("--seconds", type=float, default=0.2, help="of each of five stretches")
+    parser.add_argument("--kinds", default="loop,made,kernel by kernel,recorded,compiled,evaluation")
+    parser.add_argument("--times", type=int, default=5, help="stretches of each")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a stretch")
     parser.add_argument("--budget", type=float, default=150, help="seconds after which nothing new begins")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
-    parser.add_argument("--search", action="store_true", help="recorded steps with cudnn.benchmark too")
     parser.add_argument("--rounds", action="store_true", help="whole rounds of torso.run too")
     parser.add_argument("--stacked", action="store_true", help="ten clients under vmap too")
     parser.add_argument("--tiny", action="store_true", help="small images, to try the script")
+    parser.add_argument("--gate", default="", help="of bench/foreign_second.py, as are the next two")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--parties", type=int, default=1)
     options = parser.parse_args()
+    options.gate, options.kinds = Gate(options.gate, options.name, options.parties), options.kinds.split(",")
     device, watch = torch.device(options.device), Watch(options.budget)
     options.precision = (options.precision or ("tf32,bf16" if device.type == "cuda" else "fp32")).split(",")
     if device.type == "cpu":
         torch.set_num_threads(1)
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    kept: dict[str, Any] = {"device": machine, "torch": torch.__version__, "batch": BATCH, "n": TIMES}
+    kept: dict[str, Any] = {"device": machine, "torch": torch.__version__, "batch": BATCH}
     print(f"{machine}, torch {torch.__version__}", flush=True)
     warnings.simplefilter("always")
-    if device.type == "cuda":
+    for kind in (DeprecationWarning, FutureWarning):
+        warnings.simplefilter("ignore", kind)
+    if device.type == "cuda" and not options.name:
         kept["ceilings"] = ceilings(device)
         print("  ", json.dumps(kept["ceilings"]), flush=True)
-    for part in (measure, further):
+    for part in (measure, further) if options.rounds or options.stacked else (measure,):
         for precision in options.precision:
             for net in options.only.split(","):
                 if not watch.allows(f"{net}, {precision}"):
                     continue
                 print(f"  {net}, {precision} [{watch.now:.0f} s]", flush=True)
                 try:
-                    kept.setdefault(f"{net} {precision}", {}).update(part(net, options, precision, device, watch))
+                    for found in part(net, options, precision, device, watch):
+                        kept.setdefault(f"{net} {precision}", {}).update(found)
+                        (options.out / "foreign.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
                 except ImportError as error:
                     print(f"    left out: {error}", flush=True)
                 except Exception as error:  # one network's end is not the others'
                     print(f"    ended: {type(error).__name__}: {str(error)[:500]}", flush=True)
-                (options.out / "foreign.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    options.gate.leave()
     print(f"[{watch.now:.0f} s]", flush=True)
 
 

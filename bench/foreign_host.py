@@ -87,7 +87,7 @@ def main() -> None:
     many, few = (Local(thin(), SIZE, "fp32", device, 2 * steps) for steps in (options.steps, 1))
     torch.cuda.CUDAGraph = Nothing  # type: ignore[assignment,misc]
     works = {
-        "loop": plain_loop(thin(), SIZE, "fp32", device, False, options.steps),
+        "loop": plain_loop(thin(), SIZE, "fp32", device, options.steps),
         "torso, one step": few.training("kernel by kernel"),
         "torso": many.training("kernel by kernel"),
         "recorded, one step": recorded(few),

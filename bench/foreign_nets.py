@@ -70,13 +70,15 @@ def vit(size: int) -> nn.Module:
 
 
 class LinearLast(nn.Module):
-    """EfficientNet-lite0 as its authors have it, with its linear layer as the last that is registered."""
+    """EfficientNet-lite0 as its authors have it, with its linear layer as the last that is registered. `drops`: blocks
+    and features are dropped at random in training, as theirs are; what draws random numbers is not compiled."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, drops: bool = True) -> None:
         super().__init__()
         from efficientnet_lite_pytorch import EfficientNet
 
-        self.body = EfficientNet.from_name("efficientnet-lite0")
+        without = {"drop_connect_rate": 0.0, "dropout_rate": 0.0}
+        self.body = EfficientNet.from_name("efficientnet-lite0", **({} if drops else without))
         self.body._fc = nn.Identity()
         self.fc = nn.Linear(1280, 10)
 
@@ -86,6 +88,7 @@ class LinearLast(nn.Module):
 
 NETS: dict[str, tuple[Callable[[int], nn.Module], int]] = {
     "efficientnet-lite0": (LinearLast, 128),
+    "efficientnet-lite0-still": (lambda size: LinearLast(size, drops=False), 128),
     "resnet18": (resnet18, 128),
     "vit-s": (vit, 224),
 }

@@ -116,7 +116,7 @@ class RunConfig(Section):
     compile: Literal["auto", "on", "off"] = Field(
         "auto",
         description="torch.compile for a body that is not Torso's, on an accelerator: steps are faster, and the first "
-        "one takes up to a minute; on: from the first step; auto: once a run has taken 10,000; off: never",
+        "one takes up to a minute; on: from the first step; auto: once a run has taken 30,000; off: never",
     )
     checkpoint_every: CountOrZero = Field(
         10, description="rounds between checkpoints; 0: only when stopped and at the end"

@@ -328,6 +328,7 @@ class Deck:
     ) -> Iterator[Batch]:
         columns = lens.widths(self.samples, order, batch_size)
         pad = lens.pad if isinstance(lens, TokenLens) else 0
+        labels = self.labels[order]  # at once: for one client a batch's are a part of it, without a launch
         for start in range(0, max(sizes), batch_size):
             samples = self.samples if columns is None else self.samples[:, : columns[start // batch_size]]
             width = min(batch_size, max(sizes) - start)
@@ -342,4 +343,4 @@ class Deck:
                 active, with_any = count.squeeze(-1) > 0, sum(map(bool, filled))
                 lead = with_any if all(filled[:with_any]) else None
             inputs = lens.look(samples, index, change, bits)
-            yield Batch(inputs, self.labels[index], real, active, lead, pad=pad)
+            yield Batch(inputs, labels[:, start : start + width].contiguous(), real, active, lead, pad=pad)

@@ -144,5 +144,5 @@ def _of_one(
         said = seated(x, stacked=True)
     mean, total = means(losses_of(said, batch, objective, counts), batch)
     at_once = not x.is_cuda or not torch.cuda.is_current_stream_capturing()
-    found = gradients_at(leaves, mean.sum(), alone=at_once)
+    found = gradients_at(leaves, mean.squeeze(0), alone=at_once)
     return {name: grad.unsqueeze(0) for name, grad in found.items()}, total

@@ -115,7 +115,7 @@ def _copies(course: Course, tensors: Tensors) -> Tensors:
 def _learned(pupil: Pupil, epoch: int, still: Tensors | None = None) -> Learned:
     tensors = {**still, **pupil.tensors} if still else pupil.tensors
     own = {**tensors, **pupil.own_model} if pupil.own_model else tensors
-    return Learned(tensors, pupil.loss / pupil.met.clamp(min=1), epoch, own, pupil.notes)
+    return Learned(tensors, pupil.loss / (pupil.met + pupil.all_met).clamp(min=1), epoch, own, pupil.notes)
 
 
 def paces(plan: Sequence[Lesson], batches: Sequence[int], habits: Habits, device: torch.device) -> Tensors:

@@ -20,6 +20,7 @@ from torso.data.batches import Batch
 from torso.fast import is_fast
 from torso.learn.gradients import Gradients
 from torso.learn.objectives import Objective
+from torso.learn.stacked import copy_all
 from torso.nets import Network, Tensors, learnable
 
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class Recorder:
                 self._homes[key] = place.expand_as(tensor) if name in self.frozen else place
             there.append(self._homes[key][: len(held)])
             given.append(held)
-        torch._foreach_copy_(there, given)
+        copy_all(there, given)
         self._here = {name: self._homes[name, tensor.shape] for name, tensor in tensors.items()}
         return dict(self._here)
 

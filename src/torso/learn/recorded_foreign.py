@@ -33,7 +33,8 @@ from torso.nets.layout import ChannelsLast
 Step = Callable[[], tuple[Tensors, Tensor]]
 _NARROW = 12  # recordings of batches that are not full, for each way to use a network
 _WIDTHS = 4  # of padded batches: quarters of the full width
-_OFTEN = 10_000  # steps: at 1 to 3 ms saved by each, as long as compiling takes
+_OFTEN = 30_000  # steps. On an H200 compiling takes 20 to 27 s and a step then saves 0.4 to 4.9 ms: it pays after 5,400
+# (ViT-S), 33,000 (ResNet18, bf16) and 73,000 (ResNet18, tf32) further ones (bench/README.md)
 _FIRST: dict[Compile, float] = {"on": 0, "auto": _OFTEN, "off": float("inf")}  # steps before one is compiled
 
 

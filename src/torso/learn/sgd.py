@@ -33,7 +33,7 @@ class Sgd:
         """Move the parameters that have a rate. Clients that are not `active` [G] keep weights and velocities; `lead`
         says the same where the active ones stand first, and needs gradients of those alone."""
         if self.momentum:
-            self.velocity |= {n: torch.zeros_like(params[n]) for n in grads if n not in self.velocity}
+            self._begin({n: params[n] for n in grads if n not in self.velocity})
         if lead is not None:
             ahead = Sgd(self.momentum, self.weight_decay)
             ahead.velocity = {n: self.velocity[n][:lead] for n in grads if self.momentum}
@@ -61,6 +61,13 @@ class Sgd:
                 by_rate[rate].append(place)
         for rate, places in by_rate.items():
             torch._foreach_add_([params[names[p]] for p in places], [moves[p] for p in places], alpha=-rate)
+
+    def _begin(self, params: Tensors) -> None:
+        """Velocities of zero: one launch for all, not one for each."""
+        if params:
+            begun = {name: torch.empty_like(param) for name, param in params.items()}
+            torch._foreach_zero_(list(begun.values()))
+            self.velocity |= begun
 
     def _fused_step(self, params: Tensors, grads: Tensors, rates: Mapping[str, Rate], active: Tensor | None) -> None:
         """The same in one pass over each tensor; all tensors of a rate in one launch while every client is active and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,11 +37,23 @@ def is_one_for_all(tensor: Tensor) -> bool:
     return tensor.stride(0) == 0
 
 
+def copy_all(there: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy tensors into others of the same dtypes. Each dtype by itself: PyTorch copies a list of one dtype in few
+    launches, and a mixed one (BatchNorm counts in integers) tensor by tensor."""
+    pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for place, tensor in zip(there, given, strict=True):
+        into, source = pairs.setdefault(tensor.dtype, ([], []))
+        into.append(place)
+        source.append(tensor)
+    for into, source in pairs.values():
+        torch._foreach_copy_(into, source)
+
+
 def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies in memory of their own; of one tensor that stands for all clients, one."""
     held = [t[:1] if is_one_for_all(t) else t for t in tensors.values()]
     copies = [torch.empty_like(t) for t in held]
-    torch._foreach_copy_(copies, held)
+    copy_all(copies, held)
     pairs = zip(tensors.items(), copies, strict=True)
     return {n: copy.expand_as(t) if is_one_for_all(t) else copy for (n, t), copy in pairs}
 

@@ -49,7 +49,8 @@ class Pupil:
     take: Gradients = leading_gradients  # how gradients are computed: at once, or replayed
     exact: bool = False  # whether a client's bits are to be those that it has alone, beside clients of other sizes too
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: sum over the samples met
-    met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were
+    met: Tensor = field(default_factory=lambda: torch.zeros(()))  # [G]: how many they were …
+    all_met: int = 0  # … beside those of batches that were full for everybody, which need no device to be counted
 
     def gradients(self, tensors: Tensors, batch: Batch) -> Tensors:
         """Gradients [G, *] of the method's loss at any tensors; counts the samples as met."""
@@ -94,7 +95,10 @@ class Pupil:
 
     def count(self, total: Tensor, batch: Batch) -> None:
         self.loss = self.loss + padded(total, len(self.loss))
-        self.met = self.met + (batch.labels.shape[1] if batch.real is None else batch.real.sum(dim=1))
+        if batch.real is None:
+            self.all_met += batch.labels.shape[1]
+        else:
+            self.met = self.met + batch.real.sum(dim=1)
 
     def move(self, grads: Tensors, batch: Batch, rates: Mapping[str, Rate] | None = None) -> None:
         """One step of SGD after the drift correction, which sees what travels and learns, for the clients that have
