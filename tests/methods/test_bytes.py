@@ -130,7 +130,7 @@ def watched(name: str, body: str = "mlp", rounds: int = 2) -> Watched:
             model={"body": body},
             train={"rounds": rounds, "local_epochs": 1, "fraction": 0.5, "batch_size": 20, "lr": 0.05},
             measure={"names": ("generic",)},
-            run={"engine": "spy", "workers": 1, "device": "cpu", "features": "off"},
+            run={"engine": "spy", "workers": 1, "clients_at_once": 1, "device": "cpu", "features": "off"},
         )
         result = run(config, federation=data())
         job = simulate(config, data())

@@ -86,6 +86,7 @@ def test_a_way_is_the_convolution(
     shape = conv.Shape(G, kernel, stride, padding, tuple(x.shape), tuple(wanted.shape), *ways)
     seen = shape.columns(x) if ways[0].name == "columns" else None
     out, _ = conv.forward(x, seen, conv.ready(weight, dtype, ways[0]), bias, shape)
+    assert not out._is_view()  # or an activation could not be taken in place behind an autograd Function
     close(out, wanted.detach(), dtype)
     close(conv.input_gradient(slope, conv.ready(weight, dtype, ways[1], back=True), shape), to_x, dtype)
     close(conv.weight_gradient(x, seen, slope, shape), to_weight, dtype)

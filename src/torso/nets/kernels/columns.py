@@ -80,13 +80,14 @@ def _rows(maps: Tensor, clients: int) -> Tensor:
 
 def convolve(columns: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[int, ...]) -> Tensor:
     """The output of shape `like`; weight [G, out, in·K·K] in the columns' dtype."""
-    n, out_c, height, width = like
+    out = torch.empty(like, dtype=columns.dtype, device=columns.device, memory_format=torch.channels_last)
+    rows = _rows(out, len(weight))  # a view; what is returned is none, so that activations may be taken in place
     columns = columns.view(len(weight), -1, columns.shape[1])
     if bias is None:
-        out = torch.bmm(columns, weight.mT)
+        torch.bmm(columns, weight.mT, out=rows)
     else:
-        out = torch.baddbmm(bias.to(columns.dtype).unsqueeze(1), columns, weight.mT)
-    return out.view(n, height, width, out_c).permute(0, 3, 1, 2)
+        torch.baddbmm(bias.to(columns.dtype).unsqueeze(1), columns, weight.mT, out=rows)
+    return out
 
 
 def input_gradient(
