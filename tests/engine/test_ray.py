@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import ray
 from tests.engine.clusters import assert_near, config, last_of_first
-from tests.engine.lending import Lent
 from tests.engine.mortal import Mortal, Weak
 from tests.runs.samples import StopAfter, bits
 
@@ -37,14 +36,16 @@ from torso.server.fedbuff import FedBuff
 from torso.server.robust import CentredClipping
 from torso.server.state import bytes_of
 
-pytestmark = [pytest.mark.usefixtures("workers"), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")
-def lent(workers: None) -> Iterator[Cluster]:
+def lent(cluster: None) -> Iterator[Cluster]:
     """Three workers for all runs of this network and these data: to start some takes longer than such a run."""
     job = simulate(config("fedavg", run={"ray": {"workers": 3}}))
-    with Lent(job.net, job.federation, job.config.run) as engine:
+    place = engines["ray"](job.net, job.federation, job.config.run)
+    assert isinstance(place, Cluster)
+    with place as engine:
         yield engine
 
 

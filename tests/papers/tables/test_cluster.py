@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.conftest import Torso
-from tests.runs.samples import tiny
 
-from torso.config import RunConfig
 from torso.measure import Accuracy
 from torso.papers.commands.progress import TableLines
 from torso.papers.experiments.datasets import find_all
@@ -42,22 +39,6 @@ PART = (
 def data(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     return tiny_cifar10(tmp_path / "data")
-
-
-@pytest.fixture(scope="module")
-def hands(cluster: None) -> Iterator[OnRay]:
-    with closing(OnRay(tiny("fedavg", *RAY).run)) as crew:
-        yield crew
-
-
-@pytest.fixture
-def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes of a test before: to start some takes longer than such a table."""
-
-    def crew(run: RunConfig, processes: int) -> AbstractContextManager[OnRay | None]:
-        return nullcontext(hands if run.engine == "ray" else None)
-
-    monkeypatch.setattr("torso.papers.tables.reproduce.crew", crew)
 
 
 def _plan(data: Path, *sets: str, only: str = PART) -> TablePlan:
@@ -137,7 +118,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     return _table(out)
 
 
-@pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize(("first", "second"), [(RAY, ()), ((), RAY)])
 def test_what_began_on_the_cluster_goes_on_without_and_the_other_way_round(
     first: tuple[str, ...], second: tuple[str, ...], data: Path, tmp_path: Path, whole: list[dict[str, object]]
@@ -150,7 +130,6 @@ def test_what_began_on_the_cluster_goes_on_without_and_the_other_way_round(
     assert _table(tmp_path / "out") == whole
 
 
-@pytest.mark.usefixtures("lent")
 def test_data_that_a_machine_lacks_end_the_table_with_a_word(
     torso: Torso, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
