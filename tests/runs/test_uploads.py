@@ -49,7 +49,7 @@ NAN = ("attack.kind=not-finite", "attack.fraction=0.34")
 
 
 def task_of(*sets: str) -> Simulation:
-    return simulate(Config.load(sets=[*SMALL, *sets]))
+    return simulate(Config.load(sets=[*SMALL, "run.clients_at_once=1", *sets]))
 
 
 def two_rounds(task: Simulation, why: Faults, engine: str = "one-by-one") -> tuple[State, Round]:
