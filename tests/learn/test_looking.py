@@ -110,7 +110,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_memory_does_not_hold_is_looked_at_in_halves(small_memory: list[int]) -> None:
     job = job_of("running")
     desk, tensors = desk_of(job), stacked(job, 1)
-    deck = desk.whole_test(0, 150)
+    deck = desk.test_stretches([0], 150)
     with torch.no_grad():
         ((_, said),) = look(desk.room, deck.in_order(150, desk.room.lens), tensors, 150)
         assert small_memory == [150, 75, 37, 38, 75, 37, 38]
@@ -122,5 +122,5 @@ def test_samples_that_depend_on_each_other_are_not_parted(small_memory: list[int
     job = job_of("batch")
     desk = desk_of(job)
     with torch.no_grad(), pytest.raises(torch.OutOfMemoryError):
-        list(look(desk.room, desk.whole_test(0, 150).in_order(150, desk.room.lens), stacked(job, 1), 150))
+        list(look(desk.room, desk.test_stretches([0], 150).in_order(150, desk.room.lens), stacked(job, 1), 150))
     assert small_memory == [150]

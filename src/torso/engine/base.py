@@ -166,13 +166,9 @@ class Desk:
             return Deck.of(empty.samples, empty.labels, [empty.order[:0]] * len(clients), clients)
         return split.deck(clients)
 
-    def whole_test(self, start: int, stop: int) -> Deck:
-        """A stretch of the whole test set, in its fixed random order, as the deck of nobody in particular."""
-        split = self.federation.test
-        return Deck.of(split.samples, split.labels, [self.federation.test_order[start:stop]], [SERVER])
-
     def test_stretches(self, numbers: Sequence[int], each: int) -> Deck:
-        """Stretches of so many samples of the whole test set side by side, by their numbers."""
+        """Stretches of so many samples of the whole test set, in its fixed random order, side by side by their numbers;
+        nobody's in particular."""
         split, order = self.federation.test, self.federation.test_order
         rows = [order[number * each : (number + 1) * each] for number in numbers]
         return Deck.of(split.samples, split.labels, rows, [SERVER] * len(rows))

@@ -26,12 +26,8 @@ _FEWEST = 32  # samples of a look that are not halved further when memory runs o
 def width(room: Classroom, deck: Deck, batch_size: int) -> int:
     """How many samples of each client one look takes. On an accelerator a step of a few small batches waits for the
     host; so it takes more of them at once, where a sample's answer does not depend on its neighbours."""
-    device = deck.index.device
     set_modes(room.net, frozenset())
-    if device.type != "cuda" or isinstance(room.lens, TokenLens) or not stand_alone(room.net):
-        return batch_size
-    fits = _AT_ONCE // (max(deck.samples[:1].numel(), 1) * len(deck.clients))
-    return max(fits // batch_size, 1) * batch_size
+    return batch_size * (_rows_at_once(room, deck, batch_size * len(deck.clients)) if stand_alone(room.net) else 1)
 
 
 def look(
@@ -59,6 +55,7 @@ def side_by_side(room: Classroom, deck: Deck, tensors: Tensors, each: int) -> It
 
 
 def _rows_at_once(room: Classroom, deck: Deck, each: int) -> int:
+    """How many times `each` samples one look takes."""
     if not deck.index.is_cuda or isinstance(room.lens, TokenLens):
         return 1  # texts would be padded to the longest of all
     return max(_AT_ONCE // (max(deck.samples[:1].numel(), 1) * each), 1)

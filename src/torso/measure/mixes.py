@@ -25,7 +25,7 @@ def look_at_test(
     """What `count` models say of the whole test set in its fixed order, or of those of its batches."""
     every = range(-(-len(desk.federation.test.labels) // batch_size))
     for number in every if numbers is None else numbers:
-        stretch = desk.whole_test(number * batch_size, (number + 1) * batch_size)
+        stretch = desk.test_stretches([number], batch_size)
         (batch,) = stretch.in_order(batch_size, desk.room.lens)
         for_all = Batch(batch.inputs.expand(count, *batch.inputs.shape[1:]), batch.labels.expand(count, -1))
         yield from look(desk.room, iter([for_all]), tensors)
