@@ -9,6 +9,7 @@ And the CPU, on machines with an accelerator too: what is written out here is of
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from torso.engine import threads
 
 if os.environ.get("TORSO_TEST_CUDA") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the commands that tests start, too
+
+# what a shell starts with `&` ignores Ctrl-C, and so would all that tests start: they would wait for what never ends
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
