@@ -207,9 +207,9 @@ def test_the_authors_split_has_floor_balance_and_minimum(n: int, alpha: float, f
     try:
         dealt = deal(dataset, how, seed)
     except RequestError as refused:  # where a class goes to two or three of many clients, no draw may do
-        assert alpha * n < 3, refused
-        assert "in 1000 draws some client always had fewer than data.min_size" in str(refused)
-        return
+        if alpha * n < 3 and "in 1000 draws some client always had fewer than data.min_size" in str(refused):
+            return
+        raise
     assert owned_once(dealt.train, 1000)
     train = table(dealt.train, dataset.train.labels, 5)
     assert train.min() >= floor
