@@ -12,10 +12,11 @@ from torso.engine import Batched, engines
 from torso.errors import RunFailed
 from torso.personal.state import State
 from torso.runs import aggregate
-from torso.runs.events import Listener, Stop
+from torso.runs.events import Listener
 from torso.runs.job import simulate
+from torso.runs.loop import Loop
+from torso.runs.player import Player
 from torso.runs.rounds import Begun, Round
-from torso.runs.run import _Run
 
 ROUNDS = 5
 
@@ -29,27 +30,27 @@ def played(*sets: str) -> tuple[State, list[Round], str]:
         def round(self, played: Round, *rest: Any) -> None:
             seen.append(played)
 
-    going = _Run(task, None, Watching(), Stop(), "")
+    loop = Loop(task, listener=Watching())
     with engines["batched"](task.net, task.federation, config.run) as engine:
         try:
             for _ in range(ROUNDS):
-                going._round(engine)
+                loop.round(engine)
         except RunFailed as failure:
             failed = str(failure)
-    return going.state, seen, failed
+    return loop.state, seen, failed
 
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Which rounds have begun ahead; from now on they may."""
-    numbers, inner = list[int](), _Run._look_ahead
+    numbers, inner = list[int](), Player.look_ahead
 
-    def watched(self: _Run, *given: Any) -> Begun | None:
+    def watched(self: Player, *given: Any) -> Begun | None:
         found = inner(self, *given)
         numbers.extend([found.number] if found else [])
         return found
 
-    monkeypatch.setattr(_Run, "_look_ahead", watched)
+    monkeypatch.setattr(Player, "look_ahead", watched)
     return numbers
 
 
