@@ -25,7 +25,7 @@ def command_of(record: Record) -> str:
 
 def _from_keys(record: Record) -> str:
     from torso.config import Config
-    from torso.results.folder import fingerprint
+    from torso.results.same_run import fingerprint
 
     usual = flat(Config.load(None, [f"method.name={record.method}"]).as_tree())
     wanted = flat(record.config)

@@ -15,7 +15,7 @@ from torso.papers.experiments.code_path import code_path
 from torso.precision import precision_of
 from torso.report.comparison import flat
 from torso.results.files import write_text
-from torso.results.folder import is_free
+from torso.results.same_run import is_free
 from torso.runs.job import device_of
 
 
