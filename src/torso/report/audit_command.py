@@ -11,6 +11,7 @@ from rich.console import Console
 
 from torso.errors import RequestError
 from torso.plugins import Plugins, load_plugins
+from torso.report.options import Json, Quiet, Sets
 from torso.report.run_request import run_request
 from torso.report.starting import starting
 
@@ -23,9 +24,7 @@ def add_to(app: typer.Typer) -> None:
         what: Annotated[
             list[str] | None, typer.Argument(metavar="METHOD | CONFIG.toml", help="As `torso run` takes them.")
         ] = None,
-        sets: Annotated[
-            list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the config.")
-        ] = [],  # noqa: B006  typer copies it
+        sets: Sets = [],  # noqa: B006  typer copies it
         runs: Annotated[int, typer.Option(min=1, help="Runs, each with canaries and noise of its own.")] = 256,
         canaries: Annotated[int, typer.Option(min=1, help="Canaries in each run.")] = 16,
         sees: Annotated[str, typer.Option(help="Which models the auditor sees: all, or last.")] = "all",
@@ -35,8 +34,8 @@ def add_to(app: typer.Typer) -> None:
         ] = 0.0,
         out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write what was found there, too.")] = None,
         plugin: Plugins = [],  # noqa: B006
-        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+        quiet: Quiet = False,
+        as_json: Json = False,
     ) -> None:
         """Test the privacy that a config claims. Many runs of it have canaries among their clients: each sends a chosen
         update, or nothing. How well the two kinds can be told apart bounds ε from below. Exit status 1: the claim is

@@ -8,16 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from torso.errors import RequestError
+from torso.report.options import Json, Quiet
+from torso.report.watching import watching
 
 Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16 (auto: tf32 on an accelerator).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 _PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 _SOURCES = ("cifar10", "synthetic")
 
 
-def add_to(app: typer.Typer, watching: Any) -> None:
-    """Give the command line its commands; `watching` shows a run and lets it be stopped."""
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its commands."""
     bench = typer.Typer(help="Measure speed on this machine.")
     app.add_typer(bench, name="bench")
 
@@ -56,7 +57,7 @@ def add_to(app: typer.Typer, watching: Any) -> None:
         precision: Precision = "auto",
         device: Device = "auto",
         seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+        quiet: Quiet = False,
         as_json: Json = False,
     ) -> None:
         """Run pfl-research's own benchmark (CIFAR-10, 1,000 clients of 50 images, 50 a round, a CNN with dropout) and

@@ -11,6 +11,7 @@ import typer
 
 from torso.errors import RequestError
 from torso.plugins import Plugins, load_plugins
+from torso.report.options import Json
 
 if TYPE_CHECKING:
     from torso.results.export import Exported
@@ -61,7 +62,7 @@ def add_to(app: typer.Typer) -> None:
         ] = "calibrated",
         opset: Annotated[int | None, typer.Option(help="Opset of ONNX files; default: 20.")] = None,
         plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Write models of a finished run as files (safetensors, ONNX, torch.export), and a page that says how to use
         them."""

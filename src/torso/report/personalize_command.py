@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torso.plugins import Plugins, load_plugins
-from torso.report.predict_command import ChangedData, DataRoot, Label, Text, model_at, note
+from torso.report.console import note
+from torso.report.options import Json
+from torso.report.predict_command import ChangedData, DataRoot, Label, Text, model_at
 
 if TYPE_CHECKING:
     from torso.runs.personalize import Personalized
@@ -44,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
         data_root: DataRoot = None,
         accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Make a model for a client that was not there, from its own labelled data, and measure it before and after."""
         load_plugins(plugin)
@@ -75,7 +77,8 @@ def add_to(app: typer.Typer) -> None:
         if as_json:
             print(json.dumps({**found.as_json(), "models": [str(path) for path in written]}, ensure_ascii=False))
             return
-        note(list(found.remarks))
+        for remark in found.remarks:
+            note(remark)
         print("\n".join(said(found)))
         if written:
             print(f"{written[0]}: written. Use: {out}/README.md")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torso.plugins import Plugins, load_plugins
+from torso.report.console import note
+from torso.report.options import Json
 
 if TYPE_CHECKING:
     from torso.nets import Network
@@ -51,7 +53,7 @@ def add_to(app: typer.Typer) -> None:
         data_root: DataRoot = None,
         accept_changed_data: ChangedData = False,
         plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Ask a trained model about new samples: names of classes and probabilities."""
         load_plugins(plugin)
@@ -67,7 +69,8 @@ def add_to(app: typer.Typer) -> None:
         if as_json:
             print(json.dumps({"model": described(card), **found.as_json(top)}, ensure_ascii=False))
             return
-        note([described(card), *found.remarks])
+        for said in (described(card), *found.remarks):
+            note(said)
         if out is None:
             print(lines(found, top))
         else:
@@ -105,14 +108,6 @@ def described(card: Card) -> str:
     client = "a client" if card.client is None else f"client {card.client}"
     kinds = {**whose, "personal": f"the personal model of {client}", "held": f"the model that {client} holds"}
     return f"{kinds[card.kind]}: {card.method} on {card.dataset}, {card.classes} classes"
-
-
-def note(remarks: list[str]) -> None:
-    """Lines beside the result, on the error stream."""
-    from rich.console import Console
-
-    for remark in remarks:
-        Console(stderr=True).print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
 
 
 def lines(found: Predictions, top: int) -> str:

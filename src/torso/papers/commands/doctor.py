@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from torso.papers.commands.options import Json, Root
+from torso.papers.commands.options import Root
 from torso.report.doctor import Report, examine
+from torso.report.options import Json
 from torso.report.starting import starting
 
 

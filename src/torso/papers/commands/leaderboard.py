@@ -15,20 +15,19 @@ from rich.console import Console
 
 from torso.papers.commands.options import (
     Device,
-    Json,
     Out,
     Precision,
     Processes,
-    Quiet,
     Root,
     Sets,
-    Watching,
     departure,
     end,
     make_room,
     said_sets,
 )
 from torso.plugins import Plugins, load_plugins
+from torso.report.options import Json, Quiet
+from torso.report.watching import watching
 
 if TYPE_CHECKING:
     from torso.papers.board.combinations import Combination
@@ -43,7 +42,7 @@ Find = Annotated[bool, typer.Option("--search", help="Try new combinations of ax
 Dry = Annotated[bool, typer.Option("--dry-run", help="Count the runs, estimate the time and run nothing.")]
 
 
-def add_to(app: typer.Typer, watching: Watching) -> None:
+def add_to(app: typer.Typer) -> None:
     @app.command()
     def leaderboard(
         only: Part = "",

@@ -12,19 +12,18 @@ from rich.console import Console
 from torso.errors import RequestError
 from torso.papers.commands.options import (
     Device,
-    Json,
     Out,
     Precision,
     Processes,
-    Quiet,
     Root,
     Sets,
-    Watching,
     departure,
     end,
     make_room,
     said_sets,
 )
+from torso.report.options import Json, Quiet
+from torso.report.watching import watching
 
 if TYPE_CHECKING:
     from torso.papers.tables.plan import TablePlan
@@ -41,7 +40,7 @@ Minutes = Annotated[float, typer.Option(min=0.01, help="With --verify: leave out
 Draw = Annotated[int, typer.Option(min=-1, help="With --verify: the seed of the draw; -1: another one each time.")]
 
 
-def add_to(app: typer.Typer, watching: Watching) -> None:
+def add_to(app: typer.Typer) -> None:
     @app.command()
     def papers(device: Device = "auto", as_json: Json = False) -> None:
         """List the tables of the four papers: data, number of runs, estimated time here, what cannot be run."""
