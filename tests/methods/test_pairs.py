@@ -29,7 +29,7 @@ from torso.results.checkpoint import load_newest, save
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 SEED = 3
 SINGLE_UPLOADS = ("median", "centred-clipping")

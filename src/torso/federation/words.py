@@ -7,7 +7,7 @@ from torso.data import Floats, Input, Pixels, Tokens
 from torso.learn.taught import remembers
 from torso.nets import Tensors
 from torso.runs.job import Job
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.state import bytes_of
 from torso.server.statistics import counted, words
 

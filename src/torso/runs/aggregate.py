@@ -22,7 +22,7 @@ from torso.personal.store import ClientState, Elsewhere
 from torso.runs.colluding import colluded
 from torso.runs.faults import NOT_FINITE, WRONG_NUMBERS
 from torso.runs.messages import Sent, Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.uploads import Terms, fine
 from torso.server.robust import clipped
 from torso.server.state import ServerState

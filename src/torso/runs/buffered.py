@@ -24,7 +24,7 @@ from torso.personal.state import Pending
 from torso.randomness import numpy_generator
 from torso.runs.messages import Sent, Told
 from torso.runs.speeds import Hours
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 
 class Flight(NamedTuple):

@@ -22,7 +22,7 @@ from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.runs.job import Job
 from torso.runs.messages import Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.telling import tell, visit_of
 from torso.runs.visit import Visit
 from torso.server.state import ServerState

@@ -20,7 +20,7 @@ from torso.nets import Tensors
 from torso.personal import FineTune, Personal
 from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 _ON_TRAIN = (
     "without_head",

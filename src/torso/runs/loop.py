@@ -27,7 +27,7 @@ from torso.runs.job import Job
 from torso.runs.player import Player
 from torso.runs.record import Record
 from torso.runs.rounds import Round, TooFewAnswered, named
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.stopping import Stoppable
 
 _ATTEMPTS = 10  # of a round that too few clients answer

@@ -15,7 +15,7 @@ from torso.runs.features import FeaturePlan
 from torso.runs.job import Job
 from torso.runs.rounds import Begun, Round, begin_round, end_round
 from torso.runs.speeds import hours_of
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 _OBJECTS = 20  # of Python, at most, that a round leaves a participant
 

@@ -20,7 +20,7 @@ from torso.nets import Tensors
 from torso.personal import Personal
 from torso.runs.aggregate import Aggregate
 from torso.runs.messages import Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.telling import held_by, visit_of
 from torso.server import NoStatistics
 from torso.server.state import ServerState

@@ -10,7 +10,7 @@ from torso.learn.tamper import Tamper
 from torso.nets import Tensors
 from torso.randomness import numpy_generator
 from torso.runs.messages import Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.visit import Visit
 from torso.server import NoStatistics
 from torso.server.state import ServerState
