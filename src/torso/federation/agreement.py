@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 
 from torso.data import Federation, Roster, Split, augmentations
-from torso.data.federation import check_augment
+from torso.data.build import check_augment
 from torso.data.inputs import Known, Moments, Pixels, Tokens
 from torso.data.naming import by_name
 from torso.data.wants import ANYTHING, Wants
