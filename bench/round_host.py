@@ -26,7 +26,7 @@ from torso.engine import Engine, engines
 from torso.learn.steps import Pupil, Step, steps
 from torso.nets.blocks import Dense
 from torso.nets.bodies import bodies
-from torso.nets.network import Body
+from torso.nets.body import Body
 from torso.personal.state import State
 from torso.personal.store import ClientState
 from torso.runs.job import Simulation, data_of, simulate

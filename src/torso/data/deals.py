@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.data.batches import LAST, Deck, Shuffle, sent_to
+from torso.data.batches import LAST, Deck, Shuffle
+from torso.data.sending import sent_to
 from torso.randomness import random_bits
 
 _QUARTER = 4  # epochs of more steps than this are rounded up to a multiple of it, so that few lengths occur

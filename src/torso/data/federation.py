@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torso.data.batches import Deck, sent_to
+from torso.data.batches import Deck
 from torso.data.images import Ints
 from torso.data.inputs import Input, Tokens
 from torso.data.roster import Roster
+from torso.data.sending import sent_to
 from torso.data.token_lens import lengths_of
 from torso.randomness import numpy_generator
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torso.nets.blocks import Chain
+from torso.nets.body import Body
 from torso.nets.layers import Linear
-from torso.nets.network import Body
 
 
 class Embedding(nn.Module):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.learn.drift import Local
 from torso.learn.stacked import Reading, free_to_read, spared
 from torso.nets import Tensors

@@ -9,7 +9,8 @@ from dataclasses import replace
 import torch
 
 from torso.data import Roster
-from torso.data.batches import Shuffle, epoch_steps, on_device
+from torso.data.batches import Shuffle, epoch_steps
+from torso.data.sending import on_device
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
 from torso.learn.drift import NoDrift

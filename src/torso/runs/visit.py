@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torso.data import Roster
-from torso.data.batches import Shuffle, on_device
+from torso.data.batches import Shuffle
+from torso.data.sending import on_device
 from torso.engine import SERVER, Desk
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
