@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.runs.test_uploads import METHODS, NAN, SMALL, assert_same
+from tests.runs.samples import assert_same_state
+from tests.runs.test_uploads import METHODS, NAN, SMALL
 
 from torso.config import Config
 from torso.engine import Batched, engines
@@ -67,7 +68,7 @@ def test_the_same_rounds(method: str, begun: list[int], monkeypatch: pytest.Monk
     ahead(monkeypatch)
     found, again, _ = played(*sets)
     assert again == rounds
-    assert_same(found, state)
+    assert_same_state(found, state)
     holds = method in ("mtl", "fedfomo")  # the server holds single uploads
     assert begun == ([] if holds else [2, 3, 5])  # after round 3 somebody measures
 
@@ -83,7 +84,7 @@ def test_what_is_not_finite_is_found_out_and_the_next_round_begins_again(
     ahead(monkeypatch)
     found, again, _ = played(*sets)
     assert again == rounds
-    assert_same(found, state)
+    assert_same_state(found, state)
     assert begun
 
 
@@ -94,4 +95,4 @@ def test_a_run_that_diverges_fails_in_the_same_round(begun: list[int], monkeypat
     ahead(monkeypatch)
     found, again, later = played(*sets)
     assert (again, later) == (rounds, why)
-    assert_same(found, state)
+    assert_same_state(found, state)
