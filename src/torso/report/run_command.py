@@ -11,7 +11,7 @@ import typer
 from torso.errors import RequestError
 from torso.plugins import Plugins, load_plugins
 from torso.report.console import note
-from torso.report.options import Baseline, Json, Quiet, RunOut, Sets, TensorBoard
+from torso.report.options import Baseline, ChangedData, Json, Quiet, RunOut, Sets, TensorBoard
 from torso.report.run_request import run_request
 from torso.report.starting import starting
 from torso.report.watching import watching
@@ -37,9 +37,7 @@ def run(
     sets: Sets = [],  # noqa: B006  typer copies it
     out: RunOut = None,
     resume: Resume = False,
-    accept_changed_data: Annotated[
-        bool, typer.Option("--accept-changed-data", help="Accept data that have changed since the run began.")
-    ] = False,
+    accept_changed_data: ChangedData = False,
     plugin: Plugins = [],  # noqa: B006
     tensorboard: TensorBoard = False,
     quiet: Quiet = False,
