@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torso.runs.extending import extend
 from torso.runs.job import data_of, simulate
 from torso.runs.loop import play
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
-from torso.runs.progress import is_shown, showing
+from torso.runs.progress import followed
 
 __all__ = ["Stopped", "run"]
 
@@ -59,8 +58,7 @@ def run(
     `federation` shares data that are loaded already between runs with equal `data.*` and `run.seed`. `engine` stands in
     for what `run.engine` names.
     """
-    shown: AbstractContextManager[Listener] = nullcontext(listener or Listener())
-    with showing(listener) if is_shown(progress) else shown as heard:
+    with followed(listener, progress) as heard:
         handed = hand_over(Config.of(config), clients, model)  # its objects stay known while this is held
         told = heard if on_round is None else OnRound(heard, on_round)
         folder = RunFolder.check(Path(out), handed.config, resume, extend=True) if out is not None else None
