@@ -88,7 +88,7 @@ def test_a_number_that_is_not_finite_leaves_its_client_out() -> None:
     came.close()
     assert came.refused == {1: "not finite"}
     assert came.statistics_of().clients == (0,)
-    assert float(came.statistics["sum"]) == 1.0
+    assert float(came.gathered.combined["sum"]) == 1.0
 
 
 @pytest.mark.usefixtures("_three")
