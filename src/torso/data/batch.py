@@ -29,7 +29,7 @@ class Batch:
     taught: dict[str, Tensor] | None = None  # [G, B, …]
 
     def first(self, clients: int) -> Batch:
-        """That of the first clients, which may be more than have samples."""
+        """The batch of the first clients, some of which may have no samples."""
         real = None if self.real is None else self.real[:clients]
         taught = None if self.taught is None else {what: said[:clients] for what, said in self.taught.items()}
         keys = self.keys[:clients] if isinstance(self.keys, Tensor) else self.keys

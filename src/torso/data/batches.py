@@ -68,7 +68,7 @@ class Deck:
         return cls(first.samples, first.labels, index, sizes, clients)
 
     def rows(self, first: int, last: int) -> Deck:
-        """Those of its clients, no longer than they need."""
+        """The clients at the places from `first` to before `last`, padded to the longest of them."""
         sizes = self.sizes[first:last]
         return replace(self, index=self.index[first:last, : max(sizes)], sizes=sizes, clients=self.clients[first:last])
 

@@ -101,7 +101,7 @@ class Federation:
 
     @cached_property
     def roster(self) -> Roster:
-        """What a server may know of it."""
+        """What a server may know of the federation."""
         return Roster(
             name=self.name,
             classes=self.classes,

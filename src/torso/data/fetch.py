@@ -45,7 +45,7 @@ class Got:
 
     @property
     def root(self) -> Path:
-        """What data.root has to be."""
+        """The value that data.root must have."""
         return self.folder / self.data.makes if self.data.makes else self.folder
 
 
@@ -62,7 +62,7 @@ def get(
 
 
 def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience: Patience) -> Got:
-    """The same for one that is in no catalogue."""
+    """Download a data set that is in no catalogue, as `get` does."""
     addresses = {file.name: addresses_of(data, file, source) for file in data.files}
     folder = data.place(home)
     if _is_done(data, home):  # also in a folder that cannot be written

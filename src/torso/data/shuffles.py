@@ -16,14 +16,14 @@ class Shuffle:
     round: int
 
     def of(self, place: int) -> Shuffle:
-        """That of the client at a place of the stack."""
+        """The shuffle of the client at a place of the stack."""
         return self
 
     def for_use(self, use: str) -> Shuffle:
         return replace(self, purpose=f"{self.purpose} {use}")
 
     def of_places(self, order: Sequence[int]) -> Shuffle:
-        """That of the clients at these places."""
+        """The shuffle of the clients at these places, in this order."""
         return self
 
 
@@ -35,7 +35,7 @@ class Shuffles(Shuffle):
 
     @classmethod
     def beside(cls, parts: Sequence[tuple[Shuffle, int]]) -> Shuffles:
-        """Of runs that stand side by side, each with so many clients."""
+        """The shuffles of runs that stand side by side, each with so many clients."""
         first = parts[0][0]
         every = tuple(shuffle.of(place) for shuffle, clients in parts for place in range(clients))
         return cls(first.seed, first.purpose, first.round, every)

@@ -13,7 +13,7 @@ from torso.server.statistics import counted, words
 
 
 def what_leaves(job: Job, client: int, name: str) -> str:
-    """For the person at a client, once, before the first round."""
+    """Sentences for the person at a client, said once, before the first round."""
     method, late = job.config.method.name, client in job.roster.newcomers
     lines = [
         f"{name} comes to a run of {method} that has begun: it gets a model at the end. What this machine sends:"

@@ -47,7 +47,7 @@ class Output(NamedTuple):
 
     @property
     def own(self) -> Tensor:
-        """What the client itself goes by."""
+        """The logits that the client itself goes by."""
         return self.logits if self.personal is None else self.personal
 
 
@@ -162,7 +162,7 @@ class Network(nn.Module):
             setattr(self.get_submodule(where), leaf, tensors[name])
 
     def contents(self) -> Tensors:
-        """What `fill` takes to make the same network."""
+        """All tensors that `fill` needs to make the same network."""
         told = dict(self.named_buffers()) if self.personal else {}
         return {**self.state_dict(), **{name: told[name] for name in self.told if name in told}}
 

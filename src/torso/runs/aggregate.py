@@ -172,7 +172,7 @@ class Aggregate:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Those who came and are counted, in the order of the participants."""
+        """The clients that came and are counted, in the order of the participants."""
         return tuple(k for k in self._clients if k not in self.refused) if self.refused else tuple(self._clients)
 
     def close(self) -> float:
@@ -280,5 +280,5 @@ class Aggregate:
 
 
 def _places(rows: Tensor) -> list[int]:
-    """Where truths [G] are true."""
+    """The places at which truths [G] are true."""
     return [place for place, true in enumerate(rows.tolist()) if true]

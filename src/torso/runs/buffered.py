@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Those who are heard."""
+        """The clients whose uploads make the round."""
         return tuple(flight.client for flight in self.heard)
 
     def staleness(self, clients: Sequence[int]) -> tuple[int, ...]:

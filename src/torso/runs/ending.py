@@ -27,7 +27,7 @@ class Ending:
     command: str
 
     def stopped(self, state: State, opened: bool) -> str:
-        """Of a run that ends between two rounds or measures, after a checkpoint where it has a folder.
+        """Save a run that ends between two rounds or measures, if it has a folder, and say where it stands.
 
         `opened`: whether the state is past what comes before the first round."""
         measuring = ", before all was measured" if state.round == self.rounds else ""
@@ -44,7 +44,7 @@ class Ending:
         return f"{where}{left}. Continue with: {self._again(self.folder)}"
 
     def unwritable(self, state: State) -> str:
-        """Of a run whose folder cannot be written any more."""
+        """What is said of a run whose folder cannot be written any more."""
         if self.folder is None:
             return self._after(state)
         kept = rounds_of(self.folder.path / "checkpoints")
@@ -52,7 +52,7 @@ class Ending:
         return f"{newest}. Make room, then continue with: {self._again(self.folder)}"
 
     def at_once(self) -> str:
-        """Of a run whose process is ended from outside."""
+        """What is said of a run whose process is ended from outside."""
         if self.folder is None:
             return "Without a folder there is nothing to resume"
         return f"Checkpoints are kept. Continue with: {self._again(self.folder)}"

@@ -98,7 +98,7 @@ class Simulation(Job):
     federation: Federation
 
     def on(self, federation: Federation) -> Simulation:
-        """The same with other clients, whose samples are of the same kind."""
+        """The job with other clients, whose samples are of the same kind."""
         return replace(self, roster=federation.roster, federation=federation)
 
 

@@ -128,7 +128,7 @@ class Loop:
             self.listener.note(line)
 
     def _open(self, engine: Engine) -> None:
-        """What comes before the first round."""
+        """Do what comes before the first round."""
         for stage in self.job.plan:
             if stage.first == 1:  # several, where those before have no rounds (FedNCM)
                 self._begin_stage(engine, stage)
@@ -198,7 +198,7 @@ class Loop:
             raise Stopped(self.ending.stopped(self.state, self.opened))
 
     def _note(self, engine: Engine) -> tuple[str, ...]:
-        """What the engine had to do again."""
+        """Tell listeners what the engine had to do again."""
         notes = engine.repaired() if repairs(engine) else ()
         for note in notes:
             self.listener.note(note)

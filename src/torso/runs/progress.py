@@ -52,7 +52,7 @@ def megabytes(round: Round) -> str:
 
 
 class PlainLines(Listener):
-    """For logs and pipes."""
+    """Lines of progress, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

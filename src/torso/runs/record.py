@@ -22,7 +22,7 @@ from torso.runs.rounds import Round
 
 
 class Record:
-    """Of one run; without a folder it is in memory alone."""
+    """The record of one run; without a folder it is in memory alone."""
 
     def __init__(self, job: Job, folder: RunFolder | None) -> None:
         self.job, self.folder = job, folder
@@ -45,7 +45,7 @@ class Record:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """What happens in the block is measured, not trained."""
+        """Count the time of the block as measuring, not as training."""
         self.note_memory()  # of training: the peak may be counted anew when something else begins
         began = time.perf_counter()
         yield
@@ -104,7 +104,7 @@ class Record:
         return result
 
     def _checksums(self, state: State) -> dict[str, str]:
-        """Of a run that leaves a folder: what its numbers were made of."""
+        """For a run that leaves a folder: checksums of what its numbers were made of."""
         if self.folder is None:
             return {}
         data = DataFile.read(self.folder.path)  # none where clients keep their data to themselves

@@ -117,7 +117,7 @@ class Visit:
         return steps
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
-        """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""
+        """The visit once more; nothing of it is uploaded, and nothing kept (spec 9.4)."""
         return learn(*self._begin(desk, clients))
 
     def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:

@@ -30,6 +30,12 @@ def changed(config: Config) -> dict[str, Any]:
     return {"method.name": config.method.name, **told}
 
 
+def changed_as_json(config: Config) -> dict[str, Any]:
+    """What `changed` says, as a JSON file has it: tuples are lists."""
+    found: dict[str, Any] = json.loads(json.dumps(changed(config)))
+    return found
+
+
 def machine(config: Config) -> dict[str, str]:
     """Device, system and precision of a run; on CPU also what decides how sums are rounded."""
     device = device_of(config.run)

@@ -108,12 +108,12 @@ def to_figure(
 
 
 def _lines(names: Iterable[str]) -> int:
-    """Of the name that takes most."""
+    """How many lines the longest of the names takes."""
     return max((fill(name, LONG).count("\n") + 1 for name in names), default=0)
 
 
 def _line_height() -> float:
-    """In points."""
+    """The height of a line of text in points."""
     return 1.2 * float(mpl.rcParams["font.size"])
 
 
@@ -180,7 +180,7 @@ def _weight(role: str) -> str:
 
 
 def _wrapped(text: str, room: float) -> str:
-    """In lines that fit into so many points."""
+    """The text in lines that fit into so many points."""
     return fill(text, max(10, int(room / (LETTER * mpl.rcParams["font.size"]))), break_long_words=False)
 
 
@@ -247,7 +247,7 @@ def _add(axes: Axes, mark: Line | Area | Dots | Words | Heat, panel: Panel, scal
 
 
 def _colour_bar(places: Sequence[Axes], panels: Sequence[Panel], scale: float) -> None:
-    """At the right of the last heat map, as high as it is."""
+    """Draw the colour bar at the right of the last heat map, as high as it is."""
     maps = [(axes, panel) for axes, panel in zip(places, panels, strict=True) if panel.heat]
     if not maps:
         return
@@ -286,7 +286,7 @@ def _rows(axes: Axes, panel: Panel, most: int) -> None:
 
 
 def _width(text: str) -> float:
-    """In points, bold: room enough for any weight."""
+    """The width of a text in points, in bold type: room enough for any weight."""
     bold = FontProperties(weight="bold")
     return float(TextPath((0, 0), text, size=mpl.rcParams["font.size"], prop=bold).get_extents().width)
 

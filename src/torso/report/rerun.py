@@ -39,7 +39,7 @@ def _from_keys(record: Record) -> str:
 
 
 def _said(value: Any) -> str:
-    """As TOML: a list, a number, a word."""
+    """A value as TOML: a list, a number, a word."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
