@@ -40,9 +40,9 @@ from torso.learn.recorded import Recorder
 from torso.learn.recorded_foreign import ForeignRecorder
 from torso.nets import Network, Tensors, bodies, body_of, build, learnable, set_modes, skeleton
 from torso.nets.bodies import takes
+from torso.nets.body import Body
 from torso.nets.heads import LinearHead
 from torso.nets.lora import Lora
-from torso.nets.network import Body
 from torso.nets.outside.encoder import EncoderBody, Pooled
 from torso.nets.outside.libraries import transformers_for
 from torso.precision import computing

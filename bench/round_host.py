@@ -26,12 +26,11 @@ from torso.engine import Engine, engines
 from torso.learn.steps import Pupil, Step, steps
 from torso.nets.blocks import Dense
 from torso.nets.bodies import bodies
-from torso.nets.network import Body
+from torso.nets.body import Body
 from torso.personal.state import State
 from torso.personal.store import ClientState
-from torso.runs.events import Listener, Stop
 from torso.runs.job import Simulation, data_of, simulate
-from torso.runs.run import _Run
+from torso.runs.loop import Loop
 
 Row = dict[str, Any]
 
@@ -79,17 +78,17 @@ def all_met(job: Simulation) -> State:
 def measured(method: str, clients: int, participants: int, rounds: int, profile: str = "") -> Row:
     config = settings(method, clients, participants)
     job = simulate(config, data_of(config))
-    going = _Run(job, None, Listener(), Stop(), "")
-    going.state = all_met(job)
+    loop = Loop(job)
+    loop.state = all_met(job)
     with engines["batched"](job.net, job.federation, config.run) as engine:
         for _ in range(5):
-            going._round(engine)
+            loop.round(engine)
         if profile:
-            _profiled(going, engine, rounds, profile)
+            _profiled(loop, engine, rounds, profile)
         found = []
         for _ in range(rounds):
             began = time.process_time()
-            going._round(engine)
+            loop.round(engine)
             found.append(1e3 * (time.process_time() - began))
     bound = 1 + 0.02 * participants
     return {
@@ -104,13 +103,13 @@ def measured(method: str, clients: int, participants: int, rounds: int, profile:
     }
 
 
-def _profiled(going: _Run, engine: Engine, rounds: int, order: str) -> None:
+def _profiled(loop: Loop, engine: Engine, rounds: int, order: str) -> None:
     import cProfile
     import pstats
 
     with cProfile.Profile(time.process_time) as watched:
         for _ in range(rounds):
-            going._round(engine)
+            loop.round(engine)
     pstats.Stats(watched).sort_stats(order).print_stats(45)
 
 

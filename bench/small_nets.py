@@ -19,9 +19,8 @@ import torch
 
 from torso import Config
 from torso.engine import engines
-from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
-from torso.runs.run import _Run
+from torso.runs.loop import Loop
 
 
 def measured(at_once: int, rounds: int) -> dict[str, Any]:
@@ -34,11 +33,11 @@ def measured(at_once: int, rounds: int) -> dict[str, Any]:
         run={"engine": "one-by-one", "device": "cpu", "workers": 1, "clients_at_once": at_once},
     )
     job = simulate(config, data_of(config))
-    going, found = _Run(job, None, Listener(), Stop(), ""), []
+    loop, found = Loop(job), []
     with engines["one-by-one"](job.net, job.federation, config.run) as engine:
         for _ in range(rounds + 5):
             began = time.process_time()
-            going._round(engine)
+            loop.round(engine)
             found.append(1e3 * (time.process_time() - began))
     kept = found[5:]
     return {"clients_at_once": at_once, "ms": round(median(kept), 2), "low": round(min(kept), 2), "n": rounds}

@@ -32,9 +32,8 @@ from torso.engine import engines
 from torso.engine.bench import row, wait
 from torso.precision import precision_of
 from torso.report.pfl_bench import pfl_config
-from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, device_named, simulate
-from torso.runs.run import _Run
+from torso.runs.loop import Loop
 
 Row = dict[str, Any]
 
@@ -66,19 +65,19 @@ def pfl(given: argparse.Namespace) -> Config:
 def rounds(what: str, config: Config, given: argparse.Namespace) -> Row:
     """Images per second of whole rounds."""
     job = simulate(config, data_of(config))
-    going, made = _Run(job, None, Listener(), Stop(), ""), list[tuple[float, ...]]()
+    loop, made = Loop(job), list[tuple[float, ...]]()
     images = int(job.roster.sizes.sum() * config.train.fraction)
     with engines["batched"](job.net, job.federation, config.run) as engine:
         began = time.perf_counter()
         for place in range(-2, given.blocks):
             for _ in range(given.rounds if place == -2 else 1):
-                going._round(engine)
+                loop.round(engine)
             if place == -2:
                 warm = time.perf_counter() - began
             wait(job.device)
             start, cpu = time.perf_counter(), time.process_time()
             for _ in range(given.rounds):
-                going._round(engine)
+                loop.round(engine)
             asked = time.perf_counter() - start
             wait(job.device)
             if place >= 0:
@@ -86,7 +85,7 @@ def rounds(what: str, config: Config, given: argparse.Namespace) -> Row:
         recorder = engine._desk.room.recorder if engine._desk else None
         kept = [] if recorder is None else [len(recorder._plays), len(recorder._recordings)]
         if given.profile and len(job.roster.sizes) != 100:
-            _profile(f"{given.profile}_{what}_{config.run.precision}", lambda: going._round(engine))
+            _profile(f"{given.profile}_{what}_{config.run.precision}", lambda: loop.round(engine))
     walls, hosts, cpus = (sorted(1e3 * each / given.rounds for each in column) for column in zip(*made, strict=True))
     return {
         **{"what": what, "clients": len(job.roster.sizes), "largest": int(max(job.roster.sizes))},

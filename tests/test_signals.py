@@ -41,7 +41,7 @@ def test_a_signal_before_the_first_round_is_answered_in_one_line(
     def interrupted(*_: Any) -> None:
         signal.raise_signal(number)
 
-    monkeypatch.setattr("torso.cli.load_plugins", interrupted)
+    monkeypatch.setattr("torso.report.run_command.load_plugins", interrupted)
     said = torso("run", "--out", "here")
     assert (said.status, said.out) == (130, "")
     assert said.err == "torso: stopped at once, by Ctrl-C or SIGTERM\n"

@@ -1,4 +1,4 @@
-"""The two ways in which Torso says no. A message names the key or file, what was found, and what would do."""
+"""Errors that a user is meant to read. A message names the key or file, what was found, and what would do."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ClientMap(_Sheets, Mapping[int, V], Generic[V]):
     __slots__ = ("_sheets",)
 
     def __init__(self, entries: Mapping[int, V] | None = None) -> None:
-        """In time by the number of entries; of another ClientMap at once."""
+        """Takes time by the number of entries; a copy of another ClientMap takes none."""
         self._sheets: dict[int, dict[int, V]] = {}
         if isinstance(entries, ClientMap):
             self._sheets = entries._sheets
@@ -46,7 +46,7 @@ class ClientMap(_Sheets, Mapping[int, V], Generic[V]):
                 self._sheets.setdefault(client >> _BITS, {})[client] = value
 
     def __or__(self, new: Mapping[int, V]) -> ClientMap[V]:
-        """The same with some entries new or replaced."""
+        """This map with some entries new or replaced."""
         made: ClientMap[V] = ClientMap()
         made._sheets = dict(self._sheets)
         copied: set[int] = set()
@@ -75,7 +75,7 @@ class ClientSet(_Sheets, Set[int]):
     __slots__ = ("_sheets",)
 
     def __init__(self, clients: Iterable[int] = ()) -> None:
-        """In time by their number; of another ClientSet at once."""
+        """Takes time by the number of clients; a copy of another ClientSet takes none."""
         self._sheets: dict[int, frozenset[int]] = {}
         if isinstance(clients, ClientSet):
             self._sheets = clients._sheets
@@ -90,7 +90,7 @@ class ClientSet(_Sheets, Set[int]):
             self._sheets[place] = self._sheets.get(place, frozenset()) | some
 
     def union(self, clients: Iterable[int]) -> ClientSet:
-        """The same with some more; itself where it has them all."""
+        """This set with some more clients; itself where it has them all."""
         sheets, nobody = self._sheets, frozenset[int]()
         new = [client for client in clients if client not in sheets.get(client >> _BITS, nobody)]
         if not new:

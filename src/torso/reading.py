@@ -40,7 +40,7 @@ def parse_record(text: str | bytes, most: int = 100_000) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """What TOML says, under the same rules."""
+    """Parse TOML under the same rules."""
     try:
         tree = tomllib.loads(text.removeprefix(_BOM))
     except RecursionError:

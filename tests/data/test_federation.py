@@ -8,7 +8,7 @@ import torch
 
 from torso.config import SyntheticConfig
 from torso.data import build, load
-from torso.data.federation import draw_newcomers, draw_server_rows
+from torso.data.draws import draw_newcomers, draw_server_rows
 from torso.errors import RequestError
 
 from .samples import options

@@ -16,10 +16,10 @@ from torso.nets import Body, apply, bodies, body_of
 from torso.personal.state import State
 from torso.precision import computing
 from torso.runs.aggregate import Aggregate
-from torso.runs.events import Listener, Stop
+from torso.runs.events import Listener
 from torso.runs.job import Simulation, simulate
+from torso.runs.loop import Loop
 from torso.runs.rounds import Round, play_round
-from torso.runs.run import _Run
 from torso.runs.sampling import participants, weights_of
 from torso.runs.telling import tell, visit_of
 from torso.server.private import Mechanism, PrivateSum
@@ -150,12 +150,12 @@ def test_rounds_that_begin_ahead_are_the_same(method: str, monkeypatch: pytest.M
     for ahead in (False, True):
         monkeypatch.setattr(Batched, "may_look_ahead", lambda self, ahead=ahead: ahead)
         task, seen = simulate(config), list[Round]()
-        going = _Run(task, None, Noting(seen), Stop(), "")
+        loop = Loop(task, listener=Noting(seen))
         with Batched(task.net, task.federation, precision="fp32") as engine:
             for _ in range(6):
-                going._round(engine)
+                loop.round(engine)
         lines.append([(each.participants, each.why, each.cost.bytes_up) for each in seen])
-        ends.append({n: t.cpu() for n, t in going.state.model.items()})
+        ends.append({n: t.cpu() for n, t in loop.state.model.items()})
     assert lines[0] == lines[1]
     assert any(why for _, why, _ in lines[0])
     for name, tensor in ends[0].items():

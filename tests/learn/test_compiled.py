@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learn.test_recorded_foreign import Dropping, HalfFrozen, Normed, Plain, batches
+from tests.learn.test_recorded_foreign import Dropping, HalfFrozen, Normed, Plain, batches, steps
 from tests.learn.test_recorded_foreign import begun as begun_in_double
 from torch import Tensor, nn
 
 from torso.data.batches import Batch, Deck
 from torso.learn import recorded_foreign
 from torso.learn.gradients import Gradients, gradients, leading_gradients
-from torso.learn.objectives import CrossEntropy
 from torso.learn.recorded_foreign import ForeignRecorder, Step
-from torso.learn.sgd import Sgd
 from torso.nets import Network, Tensors, learnable, set_modes, skeleton, split
 from torso.nets.compiled import Compiling
 
@@ -46,13 +44,7 @@ def dealt(deck: Deck, epoch: int) -> Iterator[Batch]:
 
 def trained(net: Network, tensors: Tensors, deck: Deck, take: Gradients) -> list[float]:
     """Two epochs of two full batches and one of two samples; the losses."""
-    names, sgd, losses = learnable(net, tensors), Sgd(0.9, 1e-3), []
-    for epoch in range(2):
-        for batch in dealt(deck, epoch):
-            grads, total = take(net, tensors, names, batch, CrossEntropy(), deck.class_counts(4))
-            sgd.step(tensors, grads, dict.fromkeys(names, 0.05))
-            losses.append(float(total))
-    return losses
+    return steps(net, tensors, deck, take, (batch for epoch in range(2) for batch in dealt(deck, epoch)))
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -118,12 +118,16 @@ def batches(deck: Deck, epoch: int) -> Iterator[Batch]:
 
 def trained(net: Network, tensors: Tensors, deck: Deck, take: Gradients) -> list[float]:
     """Three epochs, the last batch of each of three samples; the losses."""
+    return steps(net, tensors, deck, take, (batch for epoch in range(3) for batch in batches(deck, epoch)))
+
+
+def steps(net: Network, tensors: Tensors, deck: Deck, take: Gradients, met: Iterable[Batch]) -> list[float]:
+    """A step for each batch; the losses."""
     names, sgd, losses = learnable(net, tensors), Sgd(0.9, 1e-3), []
-    for epoch in range(3):
-        for batch in batches(deck, epoch):
-            grads, total = take(net, tensors, names, batch, CrossEntropy(), deck.class_counts(4))
-            sgd.step(tensors, grads, dict.fromkeys(names, 0.05))
-            losses.append(float(total))
+    for batch in met:
+        grads, total = take(net, tensors, names, batch, CrossEntropy(), deck.class_counts(4))
+        sgd.step(tensors, grads, dict.fromkeys(names, 0.05))
+        losses.append(float(total))
     return losses
 
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from tests.measure.test_shifts import go
 from torch.testing import assert_close
 
-from torso import Config, Result, run
 from torso.measure.neighbours import Memory
 
 FEATURES = torch.tensor([[[0.0], [1.0], [3.0], [50.0]]])  # one client; the last is padding
@@ -52,21 +52,8 @@ def test_two_networks_in_a_stack_choose_for_themselves() -> None:
     assert both.best_share()[1] > 0
 
 
-def go(engine: str) -> Result:
-    data = {"source": "synthetic", "clients": 6, "partition": "dirichlet-class", "alpha": 0.5}
-    return run(
-        Config(
-            method="fedavg",
-            data={**data, "synthetic": {"samples": 300, "test_samples": 120}},
-            train={"rounds": 1, "local_epochs": 1, "fraction": 0.5, "lr": 0.05},
-            measure={"names": ["initial", "neighbours"]},
-            run={"engine": engine, "precision": "fp32"},
-        )
-    )
-
-
 def test_ragged_clients_in_a_stack_and_one_by_one() -> None:
     """An almost untrained network: the memory knows more of the client's classes."""
-    alone, together = go("one-by-one"), go("batched")
+    alone, together = (go(engine, ["initial", "neighbours"]) for engine in ("one-by-one", "batched"))
     assert alone.accuracy["neighbours"].clients == pytest.approx(together.accuracy["neighbours"].clients, abs=1e-3)
     assert alone.accuracy["neighbours"].mean > alone.accuracy["initial"].mean

@@ -34,7 +34,8 @@ from torso.runs.exchange import ClassSums, opened
 from torso.runs.job import simulate
 from torso.runs.messages import Message, MessageNumbers, Schema, Sent, Told, schema_of
 from torso.runs.rounds import play_round
-from torso.runs.stages import Stage, stages
+from torso.runs.stage import Stage
+from torso.runs.stages import stages
 from torso.runs.telling import visit_of
 from torso.runs.visit import Visit
 from torso.server.state import Cost

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runs.samples import assert_same_state
 
 from torso import Config
 from torso.data import Federation
@@ -29,7 +30,7 @@ from torso.results.checkpoint import load_newest, save
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 SEED = 3
 SINGLE_UPLOADS = ("median", "centred-clipping")
@@ -112,7 +113,7 @@ def test_a_pair_of_choices_plays_two_rounds(pair: dict[str, str], part: str, tmp
             simulate(_config(method_of(pair, part)), federation())
         return
     job = simulate(_config(method_of(pair, part)), federation())
-    stage, second = job.plan[0], resumes(job, tmp_path)
+    stage, (_, second) = job.plan[0], resumes(job, tmp_path)
     asked = _asked(job, second)
     assert_sound(job, stage, second, asked[-1])
     how = evaluation_of(job, stage, second.reported)
@@ -147,8 +148,9 @@ def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> 
     assert any(not torch.equal(state.model[n], job.model[n]) for n in stage.moving) or stage.method.server.keeps_uploads
 
 
-def resumes(job: Simulation, folder: Path) -> State:
-    """The state after two rounds, of which the second has the same bits when it begins at a checkpoint of the first."""
+def resumes(job: Simulation, folder: Path) -> tuple[State, State]:
+    """The states after a round and after two; the second has the same bits when it begins at a checkpoint of the
+    first."""
     stage = job.plan[0]
     with OneByOne(job.net, job.federation, workers=1) as engine:
         first, _ = play_round(stage, State.begin(job.model), job.roster, engine, SEED)
@@ -156,22 +158,5 @@ def resumes(job: Simulation, folder: Path) -> State:
         save(folder, first, "the same config")
         read = load_newest(folder, job.model, "the same config")
         assert read is not None
-        assert_same(second, play_round(stage, read.state, job.roster, engine, SEED)[0])
-    return second
-
-
-def assert_same(one: State, other: State) -> None:
-    for kind in ("model", "shown", "rule", "drift", "origin", "statistics"):
-        mine, theirs = getattr(one.server, kind), getattr(other.server, kind)
-        assert mine.keys() == theirs.keys()
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    of_clients = [
-        (one.clients.of_kind(kind), other.clients.of_kind(kind)) for kind in ("kept", "memory", "own", "notes")
-    ]
-    of_clients += [(getattr(one.server, kind), getattr(other.server, kind)) for kind in ("uploads", "of_clients")]
-    for mine, theirs in of_clients:
-        assert mine.keys() == theirs.keys()
-        for client in mine:
-            assert mine[client].keys() == theirs[client].keys()
-            assert all(torch.equal(mine[client][name], theirs[client][name]) for name in mine[client])
-    assert (one.round, one.server.met, one.cost) == (other.round, other.server.met, other.cost)
+        assert_same_state(second, play_round(stage, read.state, job.roster, engine, SEED)[0])
+    return first, second

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from torso.errors import RequestError
-from torso.report.command import command_of
 from torso.report.comparison import Comparison, compare_folders
 from torso.report.records import read
+from torso.report.rerun import command_of
 from torso.report.statistics import Difference, Refused
 from torso.report.summary import heading, sentences
 

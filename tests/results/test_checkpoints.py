@@ -20,7 +20,7 @@ from torso.personal.fomo import AFFINITY
 from torso.personal.state import State
 from torso.personal.store import KINDS, ClientState
 from torso.results.checkpoint import Checkpoints, load_newest
-from torso.results.folder import fingerprint
+from torso.results.same_run import fingerprint
 from torso.runs.run import Stopped
 
 MODEL = {"body.weight": torch.zeros(3), "head.weight": torch.zeros(5)}

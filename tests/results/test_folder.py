@@ -20,8 +20,9 @@ from tests.runs.samples import StopAfter, bits, files, history_of, last_tensors,
 import torso
 from torso import Config, RequestError, Result, run
 from torso.errors import InUse
+from torso.locks import held_files
 from torso.methods import Finished, methods
-from torso.results.folder import RunFolder, _held, own_folder
+from torso.results.folder import RunFolder, own_folder
 from torso.runs.run import Stopped
 
 
@@ -157,7 +158,7 @@ def left_half(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 def test_two_cannot_go_on_with_one_run_at_a_time(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torso.results.folder._PATIENCE", 0.2)
+    monkeypatch.setattr("torso.locks._PATIENCE", 0.2)
     before = files(left_half)
     with (
         RunFolder(left_half, tiny("fedper")).held(),
@@ -171,8 +172,8 @@ def test_two_cannot_go_on_with_one_run_at_a_time(left_half: Path, monkeypatch: p
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
 def test_what_a_run_has_forked_does_not_keep_its_folder(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool of somebody's data source, say, which lives on after the run was killed: it does not unlock, it dies."""
-    monkeypatch.setattr("torso.results.folder._PATIENCE", 0.2)
-    monkeypatch.setattr("torso.results.folder._unlock", lambda file: None)
+    monkeypatch.setattr("torso.locks._PATIENCE", 0.2)
+    monkeypatch.setattr("torso.locks._unlock", lambda file: None)
     ours, theirs = os.pipe()
     with RunFolder(left_half, tiny("fedper")).held():
         child = os.fork()
@@ -190,9 +191,9 @@ def test_what_a_run_has_forked_does_not_keep_its_folder(left_half: Path, monkeyp
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 def test_nor_does_what_was_forked_behind_pythons_back(left_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a library, which has the same open file."""
-    monkeypatch.setattr("torso.results.folder._PATIENCE", 0.2)
+    monkeypatch.setattr("torso.locks._PATIENCE", 0.2)
     with RunFolder(left_half, tiny("fedper")).held():
-        (held,) = _held
+        (held,) = held_files
         copy = os.dup(held.fileno())
     try:
         assert run(tiny("fedper"), left_half, resume=True).rounds == 4

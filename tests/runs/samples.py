@@ -64,6 +64,13 @@ def bits(state: State) -> dict[str, Any]:
     return {**named, "round": state.round, "met": server.met, "cost": state.cost, "pending": visits}
 
 
+def assert_same_state(one: State, other: State) -> None:
+    """All that the server and the clients hold, to the bit."""
+    mine, theirs = bits(one), bits(other)
+    assert mine.keys() == theirs.keys()
+    assert [name for name in mine if mine[name] != theirs[name]] == []
+
+
 def last_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of the newest checkpoint as they lie on disk: the server's, and the clients' newest."""
     newest = max((folder / "checkpoints").glob("round-*.json"))

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.runs.test_uploads import METHODS, NAN, SMALL, assert_same
+from tests.runs.samples import assert_same_state
+from tests.runs.test_uploads import METHODS, NAN, SMALL
 
 from torso.config import Config
 from torso.engine import Batched, engines
 from torso.errors import RunFailed
 from torso.personal.state import State
 from torso.runs import aggregate
-from torso.runs.events import Listener, Stop
+from torso.runs.events import Listener
 from torso.runs.job import simulate
+from torso.runs.loop import Loop
+from torso.runs.player import Player
 from torso.runs.rounds import Begun, Round
-from torso.runs.run import _Run
 
 ROUNDS = 5
 
@@ -29,27 +31,27 @@ def played(*sets: str) -> tuple[State, list[Round], str]:
         def round(self, played: Round, *rest: Any) -> None:
             seen.append(played)
 
-    going = _Run(task, None, Watching(), Stop(), "")
+    loop = Loop(task, listener=Watching())
     with engines["batched"](task.net, task.federation, config.run) as engine:
         try:
             for _ in range(ROUNDS):
-                going._round(engine)
+                loop.round(engine)
         except RunFailed as failure:
             failed = str(failure)
-    return going.state, seen, failed
+    return loop.state, seen, failed
 
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Which rounds have begun ahead; from now on they may."""
-    numbers, inner = list[int](), _Run._look_ahead
+    numbers, inner = list[int](), Player.look_ahead
 
-    def watched(self: _Run, *given: Any) -> Begun | None:
+    def watched(self: Player, *given: Any) -> Begun | None:
         found = inner(self, *given)
         numbers.extend([found.number] if found else [])
         return found
 
-    monkeypatch.setattr(_Run, "_look_ahead", watched)
+    monkeypatch.setattr(Player, "look_ahead", watched)
     return numbers
 
 
@@ -66,7 +68,7 @@ def test_the_same_rounds(method: str, begun: list[int], monkeypatch: pytest.Monk
     ahead(monkeypatch)
     found, again, _ = played(*sets)
     assert again == rounds
-    assert_same(found, state)
+    assert_same_state(found, state)
     holds = method in ("mtl", "fedfomo")  # the server holds single uploads
     assert begun == ([] if holds else [2, 3, 5])  # after round 3 somebody measures
 
@@ -82,7 +84,7 @@ def test_what_is_not_finite_is_found_out_and_the_next_round_begins_again(
     ahead(monkeypatch)
     found, again, _ = played(*sets)
     assert again == rounds
-    assert_same(found, state)
+    assert_same_state(found, state)
     assert begun
 
 
@@ -93,4 +95,4 @@ def test_a_run_that_diverges_fails_in_the_same_round(begun: list[int], monkeypat
     ahead(monkeypatch)
     found, again, later = played(*sets)
     assert (again, later) == (rounds, why)
-    assert_same(found, state)
+    assert_same_state(found, state)

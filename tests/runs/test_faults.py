@@ -22,20 +22,9 @@ from torso.runs.run import Stopped
 from torso.server.state import Cost
 
 from .samples import StopAfter
+from .test_uploads import SMALL
 
-_SMALL = (
-    "data.source=synthetic",
-    "data.synthetic.samples=240",
-    "data.synthetic.test_samples=80",
-    "data.clients=6",
-    "data.shards=5",
-    "model.body=mlp",
-    "train.rounds=4",
-    "train.fraction=1.0",
-    "train.local_epochs=1",
-    "train.batch_size=20",
-    "measure.names=initial",
-)
+_SMALL = (*SMALL, "train.rounds=4")
 
 
 def _job(*sets: str) -> Simulation:

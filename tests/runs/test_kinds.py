@@ -19,7 +19,7 @@ from tests.near import assert_states_near
 import torso as library
 from torso import Config, RequestError, Result
 from torso.data.inputs import Floats, Pixels, Tokens
-from torso.results.folder import fingerprint
+from torso.results.same_run import fingerprint
 from torso.runs.events import Listener
 
 WHERE = ("east", "west", "north")

@@ -14,13 +14,13 @@ import torch
 from tests.methods.by_hand import equal, federated, on
 from tests.methods.test_missing import THREE
 from tests.methods.tiny import job, tiny_parts  # noqa: F401  a fixture
+from tests.runs.samples import assert_same_state
 
 import torso
 from torso.config import Config
 from torso.engine import Engine, engines
 from torso.errors import RunFailed
 from torso.personal.state import State
-from torso.personal.store import KINDS
 from torso.runs import aggregate
 from torso.runs.aggregate import Aggregate
 from torso.runs.events import Listener
@@ -60,17 +60,6 @@ def two_rounds(task: Simulation, why: Faults, engine: str = "one-by-one") -> tup
     return state, played
 
 
-def assert_same(one: State, other: State) -> None:
-    """All that the server and the clients hold, to the bit."""
-    for part in ("model", "rule", "drift", "shown"):
-        assert equal(getattr(one.server, part), getattr(other.server, part)), part
-    assert one.server.uploads.keys() == other.server.uploads.keys()
-    assert all(equal(upload, other.server.uploads[k]) for k, upload in one.server.uploads.items())
-    for client in range(6):
-        for kind in KINDS:
-            assert equal(getattr(one.clients[client], kind), getattr(other.clients[client], kind)), (client, kind)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_that_sends_nan_is_one_whose_upload_came_too_late(method: str) -> None:
     """The same model, memories and cost, whatever the method makes of uploads; and the history says what it was."""
@@ -81,7 +70,7 @@ def test_a_client_that_sends_nan_is_one_whose_upload_came_too_late(method: str) 
     without, late = two_rounds(task, dict.fromkeys(hostile, "late"))
     assert played == replace(late, why=dict.fromkeys(hostile, "not finite"))
     assert played.missing == tuple(hostile)
-    assert_same(state, without)
+    assert_same_state(state, without)
 
 
 @pytest.mark.parametrize("server", ["median", "trimmed-mean", "krum", "mean"])
@@ -95,7 +84,7 @@ def test_robust_rules_and_clipping_see_none_of_it(server: str) -> None:
         ):
             two_rounds(task, {})
         return
-    assert_same(two_rounds(task, {})[0], two_rounds(task, late)[0])
+    assert_same_state(two_rounds(task, {})[0], two_rounds(task, late)[0])
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedexp", "fedper", "fedfomo"])
@@ -106,7 +95,7 @@ def test_on_a_device_zeros_stand_for_what_is_left_out(method: str, monkeypatch: 
     monkeypatch.setattr(aggregate, "free_to_read", lambda tensor: False)
     found, again = two_rounds(task, {}, "batched")
     assert again == played
-    assert_same(found, expected)
+    assert_same_state(found, expected)
 
 
 # one message at a time

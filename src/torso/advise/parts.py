@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from torso.data import Federation
-from torso.data.federation import Split, held_out, mixed
+from torso.data.draws import held_out, mixed
+from torso.data.federation import Split
 from torso.data.images import Ints
 from torso.data.rows import Rows
 from torso.errors import RequestError

@@ -31,7 +31,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Scores:
-    """Of canaries that were in the training, and of those that were out."""
+    """The scores of canaries that took part in the training, and of those that did not."""
 
     present: Floats
     absent: Floats
@@ -55,7 +55,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Rates:
-    """At least so many hits and at most so many false alarms, as shares."""
+    """A lower bound of the share of hits, and an upper bound of the share of false alarms."""
 
     threshold: float
     hits: float

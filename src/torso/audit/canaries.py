@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.learn.attacks import Attack, Upload
 from torso.learn.stacked import per_client
 from torso.nets import Tensors

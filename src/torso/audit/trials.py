@@ -24,7 +24,7 @@ from torso.registry import chosen
 from torso.runs.job import Simulation
 from torso.runs.privacy import Privacy
 from torso.runs.rounds import play_round
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server import Mean
 
 Sees = Literal["all", "last"]

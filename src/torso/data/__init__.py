@@ -2,7 +2,8 @@
 
 from torso.data import dirichlet  # registers its partitions
 from torso.data.augment import augmentations
-from torso.data.federation import Federation, Shelf, Split, build, dealing_seed, seeded
+from torso.data.build import Shelf, build, dealing_seed, seeded
+from torso.data.federation import Federation, Split
 from torso.data.images import Dataset, Images, Samples
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.partitions import partitions

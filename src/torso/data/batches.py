@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,31 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.data.augment import Augmentation, Lens
+from torso.data.batch import Batch
+from torso.data.sending import on_device, sent_to
+from torso.data.shuffles import Shuffle, Shuffles
 from torso.data.token_lens import TokenLens
 from torso.randomness import client_keys, key, random_bits
 
+__all__ = ["LAST", "Batch", "Deck", "KeyedBy", "Shuffle", "Shuffles", "epoch_steps", "samples_met"]
+
 KeyedBy = bool | Literal["device"]  # whether batches have keys on the host, or on the device
 LAST = torch.iinfo(torch.int64).max  # what padding is sorted by
-
-
-def on_device(device: torch.device, numbers: Sequence[float] | Sequence[Sequence[int]]) -> Tensor:
-    """Numbers of the host on the device, without waiting for it."""
-    made = torch.tensor(numbers)
-    return _to(device, made) if device.type == "cuda" else made
-
-
-_FEW_BYTES = 1 << 15  # up to these the driver takes a copy of what is sent, and nobody waits
-
-
-def _to(device: torch.device, made: Tensor) -> Tensor:
-    if device.type == "cuda" and made.nbytes > _FEW_BYTES:
-        made = made.pin_memory()
-    return made.to(device, non_blocking=True)
-
-
-def sent_to(device: torch.device, numbers: NDArray[Any]) -> Tensor:
-    """An array of the host on the device, without waiting for it."""
-    return _to(device, torch.from_numpy(numbers))
 
 
 def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
@@ -57,122 +42,6 @@ def samples_met(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tup
 def epoch_steps(sizes: Sequence[int], batch_size: int, skip_single: bool) -> tuple[int, ...]:
     """Optimiser steps of an epoch of clients of these sizes."""
     return tuple([-(-size // batch_size) for size in samples_met(sizes, batch_size, skip_single)])
-
-
-@dataclass(frozen=True)
-class Batch:
-    """`real` [G, B] marks samples that are no padding, `active` [G] the clients that have any; None: all of them.
-
-    `lead`: where those with samples stand before all others, how many they are; nobody needs to compute the rest.
-    `keys`: one for each client and step, for a network that draws random numbers (dropout): numbers of the host for one
-    that is not Torso's own, a tensor [G] on the device for one that is.
-    `taught`: what models that do not learn say of the samples, where a loss compares with them."""
-
-    inputs: Tensor  # [G, B, *], as the network takes them
-    labels: Tensor  # [G, B]
-    real: Tensor | None = None
-    active: Tensor | None = None
-    lead: int | None = None
-    keys: tuple[int, ...] | Tensor | None = None
-    pad: int = 0  # id of padding, where inputs are token sequences: batches may have different lengths
-    taught: dict[str, Tensor] | None = None  # [G, B, …]
-
-    def first(self, clients: int) -> Batch:
-        """That of the first clients, which may be more than have samples."""
-        real = None if self.real is None else self.real[:clients]
-        taught = None if self.taught is None else {what: said[:clients] for what, said in self.taught.items()}
-        keys = self.keys[:clients] if isinstance(self.keys, Tensor) else self.keys
-        return Batch(self.inputs[:clients], self.labels[:clients], real, keys=keys, taught=taught)
-
-    def again(self, time: int) -> Batch:
-        """The same samples met once more in the same step, with other random numbers."""
-        if self.keys is None:
-            return self
-        if isinstance(self.keys, Tensor):
-            return replace(self, keys=random_bits(~self.keys, time + 1)[:, time])
-        return replace(self, keys=tuple(key(each, "again", time) for each in self.keys))
-
-    def only(self, other: Batch) -> Batch:
-        """This batch without the samples of clients that have none in the other."""
-        if other.active is None:
-            return self
-        real = torch.ones_like(self.labels, dtype=torch.float32) if self.real is None else self.real
-        return Batch(self.inputs, self.labels, real * other.active.unsqueeze(-1), other.active, other.lead, self.keys)
-
-    def filled_from(self, other: Batch) -> Batch:
-        """This batch, and the other's samples for the clients that have none in it; the other is as wide or wider."""
-        if self.active is None:
-            return self
-        width = self.labels.shape[1]
-        ours, theirs = _as_long(self.inputs, other.inputs, self.pad)
-        mine = self.active.unsqueeze(-1)
-        every = torch.ones_like(other.labels, dtype=torch.float32)
-        real = every[:, :width] if self.real is None else self.real
-        fallback = every if other.real is None else other.real
-        inputs, labels = theirs.clone(), other.labels.clone()
-        wide = mine.view(*mine.shape, *[1] * (inputs.ndim - 2))
-        inputs[:, :width] = torch.where(wide, ours, theirs[:, :width])
-        labels[:, :width] = torch.where(mine, self.labels, other.labels[:, :width])
-        padded = torch.nn.functional.pad(real, (0, every.shape[1] - width))
-        keys, twice = self.keys, other.again(1).keys  # as those draw that have one batch alone and meet it twice
-        if isinstance(keys, Tensor) and isinstance(twice, Tensor):
-            keys = torch.where(self.active, keys, twice)
-        elif isinstance(keys, tuple) and not isinstance(twice, Tensor):
-            had = zip(self.active.tolist(), keys, twice or keys, strict=True)
-            keys = tuple(here if has else there for has, here, there in had)
-        return Batch(inputs, labels, torch.where(mine, padded, fallback), other.active, other.lead, keys)
-
-
-def _as_long(one: Tensor, other: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """Two batches [G, B, L] whose sequences have the same length; anything else as it is."""
-    if one.ndim != 3 or one.shape[2] == other.shape[2]:
-        return one, other
-    longest = max(one.shape[2], other.shape[2])
-    first, second = (torch.nn.functional.pad(x, (0, longest - x.shape[2]), value=pad) for x in (one, other))
-    return first, second
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    """What randomness one pass over the data is keyed by."""
-
-    seed: int
-    purpose: str
-    round: int
-
-    def of(self, place: int) -> Shuffle:
-        """That of the client at a place of the stack."""
-        return self
-
-    def for_use(self, use: str) -> Shuffle:
-        return replace(self, purpose=f"{self.purpose} {use}")
-
-    def of_places(self, order: Sequence[int]) -> Shuffle:
-        """That of the clients at these places."""
-        return self
-
-
-@dataclass(frozen=True)
-class Shuffles(Shuffle):
-    """Clients of several runs in one stack, each with its own run's randomness."""
-
-    each: tuple[Shuffle, ...] = ()
-
-    @classmethod
-    def beside(cls, parts: Sequence[tuple[Shuffle, int]]) -> Shuffles:
-        """Of runs that stand side by side, each with so many clients."""
-        first = parts[0][0]
-        every = tuple(shuffle.of(place) for shuffle, clients in parts for place in range(clients))
-        return cls(first.seed, first.purpose, first.round, every)
-
-    def of(self, place: int) -> Shuffle:
-        return self.each[place]
-
-    def for_use(self, use: str) -> Shuffle:
-        return replace(self, each=tuple(shuffle.for_use(use) for shuffle in self.each))
-
-    def of_places(self, order: Sequence[int]) -> Shuffles:
-        return replace(self, each=tuple(self.each[place] for place in order))
 
 
 @dataclass(frozen=True)
@@ -199,7 +68,7 @@ class Deck:
         return cls(first.samples, first.labels, index, sizes, clients)
 
     def rows(self, first: int, last: int) -> Deck:
-        """Those of its clients, no longer than they need."""
+        """The clients at the places from `first` to before `last`, padded to the longest of them."""
         sizes = self.sizes[first:last]
         return replace(self, index=self.index[first:last, : max(sizes)], sizes=sizes, clients=self.clients[first:last])
 
@@ -276,9 +145,8 @@ class Deck:
             sizes = on_device(bits.device, self.sizes).unsqueeze(-1)
             bits = torch.where(positions < sizes, bits, LAST)  # padding sorts to the end
         order = self.index.gather(1, bits.argsort(dim=1, stable=True))
-        coins = (
-            random_bits(self._keys(how, "augment", epoch), columns) if change is not None and change.random else None
-        )
+        draws = change is not None and change.random
+        coins = random_bits(self._keys(how, "augment", epoch), columns) if draws else None
         batches = self._deal(order, self.used(batch_size, skip_single), batch_size, lens, change, coins)
         if not keyed:
             return batches

@@ -105,7 +105,7 @@ class Clients:
 
 
 def checksum(about: object, arrays: Iterable[NDArray[Any]]) -> str:
-    """What tells these arrays, and what is said about them, from others."""
+    """A checksum of these arrays and of what is said about them."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(repr(about).encode())
     for array in arrays:

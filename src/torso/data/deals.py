@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torso.data.batches import LAST, Deck, Shuffle, sent_to
+from torso.data.batches import LAST, Deck, Shuffle
+from torso.data.sending import sent_to
 from torso.randomness import random_bits
 
 _QUARTER = 4  # epochs of more steps than this are rounded up to a multiple of it, so that few lengths occur
@@ -73,7 +74,7 @@ class Deal:
         self.index[:, : deck.index.shape[1]].copy_(deck.index)
 
     def deal(self, form: Form) -> None:
-        """The same samples, bits and keys as `Deck.shuffled` gives."""
+        """Deal an epoch: the same samples, bits and keys as `Deck.shuffled` gives."""
         steps, columns = form.steps, self.index.shape[1]
         size, filled, keys = self.told[:, :1], self.told[:, 1 : 1 + steps], self.told[:, 1 + steps :]
         bits = random_bits(keys, columns)  # [G, U, S · B]

@@ -16,6 +16,7 @@ from torso.data.fetch_convert import convert
 from torso.data.fetch_http import AddressFailed, Patience, check_address, fetch, forget, length
 from torso.data.fetch_sets import DataSet, RemoteFile
 from torso.errors import InUse, RequestError
+from torso.locks import lock
 
 MIRRORS = "TORSO_MIRROR"
 _LOCK = ".lock"
@@ -44,7 +45,7 @@ class Got:
 
     @property
     def root(self) -> Path:
-        """What data.root has to be."""
+        """The value that data.root must have."""
         return self.folder / self.data.makes if self.data.makes else self.folder
 
 
@@ -61,7 +62,7 @@ def get(
 
 
 def get_data(data: DataSet, home: Path, source: str, watcher: Watcher, patience: Patience) -> Got:
-    """The same for one that is in no catalogue."""
+    """Download a data set that is in no catalogue, as `get` does."""
     addresses = {file.name: addresses_of(data, file, source) for file in data.files}
     folder = data.place(home)
     if _is_done(data, home):  # also in a folder that cannot be written
@@ -180,7 +181,7 @@ def _own(folder: Path) -> Iterator[None]:
     above = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = _locked(folder / _LOCK)
+        file = _locked(folder / _LOCK)
     except OSError as error:
         raise RequestError(
             f"{str(folder)!r} cannot be written ({error.strerror or error}). Choose another folder with --out"
@@ -189,7 +190,7 @@ def _own(folder: Path) -> Iterator[None]:
         yield
     finally:
         (folder / _LOCK).unlink(missing_ok=True)
-        lock.close()
+        file.close()
         with suppress(OSError):
             for place in above:
                 place.rmdir()  # refuses where there is something in it
@@ -199,15 +200,10 @@ def _locked(path: Path) -> IO[str]:
     """The lock file, open and locked. One that its owner removed between opening and locking is opened again."""
     while True:
         file = path.open("w", encoding="utf-8")
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        ours = lock(file)
+        if ours is False:
             file.close()
-            raise InUse(f"another process downloads to {str(path.parent)!r}. Wait until it has ended") from None
-        except (ImportError, OSError):
-            return file  # no locks here
-        if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+            raise InUse(f"another process downloads to {str(path.parent)!r}. Wait until it has ended")
+        if ours is None or (path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino):
             return file
         file.close()

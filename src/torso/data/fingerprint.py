@@ -40,7 +40,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, federation: Federation) -> Fingerprint:
-        """Of these clients; worked out once."""
+        """The fingerprint of these clients; it is computed once."""
         found = _known.get(federation)
         if found is None:
             found = _known[federation] = cls._made(federation)

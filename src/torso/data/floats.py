@@ -149,7 +149,7 @@ class Moments:
 
     @classmethod
     def of(cls, samples: Array) -> Moments:
-        """Of one client's samples [n, F, …]."""
+        """The moments of one client's samples [n, F, …]."""
         wide = samples.astype(np.float64)
         others = (0, *range(2, wide.ndim))
         return cls(wide.size // wide.shape[1], wide.sum(axis=others), np.square(wide).sum(axis=others))

@@ -30,7 +30,7 @@ class Input(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Of one sample as a network takes it."""
+        """The shape of one sample as a network takes it."""
 
     @property
     @abstractmethod

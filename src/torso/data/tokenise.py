@@ -67,7 +67,7 @@ def are_texts(data: Any) -> bool:
 
 
 def _padded(every: Sequence[Sequence[int]], length: int, tokenizer: Tokenizer) -> Padded:
-    """What is longer loses its end, but not the special tokens there."""
+    """Sequences of one length. A longer one loses its end, but keeps the special tokens there."""
     made = np.full((len(every), length), tokenizer.pad, dtype=np.int32)
     ending = tokenizer.ending
     for row, ids in enumerate(every):

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 
 from torso.data import Federation, Roster, Split, augmentations
-from torso.data.federation import check_augment
+from torso.data.build import check_augment
 from torso.data.inputs import Known, Moments, Pixels, Tokens
 from torso.data.naming import by_name
 from torso.data.wants import ANYTHING, Wants
@@ -258,7 +258,7 @@ def _settled(told: Told, fitting: Fitting) -> tuple[Known, bool]:
 
 
 def _constants(told: Told, options: DataConfig) -> tuple[Known, bool]:
-    """The same before images are fitted."""
+    """The kind of input before images are fitted, and whether the clients' files gave its mean and std."""
     inputs = [description.input for description, _ in told.values()]
     first = inputs[0]
     if isinstance(first, Tokens):
@@ -281,7 +281,7 @@ def _of_bytes(sums: Sequence[Tensors]) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def _columns(sums: Sequence[Tensors], name: str) -> list[tuple[float, ...]]:
-    """By channel, a number for each client."""
+    """For each channel, one number of each client."""
     return list(zip(*(one[name].tolist() for one in sums), strict=True))
 
 

@@ -89,7 +89,7 @@ class _Known:
         return {"base": digest(self.base), "origin": digest(self.origin)}
 
     def by_digest(self) -> dict[str, tuple[str, Tensors]]:
-        """Those that a client may ask for."""
+        """The parts that a client may ask for, by their digest: name and tensors."""
         return {self.digests[part]: (part, getattr(self, part)) for part in ("base", "origin")}
 
 

@@ -37,7 +37,7 @@ class ClientModel:
 
 
 def models_of(home: Path) -> list[ClientModel]:
-    """Those of one client, the newest last."""
+    """The models of one client, the newest last."""
     found = []
     for path in sorted((home / "models").glob(f"*{SUFFIX}")):
         try:

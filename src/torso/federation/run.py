@@ -37,7 +37,8 @@ from torso.runs.checks import POOLED
 from torso.runs.evaluation import LastVisit, evaluation_of
 from torso.runs.events import Listener, Stop
 from torso.runs.job import Job, prepare
-from torso.runs.run import Stopped, play
+from torso.runs.loop import play
+from torso.runs.run import Stopped
 
 AGREED = "federation.json"
 Say = Callable[[str], None]

@@ -29,11 +29,11 @@ class Versions:
         self.folder = folder
 
     def rounds(self) -> list[int]:
-        """Those of which there is a state, ascending."""
+        """The rounds of which there is a state, ascending."""
         return rounds_of(self.folder)
 
     def at(self, round: int) -> ClientState:
-        """What the visit of this round left; nothing before the first."""
+        """The state that the visit of this round left; an empty one before the first."""
         if round == 0:
             return NOTHING
         path = self._file(round)

@@ -7,13 +7,13 @@ from torso.data import Floats, Input, Pixels, Tokens
 from torso.learn.taught import remembers
 from torso.nets import Tensors
 from torso.runs.job import Job
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.state import bytes_of
 from torso.server.statistics import counted, words
 
 
 def what_leaves(job: Job, client: int, name: str) -> str:
-    """For the person at a client, once, before the first round."""
+    """Sentences for the person at a client, said once, before the first round."""
     method, late = job.config.method.name, client in job.roster.newcomers
     lines = [
         f"{name} comes to a run of {method} that has begun: it gets a model at the end. What this machine sends:"

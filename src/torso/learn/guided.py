@@ -34,7 +34,7 @@ class Guided(Objective):
         losses = super().of_output(said, batch, counts)
         if not self.lam:
             return losses
-        assert said.gaps is not None, "runs/stages.py refuses other heads"
+        assert said.gaps is not None, "the head is checked before the run"
         far = said.gaps.gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1)
         if self.over == "samples":
             return losses + self.lam * far

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
 from torso.learn.features import are_fixed, on_features

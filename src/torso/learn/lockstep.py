@@ -15,7 +15,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torso.data.batches import Deck, Shuffles, on_device
+from torso.data.batches import Deck, Shuffles
+from torso.data.sending import on_device
 from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Local, NoDrift
 from torso.learn.local import learn

@@ -117,7 +117,7 @@ class MetaWeighted(Step):
 
 def _gamma(pupil: Pupil, notes: Tensors) -> Tensor:
     start = pupil.habits.objective
-    assert isinstance(start, BalancedSoftmax)  # runs/stages.py refuses others
+    assert isinstance(start, BalancedSoftmax)  # runs/sense.py refuses others
     return start.gamma * notes[GAMMA]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.kinds import CountOrZero, NotNegative
 from torso.learn.stacked import Rate
 from torso.nets import Network, learnable, part_names

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.data.batches import Batch, Deck, Shuffle, on_device
+from torso.data.batches import Batch, Deck, Shuffle
+from torso.data.sending import on_device
 from torso.engine import Desk
 from torso.learn import looking
 from torso.learn.course import Classroom

@@ -27,7 +27,7 @@ class OwnModels(Protocol):
     ) -> Tensors: ...
 
     def for_clients(self, clients: Sequence[int]) -> OwnModels:
-        """The same, which knows of these clients only."""
+        """A copy that knows of these clients only."""
         ...
 
 
@@ -37,11 +37,11 @@ class OneMoreVisit(Protocol):
     def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned: ...
 
     def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
-        """What the server would say to them of statistics [G, *]."""
+        """The statistics [G, *] that the server would tell these clients."""
         ...
 
     def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
-        """The same, which knows of these clients only."""
+        """A copy that knows of these clients only."""
         ...
 
 
@@ -71,7 +71,7 @@ class Evaluation:
     severities: tuple[int, ...] = ()  # … and how strong
 
     def for_clients(self, clients: Sequence[int]) -> Evaluation:
-        """The same, which knows of these clients only."""
+        """A copy that knows of these clients only."""
         return replace(self, visit=self.visit.for_clients(clients), own=self.own.for_clients(clients))
 
 
@@ -161,7 +161,7 @@ class Accuracy:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Accuracy:
-        """What `as_json` wrote."""
+        """The accuracy that `as_json` wrote."""
         mean, std = (math.nan if found[k] is None else found[k] for k in ("mean", "std"))
         return cls(mean, std, found["n"], tuple(found["clients"]))
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from torso.data.batches import Batch, on_device
+from torso.data.batches import Batch
+from torso.data.sending import on_device
 from torso.engine import Desk
 from torso.learn.looking import look, side_by_side
 from torso.measure.base import Evaluation, measure

@@ -36,7 +36,7 @@ class Paper:
 
     @property
     def words(self) -> str:
-        """As in a list of references."""
+        """The paper as in a list of references."""
         return f"{self.authors}. {self.title}. {self.venue}, {self.year}. {self.address}"
 
 

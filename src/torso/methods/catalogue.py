@@ -1,4 +1,6 @@
-"""The catalogue, one line a method. The assignments are the list: `fedprox_babu` is the preset `fedprox-babu`."""
+"""The catalogue: one expression for each method. The assignments are the list: `fedprox_babu` is the preset
+`fedprox-babu`. One file, however long: methods are made from each other, and a reader looks for a name in one place.
+"""
 
 from __future__ import annotations
 

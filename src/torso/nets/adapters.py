@@ -13,9 +13,9 @@ from torch.func import functional_call
 from torso import randomness
 from torso.data.inputs import Input
 from torso.errors import RequestError
+from torso.nets.body import Body
 from torso.nets.layers import Conv2d
 from torso.nets.lora import Lora, adapter_parts, put_adapter
-from torso.nets.network import Body
 from torso.nets.split import is_linear
 
 Layer = nn.Linear | nn.Conv2d

@@ -14,8 +14,8 @@ from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Dense, Norm, Residual, Subsample, Unit, glorot_uniform, he_normal
+from torso.nets.body import Body, FlatBody
 from torso.nets.dropout import Dropout
-from torso.nets.network import Body, FlatBody
 from torso.nets.sequences import Embedding, Encoder, SequenceBody
 from torso.registry import Registry
 

@@ -13,11 +13,12 @@ from torso.data.inputs import Input, Pixels, as_input
 from torso.errors import RequestError, from_outside
 from torso.nets.adapters import adapt, try_once
 from torso.nets.bodies import GIVEN, bodies, is_of_input, kinds_of
+from torso.nets.body import Body
 from torso.nets.draws import Watching
 from torso.nets.heads import Head, head_inits
 from torso.nets.layers import track
 from torso.nets.lora import Lora
-from torso.nets.network import Body, Network
+from torso.nets.network import Network
 from torso.nets.split import ForeignBody, check_evaluation
 from torso.registry import is_foreign
 

@@ -90,7 +90,7 @@ class _Moments:
 
     @classmethod
     def of(cls, maps: Tensor) -> _Moments:
-        """Of maps [n, C, …]."""
+        """The moments of maps [n, C, …]."""
         wide = maps.transpose(0, 1).flatten(1).double()
         mean = wide.mean(dim=1)
         return cls(wide.shape[1], mean, (wide - mean[:, None]).square().sum(dim=1))

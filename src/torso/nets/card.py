@@ -55,7 +55,7 @@ class Card:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes: numbers where the run knew no names."""
+        """The names of the classes; numbers where the run knew no names."""
         return self.class_names or tuple(map(str, range(self.classes)))
 
     @property

@@ -14,8 +14,9 @@ from torch import Generator, Tensor, nn
 from torso.data.inputs import Floats, Input, Pixels, Tokens
 from torso.errors import RequestError
 from torso.nets.bodies import GIVEN, bodies
+from torso.nets.body import Body
 from torso.nets.heads import head_inits
-from torso.nets.network import Body, Network
+from torso.nets.network import Network
 from torso.nets.split import body_of, split
 
 _holders: Counter[str] = Counter()

@@ -15,8 +15,8 @@ from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Residual, Unit
 from torso.nets.bodies import body
+from torso.nets.body import Body
 from torso.nets.earlier import GENERATIONS, RATE, wants_of_model, wants_of_run
-from torso.nets.network import Body
 from torso.nets.weight_files import SAFETENSORS, names_in
 
 _COLOUR = 3  # channels

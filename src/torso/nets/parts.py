@@ -96,7 +96,7 @@ def frozen_names(module: nn.Module) -> frozenset[str]:
 
 
 def parameter_names(module: nn.Module) -> dict[str, None]:
-    """In order, and quick to look up."""
+    """The names of the parameters in order, as keys of a dictionary."""
     return dict.fromkeys(name for name, _ in module.named_parameters(remove_duplicate=False))
 
 

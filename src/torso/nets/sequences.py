@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torso.nets.blocks import Chain
+from torso.nets.body import Body
 from torso.nets.layers import Linear
-from torso.nets.network import Body
 
 
 class Embedding(nn.Module):
@@ -47,7 +47,7 @@ class Embedding(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Of tokens [G, B, L, d], each by itself."""
+    """Layer normalisation of tokens [G, B, L, d], each by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = (p if p.ndim == 1 else p[:, None, None] for p in (self.weight, self.bias))

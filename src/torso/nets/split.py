@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torso.errors import RequestError
+from torso.nets.body import Body
 from torso.nets.compiled import Compiled
 from torso.nets.draws import Watching
 from torso.nets.layers import Linear, in_line
 from torso.nets.layout import laid_out
-from torso.nets.network import Body, Network
+from torso.nets.network import Network
 from torso.nets.parts import Predicate, chosen
 
 _HEADS = ("fc", "classifier", "heads", "head", "score")  # what torchvision, timm and transformers call it

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torso.nets.blocks import Fire, Unit
 from torso.nets.bodies import body
-from torso.nets.network import Body
+from torso.nets.body import Body
 from torso.nets.weight_files import read_weights
 
 _NAME = "squeezenet"

@@ -12,13 +12,14 @@ from torso.config import Config
 from torso.data import Federation
 from torso.data.clients import Clients
 from torso.errors import RequestError
+from torso.parallel.packs import PlannedRun
 from torso.parallel.together import run_together
 from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.job import data_of, simulate
 from torso.runs.objects import OnRound, OnRoundCall, hand_over
-from torso.runs.progress import is_shown, showing
+from torso.runs.progress import followed
 from torso.runs.run import Stopped, run
 
 
@@ -43,78 +44,68 @@ def compare(
     `config`: a file, or what `torso.run` takes. `clients`, `model`, `on_round`, `progress` and `listener` are as in
     `torso.run`.
     """
-    if is_shown(progress):
-        with showing(listener) as heard:
-            return compare(
-                methods,
-                config,
-                sets,
-                clients=clients,
-                model=model,
-                on_round=on_round,
-                seeds=seeds,
-                out=out,
-                resume=resume,
-                progress=False,
-                listener=heard,
-                stop=stop,
-            )
+    _check_request(sets, out)
     methods = list(dict.fromkeys(methods))  # named twice, run once
+    clients = None if clients is None else Clients.of(clients)  # read once for all methods
+    with followed(listener, progress) as heard:
+        told = heard if on_round is None else OnRound(heard, on_round)
+        handed = [hand_over(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods]
+        first = handed[0].config.run.seed
+        plans = [
+            PlannedRun(
+                given.config.but(f"run.seed={seed}"), None if out is None else Path(out) / f"{method}-seed{seed}"
+            )
+            for seed in range(first, first + seeds)
+            for given, method in zip(handed, methods, strict=True)
+        ]
+        again = [resume and plan.folder is not None and (plan.folder / "config.toml").exists() for plan in plans]
+        for plan, continued in zip(plans, again, strict=True):
+            if plan.folder is not None:
+                RunFolder.check(plan.folder, plan.config, continued)
+        data = _DataOfASeed()
+        for plan in plans[: len(methods)]:
+            simulate(plan.config, data(plan.config))
+        try:
+            if len(plans) > 1:
+                return _results(plans, told, stop, data)
+            (plan,), (continued,) = plans, again  # its clients, not the run as a whole, are what a cluster shares out
+            how: Any = {"resume": continued, "progress": False, "listener": told, "stop": stop}
+            return [run(plan.config, plan.folder, federation=data(plan.config), **how)]
+        except Stopped as stopped:
+            raise _told(stopped, stopped.whose or (plans[0].name if len(plans) == 1 else ""), out) from None
+
+
+def _check_request(sets: Sequence[str], out: str | Path | None) -> None:
     if any(assignment.partition("=")[0].strip() == "method.name" for assignment in sets):
         raise RequestError("compare takes its methods as arguments, not from --set method.name.")
     if out is not None and (Path(out) / "config.toml").exists():
         raise RequestError(f"--out {str(out)!r} holds a run. Give a folder of its own for the comparison.")
-    clients = None if clients is None else Clients.of(clients)  # read once for all methods
-    handed = [hand_over(_chosen(config, [f"method.name={method}", *sets]), clients, model) for method in methods]
-    first = handed[0].config.run.seed
-    if on_round is not None:
-        listener = OnRound(listener or Listener(), on_round)
-    plans = [
-        (given.config.but(f"run.seed={seed}"), method, seed)
-        for seed in range(first, first + seeds)
-        for given, method in zip(handed, methods, strict=True)
-    ]
-    folders = [None if out is None else Path(out) / f"{method}-seed{seed}" for _, method, seed in plans]
-    again = [resume and folder is not None and (folder / "config.toml").exists() for folder in folders]
-    for (chosen, _, _), folder, continued in zip(plans, folders, again, strict=True):
-        if folder is not None:
-            RunFolder.check(folder, chosen, continued)
-    federations: dict[int, Federation] = {}  # of one seed at a time: all its methods share it
 
-    def data(chosen: Config) -> Federation:
-        nonlocal federations
-        if chosen.run.seed not in federations:
-            federations = {chosen.run.seed: data_of(chosen)}
-        return federations[chosen.run.seed]
 
-    for chosen, _, _ in plans[: len(methods)]:
-        simulate(chosen, data(chosen))
-    try:
-        if len(plans) == 1:  # its clients, not the run as a whole, are what a cluster shares out
-            (chosen, _, _), (folder,), (continued,) = plans[0], folders, again
-            how: Any = {"resume": continued, "progress": False, "listener": listener, "stop": stop}
-            return [run(chosen, folder, federation=data(chosen), **how)]
-        return _results([chosen for chosen, _, _ in plans], folders, listener, stop, data)
-    except Stopped as stopped:
-        alone = f"{plans[0][1]} seed {plans[0][2]}" if len(plans) == 1 else ""
-        raise _told(stopped, stopped.whose or alone, out) from None
+class _DataOfASeed:
+    """The clients of a config. Those of one seed are kept: all its methods share them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Federation] = {}
+
+    def __call__(self, config: Config) -> Federation:
+        if config.run.seed not in self._kept:
+            self._kept = {config.run.seed: data_of(config)}
+        return self._kept[config.run.seed]
 
 
 def _results(
-    configs: Sequence[Config],
-    folders: Sequence[Path | None],
-    listener: Listener | None,
-    stop: Stop | None,
-    data: Callable[[Config], Federation],
+    plans: Sequence[PlannedRun], listener: Listener, stop: Stop | None, data: Callable[[Config], Federation]
 ) -> list[Result]:
-    """All runs, in the order of their configs; what goes wrong with one beside its training ends the others."""
+    """All runs, in the order of their plans; what goes wrong with one beside its training ends the others."""
+    configs, folders = [plan.config for plan in plans], [plan.folder for plan in plans]
     results: dict[int, Result] = {}
     with closing(run_together(configs, folders, listener=listener, stop=stop, data=data)) as ends:
         for number, end in ends:
             if isinstance(end, Exception):
                 raise end
             results[number] = end
-    return [results[number] for number in range(len(configs))]
+    return [results[number] for number in range(len(plans))]
 
 
 def _chosen(config: Config | Mapping[str, Any] | str | Path | None, sets: Sequence[str]) -> Config:

@@ -61,7 +61,7 @@ class Crew(Protocol):
         """Give an idle one a task: the call. Raises Lost where it has died meanwhile."""
 
     def first(self, calls: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Those that are answered; waits so long for one."""
+        """The calls that are answered; waits up to `seconds` for the first."""
 
     def answer(self, call: Any) -> list[Result | Exception]:
         """What came of a call that is answered. Raises Lost, and what went wrong beside the runs themselves."""

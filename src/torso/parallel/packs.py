@@ -18,8 +18,9 @@ from torso.data import Federation, dealing_seed, seeded
 from torso.engine import Batched, Engine
 from torso.learn.attacks import attacked
 from torso.learn.lockstep import Lockstep
-from torso.results.folder import RunFolder, fingerprint
+from torso.results.folder import RunFolder
 from torso.results.result import Result
+from torso.results.same_run import fingerprint
 from torso.runs.events import Listener, Stop
 from torso.runs.job import device_of
 from torso.runs.run import Stopped, run

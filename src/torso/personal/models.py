@@ -18,7 +18,7 @@ def models_of(model: Tensors, kept: Mapping[int, Tensors], clients: Sequence[int
 
 
 def with_own(model: Tensors, own: Sequence[Tensors]) -> Tensors:
-    """The same, by what each of the G clients has of its own."""
+    """The models of G clients [G, *]: the shared one, with what each has of its own in place."""
     if not any(own):
         return {name: tensor.expand(len(own), *tensor.shape) for name, tensor in model.items()}
     return {

@@ -29,7 +29,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class State:
-    """What is a round's to change; it makes another of it."""
+    """All that a round changes; it makes a new state."""
 
     server: ServerState
     clients: Store = field(default_factory=Store)

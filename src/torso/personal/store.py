@@ -60,7 +60,7 @@ class Store(Mapping[int, ClientState]):
         return found if isinstance(found, ClientState) else found.fetch()
 
     def states(self, clients: Iterable[int]) -> list[ClientState]:
-        """Those of some clients, in their order."""
+        """The states of some clients, in their order."""
         found = [self.entries.get(client, NOTHING) for client in clients]
         return [each if isinstance(each, ClientState) else each.fetch() for each in found]
 
@@ -78,7 +78,7 @@ class Store(Mapping[int, ClientState]):
         return Store(self.entries | left) if left else self
 
     def of(self, clients: Iterable[int]) -> Store:
-        """Those of some clients."""
+        """The store of some clients alone."""
         clients = tuple(clients)
         later = None if self.later is None else self.later.of(clients)
         return Store({client: self.entries[client] for client in clients if client in self.entries}, later)
@@ -88,5 +88,5 @@ class Store(Mapping[int, ClientState]):
         return {client: held for client in self.entries if (held := getattr(self[client], kind))}
 
     def here(self) -> Store:
-        """The same with everything fetched into this process."""
+        """This store with everything fetched into this process."""
         return Store({client: self[client] for client in self.entries})

@@ -21,7 +21,8 @@ from torso.nets.shifted import SHIFT
 from torso.nets.simplex import CLASSIFIER, PROJECTION
 from torso.registry import cited, plain
 from torso.runs.cost import down, schema_bytes, up
-from torso.runs.stages import Stage, stages
+from torso.runs.stage import Stage
+from torso.runs.stages import stages
 from torso.runs.telling import tell
 from torso.server import NoStatistics
 from torso.server.state import ServerState, bytes_of

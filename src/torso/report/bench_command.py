@@ -8,73 +8,78 @@ from typing import Annotated, Any
 import typer
 
 from torso.errors import RequestError
+from torso.report.options import Json, Quiet
+from torso.report.watching import watching
 
 Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16 (auto: tf32 on an accelerator).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 _PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 _SOURCES = ("cifar10", "synthetic")
 
 
-def add_to(app: typer.Typer, watching: Any) -> None:
-    """Give the command line its commands; `watching` shows a run and lets it be stopped."""
-    bench = typer.Typer(help="Measure speed on this machine.")
-    app.add_typer(bench, name="bench")
+_bench = typer.Typer(help="Measure speed on this machine.")
 
-    @bench.command("engine")
-    def bench_engine(
-        bodies: Annotated[str, typer.Option(help="Networks, with commas between them.")] = "conv4,mobilenet",
-        clients: Annotated[str, typer.Option(help="Numbers of stacked clients, with commas between them.")] = "10,100",
-        batch: Annotated[int, typer.Option(min=1, help="Images of a client in a step.")] = 50,
-        precision: Precision = "auto",
-        device: Device = "auto",
-        as_json: Json = False,
-    ) -> None:
-        """Measure training steps of stacked clients in images per second, beside clients one by one and one large
-        model."""
-        from torso.engine.bench import measure_engine
-        from torso.runs.job import device_named
 
-        try:
-            counts = [int(count) for count in clients.split(",")]
-        except ValueError:
-            raise RequestError(f"--clients {clients!r} is no list of numbers. Example: 10,100") from None
-        if min(counts) < 1:
-            raise RequestError(f"--clients {clients!r}: at least one client steps. Example: 10,100")
-        _check("--precision", precision, _PRECISIONS)
-        found = measure_engine(bodies.split(","), counts, batch, precision, device_named(device))
-        rows = [{**row, "times_centralised": row.get("times_centralised", "")} for row in found["rows"]]
-        rows = [{"times_one_by_one": "", **row} for row in rows]
-        columns = ("body", "what", "clients", "images_per_s", "times_one_by_one", "times_centralised", "warm_up_s")
-        _print(found, [{column: row[column] for column in columns} for row in rows], as_json)
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its commands."""
+    app.add_typer(_bench, name="bench")
 
-    @bench.command("pfl")
-    def bench_pfl(
-        root: Annotated[str, typer.Option(help="Where CIFAR-10 is; default: what torso data get has fetched.")] = "",
-        source: Annotated[str, typer.Option(help="cifar10, or synthetic, for the time alone.")] = "cifar10",
-        rounds: Annotated[int, typer.Option(min=1, help="The benchmark has 1,500.")] = 1500,
-        precision: Precision = "auto",
-        device: Device = "auto",
-        seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-        as_json: Json = False,
-    ) -> None:
-        """Run pfl-research's own benchmark (CIFAR-10, 1,000 clients of 50 images, 50 a round, a CNN with dropout) and
-        print how long it took."""
-        from torso.report.pfl_bench import measure_pfl, pfl_config
 
-        _check("--precision", precision, _PRECISIONS)
-        _check("--source", source, _SOURCES)
-        config = pfl_config(source, root, rounds, precision, device, seed)
-        with watching(quiet) as (listener, stop):
-            found = measure_pfl(config, listener, stop)
-        columns = ("rounds", "training_s", "ms_a_round", "measuring_s", "data_s", "process_s", "accuracy")
-        _print(found, [{column: found[column] for column in columns}], as_json)
-        if not as_json:
-            parts = ("imports_s", "data_s", "training_s", "measuring_s", "other_s")
-            print("process: " + ", ".join(f"{part[:-2]} {found[part]} s" for part in parts))
-            print(f"training: recording {found['recording_s']} s, a usual round {found['ms_a_usual_round']} ms")
-        raise typer.Exit(0 if found["status"] == "ok" else 1)
+@_bench.command("engine")
+def bench_engine(
+    bodies: Annotated[str, typer.Option(help="Networks, with commas between them.")] = "conv4,mobilenet",
+    clients: Annotated[str, typer.Option(help="Numbers of stacked clients, with commas between them.")] = "10,100",
+    batch: Annotated[int, typer.Option(min=1, help="Images of a client in a step.")] = 50,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure training steps of stacked clients in images per second, beside clients one by one and one large
+    model."""
+    from torso.engine.bench import measure_engine
+    from torso.runs.job import device_named
+
+    try:
+        counts = [int(count) for count in clients.split(",")]
+    except ValueError:
+        raise RequestError(f"--clients {clients!r} is no list of numbers. Example: 10,100") from None
+    if min(counts) < 1:
+        raise RequestError(f"--clients {clients!r}: at least one client steps. Example: 10,100")
+    _check("--precision", precision, _PRECISIONS)
+    found = measure_engine(bodies.split(","), counts, batch, precision, device_named(device))
+    rows = [{**row, "times_centralised": row.get("times_centralised", "")} for row in found["rows"]]
+    rows = [{"times_one_by_one": "", **row} for row in rows]
+    columns = ("body", "what", "clients", "images_per_s", "times_one_by_one", "times_centralised", "warm_up_s")
+    _print(found, [{column: row[column] for column in columns} for row in rows], as_json)
+
+
+@_bench.command("pfl")
+def bench_pfl(
+    root: Annotated[str, typer.Option(help="Where CIFAR-10 is; default: what torso data get has fetched.")] = "",
+    source: Annotated[str, typer.Option(help="cifar10, or synthetic, for the time alone.")] = "cifar10",
+    rounds: Annotated[int, typer.Option(min=1, help="The benchmark has 1,500.")] = 1500,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run pfl-research's own benchmark (CIFAR-10, 1,000 clients of 50 images, 50 a round, a CNN with dropout) and
+    print how long it took."""
+    from torso.report.pfl_bench import measure_pfl, pfl_config
+
+    _check("--precision", precision, _PRECISIONS)
+    _check("--source", source, _SOURCES)
+    config = pfl_config(source, root, rounds, precision, device, seed)
+    with watching(quiet) as (listener, stop):
+        found = measure_pfl(config, listener, stop)
+    columns = ("rounds", "training_s", "ms_a_round", "measuring_s", "data_s", "process_s", "accuracy")
+    _print(found, [{column: found[column] for column in columns}], as_json)
+    if not as_json:
+        parts = ("imports_s", "data_s", "training_s", "measuring_s", "other_s")
+        print("process: " + ", ".join(f"{part[:-2]} {found[part]} s" for part in parts))
+        print(f"training: recording {found['recording_s']} s, a usual round {found['ms_a_usual_round']} ms")
+    raise typer.Exit(0 if found["status"] == "ok" else 1)
 
 
 def _check(option: str, given: str, accepted: tuple[str, ...]) -> None:

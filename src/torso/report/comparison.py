@@ -50,7 +50,7 @@ def title_of(measure: str) -> str:
 
 
 def scale_of(measure: str) -> str:
-    """What an axis says of a measure."""
+    """The label of an axis for a measure."""
     return title_of(measure) if measure.startswith("ece_") else f"{title_of(measure)} accuracy"
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from torso.report.look_command import look
+from torso.report.options import Json, Quiet
 
 if TYPE_CHECKING:
     from torso.data.fetch import Got, Watcher
@@ -20,7 +21,6 @@ data_app = typer.Typer(help="Download data sets, and look at your own data.", no
 data_app.command("look")(look)
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of all data sets; default: $TORSO_DATA, ./data.")]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -85,8 +85,8 @@ def get(
     source: Annotated[
         str, typer.Option("--from", metavar="URL", help="Folder with the files; default: $TORSO_MIRROR, official ones.")
     ] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Download data sets, check them, and say how to use them. A download that was cut off goes on where it ended."""
     if not names:

@@ -146,7 +146,7 @@ def _machine(report: Report) -> None:
 
 
 def _memory_free() -> float | None:
-    """In GB, as the kernel tells it; None where it does not."""
+    """Free memory in GB, as the kernel tells it; None where it does not."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -10,7 +10,7 @@ from torso.data.fetch import Watcher
 
 
 class Lines(Watcher):
-    """For logs and pipes."""
+    """Lines of progress, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

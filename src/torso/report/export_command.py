@@ -11,93 +11,99 @@ import typer
 
 from torso.errors import RequestError
 from torso.plugins import Plugins, load_plugins
+from torso.report.options import ChangedData, DataRoot, Json
 
 if TYPE_CHECKING:
-    from torso.results.export import Exported
+    from torso.results.export import Exported, Form
 
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line its command."""
+    app.command()(export)
 
-    @app.command()
-    def export(
-        folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
-        out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
-        clients: Annotated[
-            str, typer.Option("--clients", "--client", help="Whose personal models: all, names, or numbers (0,3).")
-        ] = "",
-        generic: Annotated[
-            bool, typer.Option("--generic", help="Write the generic model; the default if no client is named.")
-        ] = False,
-        held: Annotated[bool, typer.Option("--held", help="Write the clients' models before personalisation.")] = False,
-        new: Annotated[
-            Path | None,
-            typer.Option(metavar="DATA.npz", help="Make a model for a new client: images (or samples), labels."),
-        ] = None,
-        epochs: Annotated[
-            int | None, typer.Option(min=0, help="Epochs that the new client trains; default: as in the run.")
-        ] = None,
-        data_root: Annotated[
-            Path | None,
-            typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run."),
-        ] = None,
-        accept_changed_data: Annotated[
-            bool, typer.Option("--accept-changed-data", help="Accept data that have changed since the run.")
-        ] = False,
-        device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
-        formats: Annotated[
-            list[str],
-            typer.Option("--format", help="safetensors (the default), onnx, torch-export; several with commas."),
-        ] = [],  # noqa: B006  typer copies it
-        preprocessing: Annotated[
-            str,
-            typer.Option(help="inside: ONNX and torch.export files take samples as they are; beside: prepared ones."),
-        ] = "inside",
-        norm: Annotated[
-            str,
-            typer.Option(
-                help="calibrated: BatchNorm without running statistics gets those of training data; batch: no change."
-            ),
-        ] = "calibrated",
-        opset: Annotated[int | None, typer.Option(help="Opset of ONNX files; default: 20.")] = None,
-        plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
-    ) -> None:
-        """Write models of a finished run as files (safetensors, ONNX, torch.export), and a page that says how to use
-        them."""
-        load_plugins(plugin)
-        from torso.results.export import Form, check_empty, chosen_clients, read_samples
-        from torso.results.export import export as write
-        from torso.runs.load import load
 
-        check_empty(out)  # before data are read
-        form = Form.asked(formats, preprocessing, norm, opset)
-        from torso.federation.models import export_generic, export_own, is_home, is_served
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a client.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the models go: an empty or new folder.")],
+    clients: Annotated[
+        str, typer.Option("--clients", "--client", help="Whose personal models: all, names, or numbers (0,3).")
+    ] = "",
+    generic: Annotated[
+        bool, typer.Option("--generic", help="Write the generic model; the default if no client is named.")
+    ] = False,
+    held: Annotated[bool, typer.Option("--held", help="Write the clients' models before personalisation.")] = False,
+    new: Annotated[
+        Path | None,
+        typer.Option(metavar="DATA.npz", help="Make a model for a new client: images (or samples), labels."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=0, help="Epochs that the new client trains; default: as in the run.")
+    ] = None,
+    data_root: DataRoot = None,
+    accept_changed_data: ChangedData = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N; default: run.device of the run.")] = "",
+    formats: Annotated[
+        list[str],
+        typer.Option("--format", help="safetensors (the default), onnx, torch-export; several with commas."),
+    ] = [],  # noqa: B006  typer copies it
+    preprocessing: Annotated[
+        str,
+        typer.Option(help="inside: ONNX and torch.export files take samples as they are; beside: prepared ones."),
+    ] = "inside",
+    norm: Annotated[
+        str,
+        typer.Option(
+            help="calibrated: BatchNorm without running statistics gets those of training data; batch: no change."
+        ),
+    ] = "calibrated",
+    opset: Annotated[int | None, typer.Option(help="Opset of ONNX files; default: 20.")] = None,
+    plugin: Plugins = [],  # noqa: B006  typer copies it
+    as_json: Json = False,
+) -> None:
+    """Write models of a finished run as files (safetensors, ONNX, torch.export), and a page that says how to use
+    them."""
+    load_plugins(plugin)
+    from torso.results.export import Form, check_empty, chosen_clients, read_samples
+    from torso.results.export import export as write
+    from torso.runs.load import load
 
-        if is_home(folder) or is_served(folder):
-            if clients or held or new:
-                raise RequestError(
-                    f"{str(folder)!r} is of a federation: a client's model is on that client's machine alone, and "
-                    "everybody is asked for there. Leave --clients, --held and --new out."
-                )
-            write_one = export_own if is_home(folder) else export_generic
-            _tell(out, write_one(folder, out, form=form), as_json)
-            return
-        if epochs is not None and new is None:
-            raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
-        samples = read_samples(new) if new else None
-        result = load(folder, data_root=data_root, device=device, accept_changed_data=accept_changed_data)
-        exported = write(
-            result,
-            out,
-            generic=generic or not (clients or new),
-            clients=chosen_clients(clients, result.job.federation.clients if result.job else 0, result.names),
-            personal=not held,
-            newcomer=result.newcomer(*samples, epochs=epochs) if samples else None,
-            newcomer_samples=samples[0] if samples else None,
-            form=form,
+    check_empty(out)  # before data are read
+    form = Form.asked(formats, preprocessing, norm, opset)
+    of_federation = _of_federation(folder, out, form, plain=not (clients or held or new))
+    if of_federation is not None:
+        _tell(out, of_federation, as_json)
+        return
+    if epochs is not None and new is None:
+        raise RequestError(f"--epochs {epochs} is of a new client, and there is none. Example: --new data.npz")
+    samples = read_samples(new) if new else None
+    result = load(folder, data_root=data_root, device=device, accept_changed_data=accept_changed_data)
+    exported = write(
+        result,
+        out,
+        generic=generic or not (clients or new),
+        clients=chosen_clients(clients, result.job.federation.clients if result.job else 0, result.names),
+        personal=not held,
+        newcomer=result.newcomer(*samples, epochs=epochs) if samples else None,
+        newcomer_samples=samples[0] if samples else None,
+        form=form,
+    )
+    _tell(out, exported, as_json)
+
+
+def _of_federation(folder: Path, out: Path, form: Form, plain: bool) -> Exported | None:
+    """What a federation has left in a folder, at a client or on the server; None: the folder is of no federation.
+
+    `plain`: whether nobody's model in particular is asked for."""
+    from torso.federation.models import export_generic, export_own, is_home, is_served
+
+    if not (is_home(folder) or is_served(folder)):
+        return None
+    if not plain:
+        raise RequestError(
+            f"{str(folder)!r} is of a federation: a client's model is on that client's machine alone, and "
+            "everybody is asked for there. Leave --clients, --held and --new out."
         )
-        _tell(out, exported, as_json)
+    return (export_own if is_home(folder) else export_generic)(folder, out, form=form)
 
 
 def _tell(out: Path, exported: Exported, as_json: bool) -> None:

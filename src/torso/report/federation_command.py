@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from torso.errors import InUse, RequestError
 from torso.plugins import Plugins, load_plugins
-
-if TYPE_CHECKING:
-    from torso.runs.events import Listener, Stop
-
-    Watching = Callable[[bool, bool], AbstractContextManager[tuple[Listener, Stop]]]
+from torso.report.options import Json, Quiet, RunOut, Sets, TensorBoard
+from torso.report.watching import watching
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder, as `init` made it.")]
 Client = Annotated[Path, typer.Argument(metavar="DIR", help="This machine's copy of the folder `client`.")]
 Name = Annotated[str, typer.Option(help="The client's name, such as clinic-3.")]
-Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. train.lr=0.05.")]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of a table.")]
 
 _app = typer.Typer(
     help="Clients on machines of their own, each with its own data; needs the package flwr (the extra flower).",
@@ -32,10 +25,9 @@ _app = typer.Typer(
 )
 
 
-def add_to(app: typer.Typer, watching: Watching) -> None:
-    """Give the command line its commands. `watching`: progress, and Ctrl-C that ends after the round."""
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its commands."""
     app.add_typer(_app, name="federation")
-    _add_run(watching)
 
 
 def _say(text: str) -> None:
@@ -257,67 +249,66 @@ def split(
     print(f"{out}: {len(written)} clients ({written[0].name} …), config.toml, and test.npz for a server that wants it.")
 
 
-def _add_run(watching: Watching) -> None:
-    @_app.command()
-    def run(
-        config: Annotated[
-            Path,
-            typer.Argument(
-                metavar="CONFIG.toml|DIR",
-                help="A config, or a federation's folder: with the config in there, or with that of the run to resume.",
-            ),
-        ],
-        at: Annotated[
-            Path | None,
-            typer.Option(metavar="DIR", help="The federation's folder; default: where the config lies, or here."),
-        ] = None,
-        sets: Sets = [],  # noqa: B006
-        out: Annotated[Path | None, typer.Option(help="Run folder; default: the next free one under runs/.")] = None,
-        resume: Annotated[
-            bool,
-            typer.Option("--resume", help="Continue from the newest whole checkpoint, or hand out models once more."),
-        ] = False,
-        test: Annotated[
-            Path | None, typer.Option(metavar="PATH", help="A test set of the server's own, for the generic model.")
-        ] = None,
-        plugin: Plugins = [],  # noqa: B006
-        tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard.")] = False,
-        quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-        as_json: Json = False,
-    ) -> None:
-        """Train with the clients that are there, and print the result. Run it on the server's machine."""
-        _needs_flower()
-        load_plugins(plugin)
-        from torso.config import Config
-        from torso.federation.flower.server import FlowerServerLink
-        from torso.federation.folder import ServerPlace
-        from torso.federation.run import run_federation, test_set
-        from torso.report.printing import print_results
-        from torso.results.folder import own_folder
+@_app.command()
+def run(
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG.toml|DIR",
+            help="A config, or a federation's folder: with the config in there, or with that of the run to resume.",
+        ),
+    ],
+    at: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The federation's folder; default: where the config lies, or here."),
+    ] = None,
+    sets: Sets = [],  # noqa: B006
+    out: RunOut = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue from the newest whole checkpoint, or hand out models once more."),
+    ] = False,
+    test: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A test set of the server's own, for the generic model.")
+    ] = None,
+    plugin: Plugins = [],  # noqa: B006
+    tensorboard: TensorBoard = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train with the clients that are there, and print the result. Run it on the server's machine."""
+    _needs_flower()
+    load_plugins(plugin)
+    from torso.config import Config
+    from torso.federation.flower.server import FlowerServerLink
+    from torso.federation.folder import ServerPlace
+    from torso.federation.run import run_federation, test_set
+    from torso.report.printing import print_results
+    from torso.results.folder import own_folder
 
-        if resume and out is None:
-            raise RequestError("--resume needs --out, the folder of the run to continue.")
-        place = ServerPlace.open(_federation_of(config, at))
-        if config.is_dir():
-            config = (out if resume and out is not None else config) / "config.toml"
-        experiment = Config.load(config, sets)
-        link = FlowerServerLink(place)
-        name = f"{experiment.method.name}-federation"
-        with own_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):
-            result = run_federation(
-                experiment,
-                link,
-                folder,
-                resume=resume,
-                listener=listener,
-                stop=stop,
-                say=listener.note if not quiet else (lambda _: None),
-                server_data=None if test is None else test_set(test, experiment),
-                describe=place.private / "clients.json",
-                command=f"torso federation run --at {shlex.quote(str(place.path))}",
-            )
-        print_results([result], as_json, result.as_json())
-        raise typer.Exit(0 if result.ok else 1)
+    if resume and out is None:
+        raise RequestError("--resume needs --out, the folder of the run to continue.")
+    place = ServerPlace.open(_federation_of(config, at))
+    if config.is_dir():
+        config = (out if resume and out is not None else config) / "config.toml"
+    experiment = Config.load(config, sets)
+    link = FlowerServerLink(place)
+    name = f"{experiment.method.name}-federation"
+    with own_folder(out, name) as folder, watching(quiet, tensorboard) as (listener, stop):
+        result = run_federation(
+            experiment,
+            link,
+            folder,
+            resume=resume,
+            listener=listener,
+            stop=stop,
+            say=listener.note if not quiet else (lambda _: None),
+            server_data=None if test is None else test_set(test, experiment),
+            describe=place.private / "clients.json",
+            command=f"torso federation run --at {shlex.quote(str(place.path))}",
+        )
+    print_results([result], as_json, result.as_json())
+    raise typer.Exit(0 if result.ok else 1)
 
 
 def _federation_of(config: Path, at: Path | None) -> Path:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torso.report.options import Json
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -30,9 +32,9 @@ def look(
     label: Annotated[str, typer.Option(help="Column of the classes in a table; default: label.")] = "",
     client: Annotated[str, typer.Option(help="Column that says whose a row is.")] = "",
     sets: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. data.size=64.")
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as data.size=64.")
     ] = [],  # noqa: B006  typer copies it
-    as_json: Annotated[bool, typer.Option("--json", help="Print data instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Report what data hold before training: clients, classes, unreadable files, copies. Make a fitting config."""
     from rich.console import Console

@@ -21,9 +21,9 @@ from torso import __version__
 from torso.report.charts import KINDS, Chart, to_svg
 from torso.report.charts.clients import in_words, signed
 from torso.report.charts.palette import DARK, LIGHT, Palette
-from torso.report.command import command_of
 from torso.report.comparison import Comparison, Entry, differing_keys, flat, title_of
 from torso.report.records import Record
+from torso.report.rerun import command_of
 from torso.report.statistics import Difference
 from torso.report.summary import heading, sentences, setting
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torso.plugins import Plugins, load_plugins
-from torso.report.predict_command import ChangedData, DataRoot, Label, Text, model_at, note
+from torso.report.console import note
+from torso.report.options import ChangedData, DataRoot, Json
+from torso.report.predict_command import Label, Text, model_at
 
 if TYPE_CHECKING:
     from torso.runs.personalize import Personalized
@@ -17,68 +19,68 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line its command."""
+    app.command()(personalize)
 
-    @app.command()
-    def personalize(
-        model: Annotated[
-            Path, typer.Argument(metavar="RUN|MODEL", help="The folder of a finished run, or an exported .safetensors.")
-        ],
-        data: Annotated[
-            Path, typer.Option(metavar="PATH", help="The client's data: a folder CLASS/*.png, or a .csv or .npz file.")
-        ],
-        out: Annotated[
-            Path | None, typer.Option(metavar="DIR", help="Write the model and a page: an empty or new folder.")
-        ] = None,
-        how: Annotated[str, typer.Option(help="auto, hyper, class-means, calibrate or tune.")] = "auto",
-        epochs: Annotated[
-            int | None, typer.Option(min=1, help="How long to tune; default: personalize.epochs of the run.")
-        ] = None,
-        held_out: Annotated[float, typer.Option(help="Share of each class held out to measure the model.")] = 0.2,
-        seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
-        formats: Annotated[
-            list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")
-        ] = [],  # noqa: B006  typer copies it
-        keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
-        label: Label = "label",
-        text: Text = "text",
-        data_root: DataRoot = None,
-        accept_changed_data: ChangedData = False,
-        plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
-    ) -> None:
-        """Make a model for a client that was not there, from its own labelled data, and measure it before and after."""
-        load_plugins(plugin)
-        from torso.federation.models import is_home, is_served
-        from torso.results.export import Form, check_empty
-        from torso.runs.personalize import personalize as make
-        from torso.runs.personalize import write
 
-        form = Form.asked(formats, "inside", "calibrated", None)
-        if out is not None:
-            check_empty(out)  # before data are read
-        of_federation = model.is_dir() and (is_home(model) or is_served(model))
-        asked: Any = how
-        found = make(
-            model_at(model) if of_federation else model,
-            data,
-            how=asked,
-            epochs=epochs,
-            held_out=held_out,
-            seed=seed,
-            keep=keep,
-            label=label,
-            text=text,
-            data_root=data_root,
-            accept_changed_data=accept_changed_data,
-        )
-        written = write(found, out, form) if out is not None else []
-        if as_json:
-            print(json.dumps({**found.as_json(), "models": [str(path) for path in written]}, ensure_ascii=False))
-            return
-        note(list(found.remarks))
-        print("\n".join(said(found)))
-        if written:
-            print(f"{written[0]}: written. Use: {out}/README.md")
+def personalize(
+    model: Annotated[
+        Path, typer.Argument(metavar="RUN|MODEL", help="The folder of a finished run, or an exported .safetensors.")
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="PATH", help="The client's data: a folder CLASS/*.png, or a .csv or .npz file.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the model and a page: an empty or new folder.")
+    ] = None,
+    how: Annotated[str, typer.Option(help="auto, hyper, class-means, calibrate or tune.")] = "auto",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="How long to tune; default: personalize.epochs of the run.")
+    ] = None,
+    held_out: Annotated[float, typer.Option(help="Share of each class held out to measure the model.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Which samples are held out.")] = 0,
+    formats: Annotated[list[str], typer.Option("--format", help="safetensors (the default), onnx, torch-export.")] = [],  # noqa: B006  typer copies it
+    keep: Annotated[bool, typer.Option("--keep", help="Write the personal model even if it is worse.")] = False,
+    label: Label = "label",
+    text: Text = "text",
+    data_root: DataRoot = None,
+    accept_changed_data: ChangedData = False,
+    plugin: Plugins = [],  # noqa: B006  typer copies it
+    as_json: Json = False,
+) -> None:
+    """Make a model for a client that was not there, from its own labelled data, and measure it before and after."""
+    load_plugins(plugin)
+    from torso.federation.models import is_home, is_served
+    from torso.results.export import Form, check_empty
+    from torso.runs.personalize import personalize as make
+    from torso.runs.personalize import write
+
+    form = Form.asked(formats, "inside", "calibrated", None)
+    if out is not None:
+        check_empty(out)  # before data are read
+    of_federation = model.is_dir() and (is_home(model) or is_served(model))
+    asked: Any = how
+    found = make(
+        model_at(model) if of_federation else model,
+        data,
+        how=asked,
+        epochs=epochs,
+        held_out=held_out,
+        seed=seed,
+        keep=keep,
+        label=label,
+        text=text,
+        data_root=data_root,
+        accept_changed_data=accept_changed_data,
+    )
+    written = write(found, out, form) if out is not None else []
+    if as_json:
+        print(json.dumps({**found.as_json(), "models": [str(path) for path in written]}, ensure_ascii=False))
+        return
+    for remark in found.remarks:
+        note(remark)
+    print("\n".join(said(found)))
+    if written:
+        print(f"{written[0]}: written. Use: {out}/README.md")
 
 
 def said(found: Personalized) -> list[str]:

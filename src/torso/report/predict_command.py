@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torso.plugins import Plugins, load_plugins
+from torso.report.console import note
+from torso.report.options import ChangedData, DataRoot, Json
 
 if TYPE_CHECKING:
     from torso.nets import Network
@@ -21,12 +23,6 @@ Model = Annotated[
 Client = Annotated[
     str | None, typer.Option(metavar="NAME|NUMBER", help="Of a run: whose model; default: the generic one.")
 ]
-DataRoot = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where the run's data are now; default: data.root of the run.")
-]
-ChangedData = Annotated[
-    bool, typer.Option("--accept-changed-data", help="Use the run though its data are not those that it trained on.")
-]
 Label = Annotated[str, typer.Option(metavar="COLUMN", help="The column of a table that names the class.")]
 Text = Annotated[
     str, typer.Option(metavar="COLUMN,…", help="Of a model of texts: the column of a table that holds the text.")
@@ -35,46 +31,48 @@ Text = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line its command."""
+    app.command()(predict)
 
-    @app.command()
-    def predict(
-        model: Model,
-        data: Annotated[
-            Path,
-            typer.Option(metavar="PATH", help="An image, a folder of images, or a .csv, .jsonl, .npz or .txt file."),
-        ],
-        client: Client = None,
-        top: Annotated[int, typer.Option(min=1, help="How many classes to name for each sample.")] = 3,
-        out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to a table.")] = None,
-        label: Label = "label",
-        text: Text = "text",
-        data_root: DataRoot = None,
-        accept_changed_data: ChangedData = False,
-        plugin: Plugins = [],  # noqa: B006  typer copies it
-        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of lines.")] = False,
-    ) -> None:
-        """Ask a trained model about new samples: names of classes and probabilities."""
-        load_plugins(plugin)
-        from torso.nets.network import card_of
-        from torso.runs.offered import offered
-        from torso.runs.predict import answers
 
-        net = model_at(model, client, data_root, accept_changed_data)
-        card = card_of(net)
-        found = answers(net, offered(data, card, label, text))
-        if out is not None:
-            found.write(out, top)
-        if as_json:
-            print(json.dumps({"model": described(card), **found.as_json(top)}, ensure_ascii=False))
-            return
-        note([described(card), *found.remarks])
-        if out is None:
-            print(lines(found, top))
-        else:
-            print(f"{out}: {len(found)} answers")
-        if found.right is not None:
-            share = 100 * found.right / len(found)
-            print(f"{found.right} of {len(found)} answers are the class that the data name ({share:.1f} %)")
+def predict(
+    model: Model,
+    data: Annotated[
+        Path,
+        typer.Option(metavar="PATH", help="An image, a folder of images, or a .csv, .jsonl, .npz or .txt file."),
+    ],
+    client: Client = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to name for each sample.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the answers to a table.")] = None,
+    label: Label = "label",
+    text: Text = "text",
+    data_root: DataRoot = None,
+    accept_changed_data: ChangedData = False,
+    plugin: Plugins = [],  # noqa: B006  typer copies it
+    as_json: Json = False,
+) -> None:
+    """Ask a trained model about new samples: names of classes and probabilities."""
+    load_plugins(plugin)
+    from torso.nets.network import card_of
+    from torso.runs.offered import offered
+    from torso.runs.predict import answers
+
+    net = model_at(model, client, data_root, accept_changed_data)
+    card = card_of(net)
+    found = answers(net, offered(data, card, label, text))
+    if out is not None:
+        found.write(out, top)
+    if as_json:
+        print(json.dumps({"model": described(card), **found.as_json(top)}, ensure_ascii=False))
+        return
+    for said in (described(card), *found.remarks):
+        note(said)
+    if out is None:
+        print(lines(found, top))
+    else:
+        print(f"{out}: {len(found)} answers")
+    if found.right is not None:
+        share = 100 * found.right / len(found)
+        print(f"{found.right} of {len(found)} answers are the class that the data name ({share:.1f} %)")
 
 
 def model_at(
@@ -105,14 +103,6 @@ def described(card: Card) -> str:
     client = "a client" if card.client is None else f"client {card.client}"
     kinds = {**whose, "personal": f"the personal model of {client}", "held": f"the model that {client} holds"}
     return f"{kinds[card.kind]}: {card.method} on {card.dataset}, {card.classes} classes"
-
-
-def note(remarks: list[str]) -> None:
-    """Lines beside the result, on the error stream."""
-    from rich.console import Console
-
-    for remark in remarks:
-        Console(stderr=True).print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
 
 
 def lines(found: Predictions, top: int) -> str:

@@ -125,12 +125,12 @@ class Record:
         return _words(self.result.get("names"), count)
 
     def class_names(self, count: int) -> list[str | int]:
-        """Of `count` classes; their numbers where they have no names."""
+        """The names of `count` classes; their numbers where they have no names."""
         return _words(self.result.get("class_names"), count)
 
     @property
     def rounds(self) -> int | None:
-        """As planned: the result's word, else the config's."""
+        """The planned number of rounds: the result's word, else the config's."""
         found = self.result.get("rounds", self.setting("train.rounds"))
         return found if isinstance(found, int) else None
 

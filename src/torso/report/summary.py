@@ -56,7 +56,7 @@ def _seeds(comparison: Comparison) -> str:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """In the order in which a reader asks."""
+    """The sentences, in the order in which a reader asks."""
     measure = comparison.headline
     ranked = _ranked(comparison, measure) if measure else []
     if measure is None or not ranked:

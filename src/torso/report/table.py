@@ -57,7 +57,7 @@ def _row(method: str, group: Sequence[Result]) -> Row:
 
 
 def _epsilon(privacy: Sequence[Any]) -> str:
-    """Of a method's runs, which may differ where clients do."""
+    """The ε of a method's runs, which may differ where clients do."""
     return " to ".join(dict.fromkeys(sorted({epsilon_cell(each) for each in privacy}, key=_place)))
 
 
@@ -100,7 +100,7 @@ def view_of(made: Sequence[Row]) -> Table:
 
 
 def rows_of(comparison: Comparison) -> list[Row]:
-    """The same rows from run folders."""
+    """The rows of runs that were read from their folders."""
     return [
         Row(
             entry.label,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torso.plugins import Plugins, load_plugins
-from torso.report.predict_command import ChangedData, Client, DataRoot, Model, model_at
+from torso.report.options import ChangedData, DataRoot
+from torso.report.predict_command import Client, Model, model_at
 
 if TYPE_CHECKING:
     from torso.report.try_page import Asked
@@ -16,33 +17,34 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line its command."""
+    app.command("try")(try_)
 
-    @app.command("try")
-    def try_(
-        model: Model,
-        generic: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE|RUN", help="The generic model beside it; of a run with --client it is there."),
-        ] = None,
-        client: Client = None,
-        port: Annotated[int, typer.Option(help="0: any free one.")] = 0,
-        data_root: DataRoot = None,
-        accept_changed_data: ChangedData = False,
-        plugin: Plugins = [],  # noqa: B006  typer copies it
-    ) -> None:
-        """Ask a model about images or texts on a local page: drop one, see its answer; ends with Ctrl-C."""
-        load_plugins(plugin)
-        from torso.data.inputs import Tokens
-        from torso.report.try_page import serve
 
-        models = chosen(model, generic, client, data_root, accept_changed_data)
-        with serve(models, port) as server:
-            do = "write texts" if isinstance(models[0].kind, Tokens) else "drop images"
-            print(f"{do} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                raise typer.Exit from None
+def try_(
+    model: Model,
+    generic: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE|RUN", help="The generic model beside it; of a run with --client it is there."),
+    ] = None,
+    client: Client = None,
+    port: Annotated[int, typer.Option(help="0: any free one.")] = 0,
+    data_root: DataRoot = None,
+    accept_changed_data: ChangedData = False,
+    plugin: Plugins = [],  # noqa: B006  typer copies it
+) -> None:
+    """Ask a model about images or texts on a local page: drop one, see its answer; ends with Ctrl-C."""
+    load_plugins(plugin)
+    from torso.data.inputs import Tokens
+    from torso.report.try_page import serve
+
+    models = chosen(model, generic, client, data_root, accept_changed_data)
+    with serve(models, port) as server:
+        do = "write texts" if isinstance(models[0].kind, Tokens) else "drop images"
+        print(f"{do} on http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit from None
 
 
 def chosen(

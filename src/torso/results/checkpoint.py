@@ -12,33 +12,26 @@ import hashlib
 import json
 import shutil
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from torso.errors import RequestError
-from torso.many import ClientSet
 from torso.nets import Tensors
 from torso.personal.state import State
-from torso.personal.store import KINDS, ClientState, Elsewhere, Store
 from torso.reading import parse_json
 from torso.results.files import replace_file, sha256_of, writing
-from torso.results.pending import PENDING, numbers_of, read_pending, tensors_of
-from torso.server.state import Cost, ServerState, bytes_of
+from torso.results.pending import numbers_of
+from torso.results.state_tensors import as_named_now, client_tensors, server_tensors, state_of
+from torso.server.state import ServerState, bytes_of
 
 KEPT = 2
 _FORMAT = 2
 _OLDER = 1  # all tensors in one file, those of clients too
-_SERVER = ("model", "shown", "rule", "drift", "origin", "privacy", "statistics")  # of ServerState: tensors by name …
-_BY_CLIENT = ("uploads", "of_clients")  # … and those by client and name
-_RENAMED = {"scores": "of_clients"}  # in files of older versions
-_FREE = ("rule", "statistics", "of_clients", "notes", "privacy", "")  # named and shaped as a strategy likes
 _WASTE = 2.0  # times what clients hold now: once their files take more, all states are written anew
 _ERRORS = (OSError, ValueError, KeyError, TypeError, SafetensorError)
 
@@ -81,7 +74,7 @@ class Checkpoints:
             self.folder.mkdir(exist_ok=True)
         path = self.folder / f"round-{state.round:06d}.json"
         server = path.with_suffix(".safetensors")
-        flat = _for_file({**_of_server(state.server), **tensors_of(state.pending)})
+        flat = server_tensors(state)
         replace_file(server, lambda temporary: save_file(flat, temporary))
         self.written += bytes_of(flat)
         self._save_clients(state)
@@ -126,7 +119,7 @@ class Checkpoints:
         number = sum(name.startswith(f"clients-{state.round:06d}") for name in self._files)
         name = f"clients-{state.round:06d}{f'-{number}' if number else ''}.safetensors"
         held = {k: state.clients[k] for k in clients}
-        flat = _flat_clients(held)
+        flat = client_tensors(held)
         replace_file(self.folder / name, lambda temporary: save_file(flat, temporary))
         size = bytes_of(flat)
         self.written += size
@@ -219,29 +212,9 @@ def _read(path: Path, model: Tensors, accepted: Collection[str] | None, uploads:
             f"checkpoint {str(path)!r} comes from another config. "
             "Resume with the config.toml of its run, or choose another --out."
         )
-    where = repr(str(path))
     if note["format"] == _OLDER:
-        tensors = dict(_as_now(tensors, uploads))
-    server = _server(tensors, model, note, where)
-    placed = partial(_placed, model=model, where=where)
-    return State(server, _clients(tensors, model, where), read_pending(tensors, note.get("pending", ()), placed))
-
-
-def _as_now(tensors: Tensors, uploads: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an older checkpoint by the names of today."""
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        client, _, leaf = rest.partition("/")
-        if kind == "private":
-            yield f"client {client}/kept/{leaf}", tensor
-            if uploads:
-                yield f"uploads/{client}/{leaf}", tensor
-        elif kind == "notes" and leaf == "affinity":  # the server's now
-            yield f"of_clients/{client}/{leaf}", tensor
-        elif kind in KINDS:
-            yield f"client {client}/{kind}/{leaf}", tensor
-        else:
-            yield name, tensor
+        tensors = dict(as_named_now(tensors, uploads))
+    return state_of(tensors, note, model, repr(str(path)))
 
 
 def _verified(path: Path) -> tuple[dict[str, Any], Tensors]:
@@ -274,90 +247,6 @@ def newest_model(folder: Path) -> Tensors | None:
     if not newest:
         return None
     return {n.removeprefix("model/"): t for n, t in _verified(newest[0])[1].items() if n.startswith("model/")}
-
-
-def _of_server(server: ServerState) -> Tensors:
-    named = {f"{kind}/{n}": t for kind in _SERVER for n, t in getattr(server, kind).items()}
-    for kind in _BY_CLIENT:
-        held: Mapping[int, Tensors] = getattr(server, kind)
-        named |= {f"{kind}/{client}/{n}": t for client, own in held.items() for n, t in own.items()}
-    return named
-
-
-def _flat_clients(clients: Mapping[int, ClientState]) -> Tensors:
-    return _for_file(
-        {
-            f"client {client}/{kind}/{n}": t
-            for client, state in clients.items()
-            for kind in KINDS
-            for n, t in getattr(state, kind).items()
-        }
-    )
-
-
-def _for_file(named: Tensors) -> Tensors:
-    """safetensors refuses two names for one piece of memory (a model that has not moved from where it began)."""
-    met: set[int] = set()
-    alone: Tensors = {}
-    for name, tensor in named.items():
-        plain = tensor.detach().cpu().contiguous()
-        alone[name] = plain.clone() if plain.data_ptr() in met else plain
-        met.add(plain.data_ptr())
-    return alone
-
-
-def _server(tensors: Tensors, model: Tensors, note: dict[str, Any], where: str) -> ServerState:
-    found: dict[str, Tensors] = {kind: {} for kind in _SERVER}
-    held: dict[str, dict[int, Tensors]] = {kind: {} for kind in _BY_CLIENT}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind.startswith("client ") or kind == PENDING:
-            continue
-        kind = _RENAMED.get(kind, kind)
-        client, _, rest = rest.partition("/") if kind in _BY_CLIENT else ("", "", rest)
-        place = held[kind].setdefault(int(client), {}) if kind in _BY_CLIENT else found[kind]
-        place[rest] = _placed(kind, rest, tensor, model, where)
-    missing = model.keys() - found["model"].keys()
-    if missing:
-        raise RequestError(f"{where} lacks {', '.join(sorted(missing))}, which this network has.")
-    found["model"] = {name: found["model"][name] for name in model}
-    return ServerState(
-        **found,  # type: ignore[arg-type]
-        **held,  # type: ignore[arg-type]
-        round=note["round"],
-        met=ClientSet(note["met"]),
-        cost=Cost(**note["cost"]),
-    )
-
-
-def _clients(tensors: Tensors, model: Tensors, where: str) -> Store:
-    held: dict[int, dict[str, Tensors]] = {}
-    for name, tensor in tensors.items():
-        whose, _, rest = name.partition("/")
-        if whose.startswith("client "):
-            kind, _, leaf = rest.partition("/")
-            mine = held.setdefault(int(whose.removeprefix("client ")), {each: {} for each in KINDS})
-            mine[kind][leaf] = _placed(kind, leaf, tensor, model, where)
-    entries: dict[int, ClientState | Elsewhere] = {client: ClientState(**kinds) for client, kinds in held.items()}
-    return Store(entries)
-
-
-def _placed(kind: str, name: str, tensor: torch.Tensor, model: Tensors, where: str) -> torch.Tensor:
-    """A tensor of a file where the run's are; in aligned memory, since sums over a file's depend on where it lies."""
-    if kind not in _FREE:
-        check_fits(name, tensor, model, where)
-    return tensor.to(next(iter(model.values())).device, copy=True)
-
-
-def check_fits(name: str, tensor: torch.Tensor, model: Tensors, where: str, instead: str = "") -> None:
-    """Refuse a tensor that the network has no place for; `instead` says what would do."""
-    if name not in model:
-        raise RequestError(f"{where} holds {name}, which this network does not have. {instead}".rstrip())
-    if tensor.shape != model[name].shape or tensor.dtype != model[name].dtype:
-        raise RequestError(
-            f"{where}: {name} is {tensor.dtype} {list(tensor.shape)}, "
-            f"this network's is {model[name].dtype} {list(model[name].shape)}. {instead}".rstrip()
-        )
 
 
 def _newest_first(folder: Path) -> list[Path]:

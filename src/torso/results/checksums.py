@@ -20,7 +20,7 @@ def of_data(fingerprint: Fingerprint) -> str:
 
 
 def of_model(state: State) -> str:
-    """Of all tensors at the end: the server's model, and what clients hold."""
+    """The checksum of all tensors at the end: the server's model, and what clients hold."""
     digest = hashlib.sha256()
     for name, tensor in tensors_of(state):
         array = tensor.detach().cpu().contiguous()

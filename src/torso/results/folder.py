@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shlex
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from torso.config import (
-    Config,
-    CsvConfig,
-    FaultsConfig,
-    FolderConfig,
-    LoraConfig,
-    MeasureConfig,
-    NpzConfig,
-    PrivacyConfig,
-    SpeedsConfig,
-    TextConfig,
-)
-from torso.errors import InUse, RequestError
+from torso.config import Config
+from torso.errors import RequestError
+from torso.locks import held
 from torso.nets import Tensors
 from torso.personal.state import State
 from torso.results import checkpoint
@@ -34,68 +21,11 @@ from torso.results.checkpoint import Checkpoint, Checkpoints
 from torso.results.files import write_text, writing
 from torso.results.history import HISTORY, Line, can_go_on, line_of, problems, read_lines, rounds_in
 from torso.results.result import ANALYSES, Result
+from torso.results.same_run import differences, fingerprint, only_longer
 from torso.results.seal import RESULT, SEAL, seal_text
-
-_FREE = {
-    "run.workers",
-    "run.checkpoint_every",
-    "run.engine",
-    "run.device",
-    "run.clients_at_once",
-    "run.features",
-    "run.compile",
-    "run.ray",
-    "run.flower",
-}
-"""Keys that may change between a run and its continuation: they say how, not what."""
-
-_LATER = {"bins", "shift", "corruptions", "severities", "among"}
-_YOUNGER = {
-    "personalize.batch_size": 0,
-    "data.size": 0,
-    "train.min_clients": 1,
-    "method.server.clip": 0.0,
-    "data.per_class": 0,
-    "data.text": TextConfig().model_dump(mode="json"),
-    "data.csv.text": [],
-    "data.csv.names": [],
-    "data.csv": CsvConfig().model_dump(mode="json", exclude={"text", "names"}),  # after what is younger in it
-    "data.npz.test_share": NpzConfig().test_share,
-    "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # after what is younger in it
-    "data.folder": FolderConfig().model_dump(mode="json"),
-    "model.lora": LoraConfig().model_dump(mode="json"),
-    "run.faults": FaultsConfig().model_dump(mode="json"),
-    "run.speeds": SpeedsConfig().model_dump(mode="json"),
-    "privacy": PrivacyConfig().model_dump(mode="json"),
-    "method.statistics": {"name": "none"},
-    "method.head.adds": True,
-    "method.head.through": False,
-    "method.head.prior": False,
-    "data.floor": 2,
-    "data.seed": -1,
-    "data.test_order": "mixed",
-    **{f"measure.{key}": usual for key, usual in MeasureConfig().model_dump(mode="json", include=_LATER).items()},
-}
-"""Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
 
 _EARLIER = "result-after-{}.json"
 """The result that a run had before it was extended, by its number of rounds."""
-
-_PATIENCE = 5.0  # seconds in which another has to let go of a folder
-
-
-def fingerprint(config: Config) -> str:
-    """Equal for configs that describe the same run."""
-    tree = config.as_tree()
-    for key in _FREE:
-        section, _, name = key.partition(".")
-        tree[section].pop(name)
-    for key, usual in _YOUNGER.items():
-        *way, name = key.split(".")
-        table: dict[str, Any] = reduce(dict.__getitem__, way, tree)
-        if table.get(name) == usual:
-            table.pop(name)
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def make(folder: Path) -> None:
@@ -104,6 +34,10 @@ def make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, error) from None
+
+
+def no_run_in(folder: Path) -> RequestError:
+    return RequestError(f"--resume: {str(folder)!r} holds no run (no config.toml). Leave --resume out to start one.")
 
 
 def _unwritable(folder: Path, error: OSError) -> RequestError:
@@ -147,9 +81,7 @@ class RunFolder:
         if not resume:
             return cls(path, config)
         if not (found.exists() and found.stat().st_size):  # empty: killed before it was written
-            raise RequestError(
-                f"--resume: {str(path)!r} holds no run (no config.toml). Leave --resume out to start one."
-            )
+            raise no_run_in(path)
         before = Config.load(found)
         if fingerprint(before) == fingerprint(config):
             return cls(path, config)
@@ -161,7 +93,7 @@ class RunFolder:
                 f"torso run --out {shlex.quote(str(path))} --resume"
             )
         raise RequestError(
-            f"the run in {str(path)!r} has another config: {_differences(before, config)}. "
+            f"the run in {str(path)!r} has another config: {differences(before, config)}. "
             "Go on without changes, or give another --out."
         )
 
@@ -192,26 +124,12 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else runs here in the block, in this process or another; one that dies lets go.
+        """Nobody else runs here in the block, in this process or another."""
+        busy = f"--out {str(self.path)!r}: another process is running there. Wait until it ends, or stop it."
+        with self._lockable() as file, held(file, busy):
+            yield
 
-        A process that was killed a moment ago may take some time to do so. Where files cannot be locked (on Windows, on
-        some shared disks) nobody is kept out."""
-        with self._locked_file() as file:
-            until = time.monotonic() + _PATIENCE
-            while not _locked(file):
-                if time.monotonic() > until:
-                    raise InUse(
-                        f"--out {str(self.path)!r}: another process is running there. Wait until it ends, or stop it."
-                    )
-                time.sleep(0.1)
-            _held.add(file)
-            try:
-                yield
-            finally:
-                _unlock(file)
-                _held.discard(file)
-
-    def _locked_file(self) -> IO[str]:
+    def _lockable(self) -> IO[str]:
         try:
             return (self.path / "config.toml").open("r+")  # a shared disk locks only what can be written
         except OSError as error:
@@ -281,31 +199,6 @@ class RunFolder:
             write_text(self.path / name, text)
 
 
-_held: set[IO[str]] = set()
-if hasattr(os, "register_at_fork"):  # what a process forks would hold them after its end
-    os.register_at_fork(after_in_child=lambda: [file.close() for file in _held])
-
-
-def _locked(file: IO[str]) -> bool:
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        pass
-    return True
-
-
-def _unlock(file: IO[str]) -> None:
-    """For others, too, that have it open: what a library has forked behind Python's back."""
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
 @contextmanager
 def own_folder(out: Path | None, name: str) -> Iterator[Path]:
     """`out`, or the next free folder under runs/. That one is made at once, so that a run beside this one takes
@@ -331,29 +224,3 @@ def _made(folder: Path) -> bool:
     except OSError as error:
         raise RequestError(f"{str(folder)!r} cannot be made: {error}. Give a folder with --out.") from None
     return True
-
-
-def _differences(before: Config, now: Config) -> str:
-    old, new = _flat(before.as_tree()), _flat(now.as_tree())
-    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and not is_free(k)]
-    return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
-        " …" if len(keys) > 3 else ""
-    )
-
-
-def only_longer(before: Config, now: Config) -> bool:
-    """Whether nothing but train.rounds has grown."""
-    as_long = now.but(f"train.rounds={before.train.rounds}")
-    return now.train.rounds > before.train.rounds and fingerprint(as_long) == fingerprint(before)
-
-
-def is_free(key: str) -> bool:
-    """Whether a key says how, not what."""
-    return any(key == free or key.startswith(f"{free}.") for free in _FREE)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat

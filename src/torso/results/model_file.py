@@ -25,9 +25,9 @@ from torso.nets.given import forget_model, register_model
 from torso.nets.network import card_of
 from torso.reading import parse_json
 from torso.results import onnx_file, program_file
-from torso.results.checkpoint import check_fits
 from torso.results.files import replace_file, writing
 from torso.results.portable import Preprocessing
+from torso.results.state_tensors import check_fits
 
 _SIDE = 4096  # pixels: a small network may look at large images
 _FORM = "2"  # of the metadata for samples that are no images; those of images have no form, as all had before it

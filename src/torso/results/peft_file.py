@@ -17,8 +17,8 @@ from torso.errors import CannotWrite, RequestError
 from torso.nets import Network, Tensors
 from torso.nets.lora import Lora
 from torso.reading import parse_json
-from torso.results.checkpoint import check_fits
 from torso.results.files import replace_file, write_text, writing
+from torso.results.state_tensors import check_fits
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

@@ -14,22 +14,21 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.learn.drift import Local
 from torso.learn.stacked import Reading, free_to_read, spared
 from torso.nets import Tensors
 from torso.personal.store import ClientState, Elsewhere
 from torso.runs.colluding import colluded
 from torso.runs.faults import NOT_FINITE, WRONG_NUMBERS
+from torso.runs.gathered import Gathered, row_of
 from torso.runs.messages import Sent, Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.uploads import Terms, fine
 from torso.server.robust import clipped
 from torso.server.state import ServerState
 from torso.server.statistics import Came
 from torso.server.sums import add_stacked, add_weighted
-
-_LEAST = 1e-12  # what a model weighs at least, where a statistic weighs it: if all are 0, all weigh the same
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,7 @@ class Aggregate:
         self.change: Tensors = {}  # Σ_k of the change of what the drift corrections remember
         self.squares = torch.zeros(())  # Σ_k w_k · ‖shared parameters − received‖²
         self.uploads: dict[int, Tensors] = {}  # of single clients, where the server rule keeps them
-        self.declared = stage.declared()
-        self.statistics: Tensors = {}  # sums and weighted means of statistics, as their rules say
-        self.said: dict[int, Tensors] = {}  # single statistics by client, where their rule says so
-        self.each_said: dict[int, Tensors] = {}  # all of them, where the server rule looks at single uploads
-        self.weighed: Tensor | None = None  # Σ_k of the statistic by which models are weighed, where one is
+        self.gathered = Gathered(stage.declared(), stage.method.statistics, rule)
         self.left: dict[int, ClientState | Elsewhere] = {}  # what clients go on with, or handles on it
         self.refused: dict[int, str] = {}  # whose uploads are not used: what is wrong with them
         self.burst: set[int] = set()  # those of them whose loss is not finite, as far as anybody can tell
@@ -95,16 +90,16 @@ class Aggregate:
     def holds_uploads(self) -> bool:
         """Whether single uploads are held until all have come: memory for as many models as there are participants."""
         kept = self.stage.method.server.keeps_uploads  # that travels on with the sum anyway
-        single = not kept and any(each.rule == "each" for each in self.declared.values())
+        single = not kept and self.gathered.holds_single
         return self.stage.method.server.needs_each or self.colludes or single
 
     @property
     def is_simple(self) -> bool:
         """Whether nothing but the sums makes the round, so that the server can move before it knows whether all that
         was sent is finite."""
-        rule, special = self.stage.method.server, self.private or self.weighed is not None or self._mean is not None
-        single = self.holds_uploads or rule.keeps_uploads or self.each or self.said or self.refused
-        return not special and not single and not self.declared and bool(self._losses)
+        rule, special = self.stage.method.server, self.private or self._mean is not None
+        single = self.holds_uploads or rule.keeps_uploads or self.each or self.refused
+        return not special and not single and not self.gathered.declared and bool(self._losses)
 
     def ask(self, more: Tensor) -> None:
         """Have losses and truths sent to the host, and one truth more; `close` reads them."""
@@ -148,7 +143,7 @@ class Aggregate:
     def take_mean(self, mean: MeanSent) -> None:
         """The participants at once, where single uploads are nobody's."""
         self._mean, self.total, self.change = mean, dict(mean.model), dict(mean.change)
-        self.statistics = dict(mean.statistics)
+        self.gathered.combined = dict(mean.statistics)
         self._clients += mean.clients
 
     def _add(self, sent: Sent, rows: Tensor | None = None) -> None:
@@ -161,46 +156,23 @@ class Aggregate:
             parameters = {name: sent.model[name] for name in self.parameters}
             sent = replace(sent, model={**sent.model, **clipped(parameters, self.received, rule.clip)})
         weights = on_device(sent.loss.device, [self.weights[k] for k in sent.clients])
-        self._add_statistics(sent, weights, rows)
-        weights = self._weighed(sent, weights, rows)
+        self.gathered.add(sent, weights, rows)
+        weights = self.gathered.weights_of(sent, weights, rows)
         if rule.keeps_uploads:
-            self.uploads |= {k: _row(sent.model, g) for g, k in enumerate(sent.clients)}
+            self.uploads |= {k: row_of(sent.model, g) for g, k in enumerate(sent.clients)}
         else:
             averaged = sent.model
             if rule.needs_each:
                 apart = {name: sent.model[name] for name in self.parameters}
-                self.each |= {k: _row(apart, g) for g, k in enumerate(sent.clients)}
+                self.each |= {k: row_of(apart, g) for g, k in enumerate(sent.clients)}
                 averaged = {name: tensor for name, tensor in sent.model.items() if name not in apart}
             add_weighted(self.total, averaged, weights, rows)
             self._add_squares(sent, weights, rows)
             add_stacked(self.change, self._changes(sent), rows)
 
-    def _add_statistics(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> None:
-        """What was sent beside the models, each by its rule."""
-        for name, tensor in sent.said.items():
-            rule, apart = self.declared[name].rule, self.stage.method.server.needs_each
-            if rule == "each" or apart:
-                kept = self.said if rule == "each" else self.each_said
-                for g, k in enumerate(sent.clients):
-                    kept.setdefault(k, {}).update(_row({name: tensor}, g))
-            elif rule == "sum":
-                add_stacked(self.statistics, {name: tensor}, rows)
-            else:
-                add_weighted(self.statistics, {name: tensor}, weights, rows)
-
-    def _weighed(self, sent: Sent, weights: Tensor, rows: Tensor | None) -> Tensor:
-        """By what the models count: their shares, or a statistic that they have sent."""
-        if not (name := self.stage.method.statistics.weighs):
-            return weights
-        mine = spared(sent.said[name].reshape(-1).clamp(min=_LEAST), rows)
-        total: Tensors = {} if self.weighed is None else {name: self.weighed}
-        add_stacked(total, {name: mine})
-        self.weighed = total[name]
-        return mine
-
     @property
     def clients(self) -> tuple[int, ...]:
-        """Those who came and are counted, in the order of the participants."""
+        """The clients that came and are counted, in the order of the participants."""
         return tuple(k for k in self._clients if k not in self.refused) if self.refused else tuple(self._clients)
 
     def close(self) -> float:
@@ -219,32 +191,18 @@ class Aggregate:
         came = 1.0
         if len(losses) < len(self.weights):
             came = sum(self.weights[k] for k in losses)  # the mean is over those who answered
-            self._divide_means(came)
-        if self.weighed is not None or came != 1.0:
-            share = came if self.weighed is None else self.weighed
+            self.gathered.divide_means(came)
+        if self.gathered.weighed is not None or came != 1.0:
+            share = came if self.gathered.weighed is None else self.gathered.weighed
             self.total = {n: t / share if t.is_floating_point() else t for n, t in self.total.items()}
             self.squares = self.squares / share
         return loss / came
-
-    def _divide_means(self, came: float) -> None:
-        means = [name for name in self.statistics if self.declared[name].rule == "mean"]
-        self.statistics |= {name: self.statistics[name] / came for name in means}
 
     def statistics_of(self) -> Came:
         """The statistics of those who came."""
         came = sum(self.weights[k] for k in self.clients)
         weights = {k: self.weights[k] / came for k in self.weights if k in set(self.clients)}
-        return Came(self.round, weights, self._robust(weights) if self.each_said else self.statistics, self.said)
-
-    def _robust(self, weights: Mapping[int, float]) -> Tensors:
-        """What the server rule gives in place of means of statistics; of sums, as many times that as clients came."""
-        found: Tensors = {}
-        for name, each in self.declared.items():
-            stacked = torch.stack([self.each_said[k][name] for k in weights])
-            shares = on_device(stacked.device, list(weights.values()))
-            combined = self.stage.method.server.combine({}, {}, {name: stacked}, shares)[name]
-            found[name] = combined if each.rule == "mean" else combined * len(weights)
-        return found
+        return self.gathered.came(self.round, weights)
 
     def _leave_out(self) -> dict[int, float]:
         """The losses of the clients that are counted; of the others nothing is left."""
@@ -261,8 +219,9 @@ class Aggregate:
             self.refused[client] = WRONG_NUMBERS if finite[client] else NOT_FINITE
             if not math.isfinite(losses.pop(client)):
                 self.burst.add(client)
-            for held in (self.left, self.each, self.uploads, self.said, self.each_said):
+            for held in (self.left, self.each, self.uploads):
                 held.pop(client, None)
+            self.gathered.leave_out(client)
         return losses
 
     def shared(self, server: ServerState) -> Tensors:
@@ -289,7 +248,7 @@ class Aggregate:
         honest = [[g for g, k in enumerate(sent.clients) if k not in self.malicious] for sent in held]
         if not any(hostile) or not any(honest):  # nobody lies, or nobody is there to lie about
             return held
-        return colluded(self.stage.attack, held, hostile, honest, self.received, self.declared)
+        return colluded(self.stage.attack, held, hostile, honest, self.received, self.gathered.declared)
 
     def _finite_part(self, sent: Sent) -> Sent:
         """Of messages, those that attackers can compute with; the others are counted as what they are."""
@@ -321,10 +280,5 @@ class Aggregate:
 
 
 def _places(rows: Tensor) -> list[int]:
-    """Where truths [G] are true."""
+    """The places at which truths [G] are true."""
     return [place for place, true in enumerate(rows.tolist()) if true]
-
-
-def _row(stacked: Tensors, place: int) -> Tensors:
-    """One client's tensors, in memory of their own where they stand among others'."""
-    return {n: t[0] if len(t) == 1 and not t._is_view() else t[place].clone() for n, t in stacked.items()}

@@ -24,7 +24,7 @@ from torso.personal.state import Pending
 from torso.randomness import numpy_generator
 from torso.runs.messages import Sent, Told
 from torso.runs.speeds import Hours
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 
 class Flight(NamedTuple):
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Those who are heard."""
+        """The clients whose uploads make the round."""
         return tuple(flight.client for flight in self.heard)
 
     def staleness(self, clients: Sequence[int]) -> tuple[int, ...]:

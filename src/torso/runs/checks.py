@@ -19,7 +19,7 @@ from torso.nets.heads import Dual
 from torso.nets.lora import Lora
 from torso.registry import chosen, is_foreign
 from torso.runs.sampling import participants
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.centre import Centre
 from torso.server.statistics import words
 

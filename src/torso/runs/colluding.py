@@ -45,5 +45,5 @@ def colluded(
 
 
 def _with(stacked: Tensors, places: list[int], lies: Tensors) -> Tensors:
-    """The same with what liars say at their places."""
+    """The tensors, with what liars say at their places."""
     return {**stacked, **{name: put(stacked[name], places, lie) for name, lie in lies.items()}}

@@ -18,7 +18,7 @@ from torso.learn.taught import models_of
 from torso.nets import Tensors
 from torso.nets.flops import step_flops
 from torso.runs.messages import Schema, Told, sent_schema
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.state import Cost, ServerState, bytes_of
 
 

@@ -22,7 +22,7 @@ from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.runs.job import Job
 from torso.runs.messages import Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.telling import tell, visit_of
 from torso.runs.visit import Visit
 from torso.server.state import ServerState
@@ -155,7 +155,7 @@ def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
 
 
 def _alone_by_epoch(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Tensors]:
-    """The same, after each epoch of each round."""
+    """The models trained alone, after each epoch of each round."""
     tensors = desk.models(job.model, clients, kept=False)
     for course in _courses_alone(job, desk, clients):
         for learned in learn_by_epoch(course, tensors):

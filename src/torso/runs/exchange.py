@@ -18,7 +18,7 @@ from torso.methods.starts import Question
 from torso.nets import Network, Tensors
 from torso.nets.flops import step_flops
 from torso.runs.privacy import Privacy
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.private import noised_directions
 from torso.server.state import Cost, ServerState, bytes_of
 from torso.server.sums import add_stacked

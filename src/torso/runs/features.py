@@ -20,7 +20,7 @@ from torso.nets import Tensors
 from torso.personal import FineTune, Personal
 from torso.registry import is_foreign
 from torso.runs.job import Job, Simulation
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 _ON_TRAIN = (
     "without_head",
@@ -59,11 +59,11 @@ class FeaturePlan:
             self._kept = KeptFeatures(job.net, job.federation, where, note)
 
     def opening(self, engine: Engine, stage: Stage, model: Tensors) -> Engine:
-        """For what a start asks of the clients before the first round."""
+        """The engine for what a start asks of the clients before the first round."""
         return engine if is_foreign(stage.method.start) else self._on_features(engine, model, ["train"])
 
     def rounds(self, engine: Engine, stage: Stage, model: Tensors) -> Engine:
-        """For the rounds of a stage."""
+        """The engine for the rounds of a stage."""
         if not fixes_body(stage) or self._augments:
             return engine
         return self._on_features(engine, model, ["train"])

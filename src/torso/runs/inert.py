@@ -9,7 +9,7 @@ from torso.data.keys import changed
 from torso.learn.attacks import NoAttack
 from torso.learn.schedule import schedules
 from torso.measure.analyses import analyses
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 
 def unread_keys(config: Config, plan: Sequence[Stage]) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ from torso.runs.exchange import misfit
 from torso.runs.privacy import Privacy
 from torso.runs.private_plan import private
 from torso.runs.sampling import participants
-from torso.runs.stages import Stage, check_server_data, stages
+from torso.runs.stage import Stage
+from torso.runs.stages import check_server_data, stages
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Simulation(Job):
     federation: Federation
 
     def on(self, federation: Federation) -> Simulation:
-        """The same with other clients, whose samples are of the same kind."""
+        """The job with other clients, whose samples are of the same kind."""
         return replace(self, roster=federation.roster, federation=federation)
 
 

@@ -77,7 +77,7 @@ def _data(folder: Path, config: Config, moved: bool) -> Federation:
 
 
 def _elsewhere(config: Config, data_root: str | Path | None, device: str) -> Config:
-    """The same run where its data or its device are others."""
+    """The run, where its data are elsewhere or its device is another."""
     tree = config.as_tree()
     if data_root is not None:
         tree["data"]["root"] = str(data_root)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.errors import RequestError
 from torso.kinds import Many
 from torso.nets import Tensors

@@ -15,7 +15,7 @@ from torso.methods.starts import ClassMeans, Finished, Fresh
 from torso.nets import Network
 from torso.registry import chosen
 from torso.runs.privacy import Privacy
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server import servers
 from torso.server.rules import ServerRule
 from torso.server.statistics import Statistics, words

@@ -52,7 +52,7 @@ def megabytes(round: Round) -> str:
 
 
 class PlainLines(Listener):
-    """For logs and pipes."""
+    """Lines of progress, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -190,10 +190,12 @@ def is_shown(progress: bool | None) -> bool:
 
 
 @contextmanager
-def showing(listener: Listener | None) -> Iterator[Listener]:
-    """Bars in a notebook and on a terminal, plain lines elsewhere, beside whoever listens already."""
+def followed(listener: Listener | None, progress: bool | None) -> Iterator[Listener]:
+    """Whoever listens; where progress is shown, with bars in a notebook and on a terminal, or plain lines elsewhere."""
     console = Console(stderr=True)
-    if console.is_jupyter or console.is_terminal:
+    if not is_shown(progress):
+        yield listener or Listener()
+    elif console.is_jupyter or console.is_terminal:
         with LiveBars(console) as bars:
             yield bars if listener is None else Both(bars, listener)
     else:

@@ -20,7 +20,7 @@ from torso.runs.messages import Told
 from torso.runs.sampling import participants, weights_of
 from torso.runs.server_step import server_pass, server_step
 from torso.runs.speeds import Hours
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.telling import tell, visit_of
 from torso.runs.turns import Turn, turn_of
 from torso.server.state import Cost, ServerState

@@ -9,7 +9,7 @@ import numpy as np
 
 from torso.data import Roster
 from torso.randomness import numpy_generator
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 
 
 def sample(

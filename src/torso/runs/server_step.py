@@ -9,7 +9,8 @@ from dataclasses import replace
 import torch
 
 from torso.data import Roster
-from torso.data.batches import Shuffle, epoch_steps, on_device
+from torso.data.batches import Shuffle, epoch_steps
+from torso.data.sending import on_device
 from torso.engine import SERVER, Engine
 from torso.errors import RunFailed
 from torso.learn.drift import NoDrift
@@ -20,7 +21,7 @@ from torso.nets import Tensors
 from torso.personal import Personal
 from torso.runs.aggregate import Aggregate
 from torso.runs.messages import Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.telling import held_by, visit_of
 from torso.server import NoStatistics
 from torso.server.state import ServerState
@@ -30,7 +31,7 @@ def server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Rost
     """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
     if came.uploads:
         server = replace(server, uploads={**server.uploads, **came.uploads})
-    if came.said and stage.method.personal.declares(1):
+    if came.gathered.single and stage.method.personal.declares(1):
         server = replace(server, of_clients={**server.of_clients, **_heard(stage, server, roster, came)})
     moved = _moved(stage, server, came, roster)
     return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came, server.model, seed)
@@ -87,10 +88,10 @@ def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensor
 def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -> Mapping[int, Tensors]:
     """What the server holds of clients that have told it something about the models that they were offered."""
     personal = stage.method.personal
-    known = {k: server.of_clients.get(k) or personal.known(k, roster.clients) for k in came.said}
+    known = {k: server.of_clients.get(k) or personal.known(k, roster.clients) for k in came.gathered.single}
     device = next(iter(server.model.values())).device
-    senders = {k: on_device(device, came.offers[k]).long() for k in came.said}
-    return {k: personal.heard(known[k], senders[k], said) for k, said in came.said.items()}
+    senders = {k: on_device(device, came.offers[k]).long() for k in came.gathered.single}
+    return {k: personal.heard(known[k], senders[k], said) for k, said in came.gathered.single.items()}
 
 
 def server_pass(

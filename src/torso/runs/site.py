@@ -78,7 +78,7 @@ class Site:
 
     @property
     def kind(self) -> Made:
-        """Of the client's own model."""
+        """The kind of the client's own model."""
         return "newcomer" if self.client in self.job.roster.newcomers else "personal"
 
     def make(self, standing: Standing, held: ClientState) -> tuple[float | None, float | None, Network]:

@@ -30,5 +30,5 @@ def _log_hours(config: SpeedsConfig, seed: int, round: int, client: int) -> floa
 
 
 def an_hour_each(_: int, clients: Sequence[int]) -> list[float]:
-    """Where nobody has set speeds."""
+    """The hours of clients where nobody has set speeds."""
     return [1.0] * len(clients)

@@ -10,7 +10,7 @@ from torso.learn.tamper import Tamper
 from torso.nets import Tensors
 from torso.randomness import numpy_generator
 from torso.runs.messages import Told
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.visit import Visit
 from torso.server import NoStatistics
 from torso.server.state import ServerState
@@ -52,7 +52,7 @@ def tell(
 
 
 def _own(statistics: Statistics, held: Held, chosen: Sequence[int]) -> dict[int, Tensors]:
-    """What each is told besides, of those who are told something."""
+    """What single clients are told besides; a client that is told nothing is left out."""
     if type(statistics) is NoStatistics:
         return {}
     return {k: own for k in chosen if (own := statistics.to_one(held, k))}

@@ -17,7 +17,7 @@ from torso.runs.buffered import Plan, Time, collect, flights_of, plan_step
 from torso.runs.cost import Busy
 from torso.runs.faults import TRAINED, UPLOADED, Faults
 from torso.runs.speeds import Hours, an_hour_each
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.runs.visit import Visit
 
 Clients = tuple[int, ...]

@@ -25,7 +25,7 @@ from torso.nets import Tensors
 from torso.runs.cost import up
 from torso.runs.faults import NOT_FINITE, WRONG_FORM, WRONG_NUMBERS
 from torso.runs.messages import Message, Schema, Sent, Told, unlike
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.robust import less
 from torso.server.statistics import Declared
 

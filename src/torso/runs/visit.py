@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torso.data import Roster
-from torso.data.batches import Shuffle, on_device
+from torso.data.batches import Shuffle
+from torso.data.sending import on_device
 from torso.engine import SERVER, Desk
 from torso.learn.course import Course, Learned
 from torso.learn.drift import Local
@@ -116,7 +117,7 @@ class Visit:
         return steps
 
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
-        """The same, of which nothing is uploaded and nothing kept (spec 9.4)."""
+        """The visit once more; nothing of it is uploaded, and nothing kept (spec 9.4)."""
         return learn(*self._begin(desk, clients))
 
     def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:

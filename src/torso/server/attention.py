@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.kinds import Positive
 from torso.nets import Tensors
 from torso.server.statistics import Held, Statistics, statistics

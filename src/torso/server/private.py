@@ -58,7 +58,7 @@ class Mechanism:
         return float(state[CLIP]) if CLIP in state else self.clip
 
     def mark(self, round: int, total: Tensors) -> str:
-        """What the noise of a round is drawn for."""
+        """The key from which the noise of a round is drawn."""
         return f"{round} {digest(total)}" if self.binds else str(round)
 
     def next_state(self, bound: float, within: float, mark: str) -> Tensors:

@@ -59,7 +59,7 @@ class ServerState:
 
     @property
     def light(self) -> ServerState:
-        """What work for clients may need of it."""
+        """The part of the state that work for clients may need."""
         return ServerState(self.model, self.round, origin=self.origin)
 
     def at_new_stage(self) -> ServerState:

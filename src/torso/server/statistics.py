@@ -174,7 +174,7 @@ def words(declared: Declared) -> str:
 
 
 def size(declared: Declared) -> int:
-    """In bytes."""
+    """The size in bytes."""
     return sum(4 * torch.Size(each.shape).numel() for each in declared.values())
 
 

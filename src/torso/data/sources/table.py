@@ -209,7 +209,7 @@ def _classes(train: Table, how: CsvConfig) -> list[str]:
 
 
 def in_order(values: Iterable[str]) -> list[str]:
-    """As numbers where all are, otherwise as words."""
+    """The cells as numbers where all of them are numbers, otherwise as words."""
     every = list(values)
     by_number = {value: found for value in every if (found := number(value)) is not None}
     return sorted(every, key=lambda value: (by_number[value], value)) if len(by_number) == len(every) else sorted(every)

@@ -6,7 +6,7 @@ import io
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -34,6 +34,7 @@ from torso.federation.flower.quick import nap
 from torso.federation.flower.tasks import beating, claim, finish
 from torso.federation.folder import ServerPlace
 from torso.federation.links import Silence
+from torso.locks import lock
 
 _SERVER = Node(node_id=1)  # Flower's number for the server itself
 _AT_ONCE = 64 * 2**20  # bytes that are handed over together
@@ -313,29 +314,17 @@ def _stop_what_is_left(server: ControlHttpClient) -> None:
                 continue  # it has finished in the meantime
 
 
-class _alone:
+@contextmanager
+def _alone(place: ServerPlace) -> Iterator[None]:
     """One run at a time."""
-
-    def __init__(self, place: ServerPlace) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        try:
-            self._file = (self._place.private / "run.lock").open("a")
-        except OSError as error:
-            raise RequestError(f"{str(self._place.private)!r} cannot be written: {error}") from None
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
+    try:
+        file = (place.private / "run.lock").open("a")
+    except OSError as error:
+        raise RequestError(f"{str(place.private)!r} cannot be written: {error}") from None
+    with file:
+        if lock(file) is False:
             raise InUse(
-                f"{str(self._place.path)!r}: another process trains with the clients of this federation. Wait until it "
+                f"{str(place.path)!r}: another process trains with the clients of this federation. Wait until it "
                 "ends, or stop it."
-            ) from None
-        except (ImportError, OSError):
-            pass
-
-    def __exit__(self, *exc: object) -> None:
-        self._file.close()
+            )
+        yield

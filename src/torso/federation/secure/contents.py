@@ -24,7 +24,7 @@ from torso.nets import Tensors
 from torso.runs.aggregate import MeanSent
 from torso.runs.job import Job
 from torso.runs.messages import Message, Told, by_part
-from torso.runs.stages import Stage
+from torso.runs.stage import Stage
 from torso.server.statistics import Declared
 
 _LOSS = 64.0  # the largest loss that is told

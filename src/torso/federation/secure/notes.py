@@ -22,7 +22,7 @@ class _Note(BaseModel):
 
 
 class Sealing(_Note):
-    """In a letter: which sum it is about, and what the stage needs."""
+    """The part of a letter that says which sum it is about, and what the stage needs."""
 
     session: Annotated[str, Field(pattern=_SESSION)]  # one attempt at one sum
     participants: CountOrZero = 0  # keys: how many there are
@@ -34,7 +34,7 @@ class Sealing(_Note):
 
 
 class Sealed(_Note):
-    """In a reply."""
+    """The part of a reply that belongs to a secure sum."""
 
     keys: Keys | None = None
     shares: Mapping[CountOrZero, Some] = {}  # by neighbour: encrypted for it, or (unmask) a share of one of its secrets

@@ -37,7 +37,7 @@ class Slot:
         return math.prod(self.shape)
 
     def step(self, levels: int) -> float:
-        """What a number may be off."""
+        """The distance between two neighbouring numbers that can be sent."""
         return 2 * self.range / float(levels**self.digits)
 
 
@@ -99,7 +99,7 @@ class Form:
         return found
 
     def _digits(self, value: np.ndarray[tuple[int], np.dtype[np.int64]], digits: int) -> list[Vector]:
-        """In base L, the first one first; L itself is a first digit."""
+        """The digits in base L, the first one first; L itself is a first digit."""
         if digits == 1:
             return [value.astype(np.uint32)]
         high = np.minimum(value // self.levels, self.levels)

@@ -90,7 +90,7 @@ class RoundAnalysis(ABC):
 
     @abstractmethod
     def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        """At the models [G, *] of a group of participants."""
+        """Look at the models [G, *] of a group of participants."""
 
     def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:
         """All participants' values [m, …] and sums become one entry of the round: the mean over those that have any."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torso.data.inputs import Input, Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError, did_you_mean
+from torso.nets.body import Body
 from torso.nets.earlier import GENERATIONS, OURS, RATE, wants_of_model, wants_of_run
-from torso.nets.network import Body
 from torso.nets.split import head_of
 from torso.nets.weight_files import PICKLED, SAFETENSORS, names_in, read_weights
 

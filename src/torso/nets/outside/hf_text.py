@@ -15,8 +15,8 @@ from torso.data.inputs import Input, Tokens
 from torso.data.tokenizers import FromFile
 from torso.data.wants import Wants
 from torso.errors import RequestError
+from torso.nets.body import Body
 from torso.nets.earlier import RATE
-from torso.nets.network import Body
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
 from torso.nets.outside.libraries import transformers_for
 from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torso.data.inputs import Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError
-from torso.nets.network import Body
+from torso.nets.body import Body
 from torso.nets.outside.base import Outside, head_name
 from torso.nets.outside.libraries import transformers_for
 from torso.nets.split import body_of

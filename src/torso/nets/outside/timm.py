@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torso.data.inputs import Pixels
 from torso.data.wants import Wants
-from torso.nets.network import Body
+from torso.nets.body import Body
 from torso.nets.outside.base import Outside, import_library, unknown
 from torso.nets.split import body_of
 

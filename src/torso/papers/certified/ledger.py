@@ -39,7 +39,7 @@ class Ledger:
 
     @classmethod
     def read(cls, folder: Path) -> Ledger:
-        """Of a folder; empty where it has none."""
+        """The ledger of a folder; empty where it has none."""
         path = folder / LEDGER
         if not path.is_file():
             return cls({}, {})

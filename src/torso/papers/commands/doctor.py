@@ -10,24 +10,28 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from torso.papers.commands.options import Json, Root
+from torso.papers.commands.options import Root
 from torso.report.doctor import Report, examine
+from torso.report.options import Json
 from torso.report.starting import starting
 
 
 def add_to(app: typer.Typer) -> None:
-    @app.command()
-    def doctor(data_root: Root = None, as_json: Json = False) -> None:
-        """Check this installation: versions, devices, extras, data, free disk and memory, and what is missing.
+    """Give the command line its command."""
+    app.command()(doctor)
 
-        Exit status: 0 unless something is broken that every command needs."""
-        with starting():
-            report = _examined(data_root)
-        if as_json:
-            print(json.dumps({"ok": report.ok, **asdict(report)}))
-        else:
-            _show(report)
-        raise typer.Exit(0 if report.ok else 1)
+
+def doctor(data_root: Root = None, as_json: Json = False) -> None:
+    """Check this installation: versions, devices, extras, data, free disk and memory, and what is missing.
+
+    Exit status: 0 unless something is broken that every command needs."""
+    with starting():
+        report = _examined(data_root)
+    if as_json:
+        print(json.dumps({"ok": report.ok, **asdict(report)}))
+    else:
+        _show(report)
+    raise typer.Exit(0 if report.ok else 1)
 
 
 def _examined(given: Path | None) -> Report:

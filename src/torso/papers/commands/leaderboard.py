@@ -15,20 +15,19 @@ from rich.console import Console
 
 from torso.papers.commands.options import (
     Device,
-    Json,
     Out,
     Precision,
     Processes,
-    Quiet,
     Root,
     Sets,
-    Watching,
     departure,
     end,
     make_room,
     said_sets,
 )
 from torso.plugins import Plugins, load_plugins
+from torso.report.options import Json, Quiet
+from torso.report.watching import watching
 
 if TYPE_CHECKING:
     from torso.papers.board.combinations import Combination
@@ -43,63 +42,66 @@ Find = Annotated[bool, typer.Option("--search", help="Try new combinations of ax
 Dry = Annotated[bool, typer.Option("--dry-run", help="Count the runs, estimate the time and run nothing.")]
 
 
-def add_to(app: typer.Typer, watching: Watching) -> None:
-    @app.command()
-    def leaderboard(
-        only: Part = "",
-        seeds: Seeds = 3,
-        data_root: Root = None,
-        out: Out = Path("runs/papers"),
-        sets: Sets = [],  # noqa: B006  typer copies it
-        device: Device = "",
-        precision: Precision = "",
-        processes: Processes = 0,
-        plugin: Plugins = [],  # noqa: B006
-        search: Find = False,
-        dry_run: Dry = False,
-        quiet: Quiet = False,
-        as_json: Json = False,
-    ) -> None:
-        """Run every method with the same budget and rank them; learning rates are chosen on validation data.
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its command."""
+    app.command()(leaderboard)
 
-        The same command continues where it stopped.
 
-        Methods that a plugin registers compete with the others."""
-        from torso.papers.board.combinations import combinations
-        from torso.papers.board.definition import load
-        from torso.papers.board.leaderboard import run_leaderboard
-        from torso.papers.board.runs import BoardRuns
-        from torso.papers.board.search import run_search
-        from torso.papers.board.trials import BoardPlan
-        from torso.papers.commands.progress import TableBar, TableLines
-        from torso.parallel.hire import crew, filling
+def leaderboard(
+    only: Part = "",
+    seeds: Seeds = 3,
+    data_root: Root = None,
+    out: Out = Path("runs/papers"),
+    sets: Sets = [],  # noqa: B006  typer copies it
+    device: Device = "",
+    precision: Precision = "",
+    processes: Processes = 0,
+    plugin: Plugins = [],  # noqa: B006
+    search: Find = False,
+    dry_run: Dry = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run every method with the same budget and rank them; learning rates are chosen on validation data.
 
-        load_plugins(plugin)
-        plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))
-        space = combinations(plan) if search else []
-        whole = _search_candidates(plan, space) if search else _board_candidates(plan, out, only)
-        chosen = _contestants(plan, _selected(whole, only), data_root, dry_run)
-        if dry_run:
-            _tell(chosen, 0 if search else seeds, device, as_json)
-            return
-        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
-            run = chosen[0].tuning[0].config.run
-            share = processes or filling(run)
-            hire = cache(lambda: stack.enter_context(crew(run, share)))
-            workers = (run.ray.workers or 4) if run.engine == "ray" else share
-            # a family makes two packs or so: twice as many keep all processes busy
-            runs = BoardRuns(out, listener, stop, hire, 2 * workers if workers > 1 else 1)
-            if search:
-                found = run_search(chosen, space, runs)
-            else:
-                rows = run_leaderboard(chosen, runs, seeds, {(setting, entry.name) for setting, entry, _ in whole})
-        if as_json:
-            print(json.dumps(found if search else rows))
-        elif search:
-            _print_search(found)
+    The same command continues where it stopped.
+
+    Methods that a plugin registers compete with the others."""
+    from torso.papers.board.combinations import combinations
+    from torso.papers.board.definition import load
+    from torso.papers.board.leaderboard import run_leaderboard
+    from torso.papers.board.runs import BoardRuns
+    from torso.papers.board.search import run_search
+    from torso.papers.board.trials import BoardPlan
+    from torso.papers.commands.progress import TableBar, TableLines
+    from torso.parallel.hire import crew, filling
+
+    load_plugins(plugin)
+    plan = BoardPlan(load(), tuple(said_sets(sets, device, precision)))
+    space = combinations(plan) if search else []
+    whole = _search_candidates(plan, space) if search else _board_candidates(plan, out, only)
+    chosen = _contestants(plan, _selected(whole, only), data_root, dry_run)
+    if dry_run:
+        _tell(chosen, 0 if search else seeds, device, as_json)
+        return
+    with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
+        run = chosen[0].tuning[0].config.run
+        share = processes or filling(run)
+        hire = cache(lambda: stack.enter_context(crew(run, share)))
+        workers = (run.ray.workers or 4) if run.engine == "ray" else share
+        # a family makes two packs or so: twice as many keep all processes busy
+        runs = BoardRuns(out, listener, stop, hire, 2 * workers if workers > 1 else 1)
+        if search:
+            found = run_search(chosen, space, runs)
         else:
-            _print_board(rows, sets)
-        end(runs.broken)
+            rows = run_leaderboard(chosen, runs, seeds, {(setting, entry.name) for setting, entry, _ in whole})
+    if as_json:
+        print(json.dumps(found if search else rows))
+    elif search:
+        _print_search(found)
+    else:
+        _print_board(rows, sets)
+    end(runs.broken)
 
 
 def _board_candidates(plan: BoardPlan, out: Path, only: str) -> list[Candidate]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from torso.runs.events import Listener, Stop
-
-Watching = Callable[..., "AbstractContextManager[tuple[Listener, Stop]]"]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Sets = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of every run.")]
 Root = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of the data sets; default: $TORSO_DATA, else ./data.")
@@ -28,7 +22,6 @@ Precision = Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")]
 Processes = Annotated[
     int, typer.Option(min=0, metavar="N", help="Share the runs among N processes. 0: as many as fill an accelerator.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def said_sets(sets: Sequence[str], device: str, precision: str) -> list[str]:

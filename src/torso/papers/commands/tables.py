@@ -12,19 +12,18 @@ from rich.console import Console
 from torso.errors import RequestError
 from torso.papers.commands.options import (
     Device,
-    Json,
     Out,
     Precision,
     Processes,
-    Quiet,
     Root,
     Sets,
-    Watching,
     departure,
     end,
     make_room,
     said_sets,
 )
+from torso.report.options import Json, Quiet
+from torso.report.watching import watching
 
 if TYPE_CHECKING:
     from torso.papers.tables.plan import TablePlan
@@ -41,70 +40,74 @@ Minutes = Annotated[float, typer.Option(min=0.01, help="With --verify: leave out
 Draw = Annotated[int, typer.Option(min=-1, help="With --verify: the seed of the draw; -1: another one each time.")]
 
 
-def add_to(app: typer.Typer, watching: Watching) -> None:
-    @app.command()
-    def papers(device: Device = "auto", as_json: Json = False) -> None:
-        """List the tables of the four papers: data, number of runs, estimated time here, what cannot be run."""
-        from torso.papers.pages.listing import list_tables, print_tables
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its commands."""
+    app.command()(papers)
+    app.command()(reproduce)
 
-        rows, rate = list_tables(device)
-        if as_json:
-            print(json.dumps(rows))
-        else:
-            print_tables(rows, rate)
 
-    @app.command()
-    def reproduce(
-        table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")] = "",
-        only: Only = "",
-        seeds: Seeds = 1,
-        data_root: Root = None,
-        out: Out = Path("runs/papers"),
-        sets: Sets = [],  # noqa: B006  typer copies it
-        device: Device = "",
-        precision: Precision = "",
-        processes: Processes = 0,
-        report: Report = False,
-        dry_run: Dry = False,
-        verify: Verify = None,
-        sample: Sample = 20,
-        minutes: Minutes = 5.0,
-        draw: Draw = -1,
-        quiet: Quiet = False,
-        as_json: Json = False,
-    ) -> None:
-        """Run a table of a paper and print our numbers beside the published ones.
+def papers(device: Device = "auto", as_json: Json = False) -> None:
+    """List the tables of the four papers: data, number of runs, estimated time here, what cannot be run."""
+    from torso.papers.pages.listing import list_tables, print_tables
 
-        The same command continues where it stopped. With --verify, run random cells of published results again."""
-        if verify is not None:
-            _verify(verify, sample, data_root, device, minutes, draw, as_json)
-            return
-        if not table:
-            raise RequestError(
-                "torso reproduce needs PAPER/TABLE, such as fedbabu/13 (see `torso papers`), or --verify DIR"
-            )
-        from torso.papers.tables.published import recipe
+    rows, rate = list_tables(device)
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        print_tables(rows, rate)
 
-        said = said_sets(sets, device, precision)
-        made = _planned(recipe(table).name, only, seeds, said, data_root, dry_run)
-        if dry_run:
-            _show_configs(made, as_json)
-            return
-        from torso.papers.commands.progress import TableBar, TableLines
-        from torso.papers.tables.reproduce import reproduce as run_table
-        from torso.parallel.hire import filling
 
-        with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
-            whole = _whole(made, out, said, data_root)
-            count = processes or filling(made.runs[0].config.run)
-            done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=count)
-        if as_json:
-            print(json.dumps(done.answers))
-        else:
-            _print_table(Console(), made, done.answers, sets)
-        if report:
-            _write_pages(made, done.folder, done.answers, sets)
-        end(done.broken)
+def reproduce(
+    table: Annotated[str, typer.Argument(metavar="PAPER/TABLE", help="Such as fedbabu/13; see torso papers.")] = "",
+    only: Only = "",
+    seeds: Seeds = 1,
+    data_root: Root = None,
+    out: Out = Path("runs/papers"),
+    sets: Sets = [],  # noqa: B006  typer copies it
+    device: Device = "",
+    precision: Precision = "",
+    processes: Processes = 0,
+    report: Report = False,
+    dry_run: Dry = False,
+    verify: Verify = None,
+    sample: Sample = 20,
+    minutes: Minutes = 5.0,
+    draw: Draw = -1,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a table of a paper and print our numbers beside the published ones.
+
+    The same command continues where it stopped. With --verify, run random cells of published results again."""
+    if verify is not None:
+        _verify(verify, sample, data_root, device, minutes, draw, as_json)
+        return
+    if not table:
+        raise RequestError(
+            "torso reproduce needs PAPER/TABLE, such as fedbabu/13 (see `torso papers`), or --verify DIR"
+        )
+    from torso.papers.tables.published import recipe
+
+    said = said_sets(sets, device, precision)
+    made = _planned(recipe(table).name, only, seeds, said, data_root, dry_run)
+    if dry_run:
+        _show_configs(made, as_json)
+        return
+    from torso.papers.commands.progress import TableBar, TableLines
+    from torso.papers.tables.reproduce import reproduce as run_table
+    from torso.parallel.hire import filling
+
+    with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop):
+        whole = _whole(made, out, said, data_root)
+        count = processes or filling(made.runs[0].config.run)
+        done = run_table(made, out, whole=whole, listener=listener, stop=stop, processes=count)
+    if as_json:
+        print(json.dumps(done.answers))
+    else:
+        _print_table(Console(), made, done.answers, sets)
+    if report:
+        _write_pages(made, done.folder, done.answers, sets)
+    end(done.broken)
 
 
 def _verify(

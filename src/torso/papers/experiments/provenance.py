@@ -15,7 +15,7 @@ from torso.papers.experiments.code_path import code_path
 from torso.precision import precision_of
 from torso.report.comparison import flat
 from torso.results.files import write_text
-from torso.results.folder import is_free
+from torso.results.same_run import is_free
 from torso.runs.job import device_of
 
 
@@ -28,6 +28,12 @@ def changed(config: Config) -> dict[str, Any]:
     here = {key for key in found if key in ("data.root", "run.seed") or is_free(key)}
     told = {k: Path(v).name if k == "model.weights" else v for k, v in found.items() if k not in here}
     return {"method.name": config.method.name, **told}
+
+
+def changed_as_json(config: Config) -> dict[str, Any]:
+    """What `changed` says, as a JSON file has it: tuples are lists."""
+    found: dict[str, Any] = json.loads(json.dumps(changed(config)))
+    return found
 
 
 def machine(config: Config) -> dict[str, str]:

@@ -17,8 +17,9 @@ from torso.personal import FineTune, Kept, Personal
 from torso.results.checkpoint import adopt
 from torso.results.data_file import DATA
 from torso.results.files import write_text
-from torso.results.folder import RunFolder, fingerprint
+from torso.results.folder import RunFolder
 from torso.results.result import Result
+from torso.results.same_run import fingerprint
 
 TRAIN_ANEW = frozenset({"local_only", "local_only_best_on_test"})
 """Measures that train all clients from the start. They take as long as a run, so they have a run of their own, which

@@ -75,7 +75,7 @@ def accuracies(record: Record, measure: str = "generic") -> list[float]:
 
 
 def mean_over_seeds(record: Record, key: str) -> float:
-    """Of a number that every seed has, such as forward_passes."""
+    """The mean of a number that every seed has, such as forward_passes."""
     return fmean(run[key] for run in record["runs"].values())
 
 

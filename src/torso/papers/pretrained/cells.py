@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
-from torso.papers.experiments.provenance import changed
+from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.experiments.result_files import key_of
 from torso.papers.pretrained.definition import Block, Evidence, PlannedMethod, Setting
 
@@ -54,7 +54,7 @@ class Trial:
     @cached_property
     def told(self) -> dict[str, Any]:
         """The config as the file of the cell has it: what differs from the defaults."""
-        found: dict[str, Any] = json.loads(json.dumps(changed(self.config)))
+        found = changed_as_json(self.config)
         return {**found, "model.weights": self.weights} if self.weights else found
 
     @cached_property

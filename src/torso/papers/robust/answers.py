@@ -90,12 +90,12 @@ class Answers:
 
     @property
     def attacks(self) -> list[str]:
-        """Those of which anything has been run."""
+        """The attacks of which anything has been run."""
         return [a for a in self.known.attacks if any(self.runs(cell) for cell in self._cells(a))]
 
     @property
     def methods(self) -> list[str]:
-        """Those with rounds of which anything has been run."""
+        """The methods with rounds of which anything has been run."""
         there = {cell.method for cell in self.cells() if self.runs(cell)}
         return [name for name, method in self.known.methods.items() if name in there and not method.alone]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torso.config import Config, assign_all
 from torso.papers.experiments.datasets import rooted
-from torso.papers.experiments.provenance import changed
+from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.experiments.result_files import key_of
 from torso.papers.robust.definition import MEAN, NONE, Evidence
 
@@ -46,8 +46,7 @@ class Trial:
     @cached_property
     def told(self) -> dict[str, Any]:
         """What of the config differs from the defaults."""
-        found: dict[str, Any] = json.loads(json.dumps(changed(self.config)))
-        return found
+        return changed_as_json(self.config)
 
     @cached_property
     def key(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from torso.config import Config
 from torso.errors import RequestError
 from torso.learn.phases import Phase
-from torso.papers.experiments.provenance import changed
+from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.tables.answers import Answer, answers_of, failures, is_divergence
 from torso.papers.tables.plan import WEIGHTS, TablePlan, plan
 from torso.papers.tables.published import names, recipe
@@ -159,7 +159,7 @@ def _planned(name: str) -> TablePlan:
 @cache
 def _configs(name: str) -> Mapping[int, Mapping[str, Any]]:
     """Place of a line → the config of the recipe, as a json file has it."""
-    runs = [(run, json.loads(json.dumps(changed(run.config)))) for run in _planned(name).runs]
+    runs = [(run, changed_as_json(run.config)) for run in _planned(name).runs]
     return {place: config for run, config in runs for place in run.answers}
 
 

@@ -15,8 +15,9 @@ from torso.papers.tables.answers import Answer, RunAnswers, answers_of, failed, 
 from torso.papers.tables.plan import TablePlan, TableRun
 from torso.parallel.hire import crew
 from torso.results.files import write_text
-from torso.results.folder import fingerprint, make
+from torso.results.folder import make
 from torso.results.result import Result
+from torso.results.same_run import fingerprint
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped
 

@@ -25,7 +25,7 @@ class Chart:
 
     @property
     def drawing(self) -> Drawing:
-        """As the page shows it."""
+        """The drawing as the page shows it."""
         return self.plot.drawing()
 
 

@@ -68,7 +68,7 @@ class Swarm:
     def marks(
         self, panel: Panel, role: str, opacity: float, keep: Callable[[float], bool] = lambda _: True
     ) -> list[Dots]:
-        """In the numbers of the panel."""
+        """The marks, in the numbers of the panel."""
         some = [(*panel.value_at(x, y), title) for value, (x, y, title) in self.dots if keep(value)]
         return [Dots(some, role, self.radius, opacity)] if some else []
 

@@ -1,15 +1,13 @@
 """Plots as matplotlib figures, for papers: a panel becomes axes in its own numbers, so that users can restyle it.
 
-The only module that imports matplotlib (the extra `torso[plot]`).
+With paper_figure.py the only module that imports matplotlib (the extra `torso[plot]`).
 """
 
 from __future__ import annotations
 
 import math
-import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -19,7 +17,7 @@ import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as MplAxis
 from matplotlib.axis import YAxis
-from matplotlib.colors import ListedColormap, Normalize, to_rgba_array
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Polygon
@@ -33,13 +31,13 @@ from torso.report.charts.drawing import WIDTH, Area, Dots, Line, Words, nice, sp
 from torso.report.charts.heat import Heat
 from torso.report.charts.palette import LEVELS, LIGHT
 from torso.report.charts.panels import Axis, Panel, Plot
+from torso.report.charts.paper_figure import PaperFigure
 
 Style = str | Path | Mapping[str, Any]
 POINTS = 0.75  # in a unit of the page
 INCHES = POINTS / 72
 LONG = 26  # letters of a name in one line
 LETTER = 0.62  # a letter's mean width, of its size
-DPI = 300
 COMPLETE = "DejaVu Sans"  # comes with matplotlib; stands in for letters that a font lacks, such as the minus sign
 
 STYLE: Mapping[str, Any] = {
@@ -71,62 +69,6 @@ STYLE: Mapping[str, Any] = {
     "grid.linewidth": 0.7,
     "lines.solid_capstyle": "round",
 }
-# fonts as TrueType (Type 42) and letters as text, as journals ask for; the salt makes an SVG's ids the same each time
-_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "torso"}
-_UNDATED: Mapping[str, Mapping[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-
-
-class PaperFigure(Figure):
-    """A figure whose files are the same bytes each time: fonts embedded, 300 dots per inch unless told, no date."""
-
-    def savefig(self, fname: Any, *, transparent: bool | None = None, **how: Any) -> None:
-        ending = Path(fname).suffix[1:] if isinstance(fname, str | os.PathLike) else ""
-        kind = str(how.get("format") or ending or "png").lower()
-        how = {"dpi": DPI, **how}
-        if kind in _UNDATED:
-            how["metadata"] = {**_UNDATED[kind], **(how.get("metadata") or {})}
-        with mpl.rc_context(_SAVED):
-            if kind in ("eps", "ps"):
-                with _dated_1970(), _opaque(self):
-                    super().savefig(fname, transparent=transparent, **how)
-            else:
-                super().savefig(fname, transparent=transparent, **how)
-
-
-@contextmanager
-def _dated_1970() -> Iterator[None]:
-    """PostScript has to have a date, and matplotlib takes it from here alone."""
-    if "SOURCE_DATE_EPOCH" in os.environ:
-        yield
-        return
-    os.environ["SOURCE_DATE_EPOCH"] = "0"
-    try:
-        yield
-    finally:
-        del os.environ["SOURCE_DATE_EPOCH"]
-
-
-@contextmanager
-def _opaque(figure: Figure) -> Iterator[None]:
-    """PostScript has no transparency: for a while, colours are mixed with white instead."""
-    kept: list[tuple[Any, dict[str, Any]]] = []
-    for artist in figure.findobj(lambda a: isinstance(a.get_alpha(), float)):
-        names = ("color",) if hasattr(artist, "get_color") else ("facecolor", "edgecolor")
-        found = {name: getattr(artist, f"get_{name}")() for name in names if hasattr(artist, f"get_{name}")}
-        kept.append((artist, {"alpha": artist.get_alpha(), **found}))
-        artist.set(alpha=None, **{name: _mixed(colours, artist.get_alpha()) for name, colours in found.items()})
-    try:
-        yield
-    finally:
-        for artist, before in kept:
-            artist.set(**before)
-
-
-def _mixed(colours: Any, alpha: float | None) -> Any:
-    rgba = to_rgba_array(colours)
-    rgba[:, :3] = 1 - (1 - rgba[:, :3]) * (1.0 if alpha is None else alpha)
-    rgba[:, 3] = rgba[:, 3] > 0  # what is not drawn stays so
-    return rgba if getattr(colours, "ndim", 1) == 2 else tuple(rgba[0])
 
 
 def to_figure(
@@ -166,12 +108,12 @@ def to_figure(
 
 
 def _lines(names: Iterable[str]) -> int:
-    """Of the name that takes most."""
+    """How many lines the longest of the names takes."""
     return max((fill(name, LONG).count("\n") + 1 for name in names), default=0)
 
 
 def _line_height() -> float:
-    """In points."""
+    """The height of a line of text in points."""
     return 1.2 * float(mpl.rcParams["font.size"])
 
 
@@ -238,7 +180,7 @@ def _weight(role: str) -> str:
 
 
 def _wrapped(text: str, room: float) -> str:
-    """In lines that fit into so many points."""
+    """The text in lines that fit into so many points."""
     return fill(text, max(10, int(room / (LETTER * mpl.rcParams["font.size"]))), break_long_words=False)
 
 
@@ -305,7 +247,7 @@ def _add(axes: Axes, mark: Line | Area | Dots | Words | Heat, panel: Panel, scal
 
 
 def _colour_bar(places: Sequence[Axes], panels: Sequence[Panel], scale: float) -> None:
-    """At the right of the last heat map, as high as it is."""
+    """Draw the colour bar at the right of the last heat map, as high as it is."""
     maps = [(axes, panel) for axes, panel in zip(places, panels, strict=True) if panel.heat]
     if not maps:
         return
@@ -344,7 +286,7 @@ def _rows(axes: Axes, panel: Panel, most: int) -> None:
 
 
 def _width(text: str) -> float:
-    """In points, bold: room enough for any weight."""
+    """The width of a text in points, in bold type: room enough for any weight."""
     bold = FontProperties(weight="bold")
     return float(TextPath((0, 0), text, size=mpl.rcParams["font.size"], prop=bold).get_extents().width)
 

@@ -25,7 +25,7 @@ def command_of(record: Record) -> str:
 
 def _from_keys(record: Record) -> str:
     from torso.config import Config
-    from torso.results.folder import fingerprint
+    from torso.results.same_run import fingerprint
 
     usual = flat(Config.load(None, [f"method.name={record.method}"]).as_tree())
     wanted = flat(record.config)
@@ -39,7 +39,7 @@ def _from_keys(record: Record) -> str:
 
 
 def _said(value: Any) -> str:
-    """As TOML: a list, a number, a word."""
+    """A value as TOML: a list, a number, a word."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

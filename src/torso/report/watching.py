@@ -1,0 +1,52 @@
+"""What a person sees of a run while it goes, and how they stop it. Loads torch when a run is near, not before."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from torso.runs.events import Listener, Stop
+
+
+@contextmanager
+def watching(
+    quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
+) -> Iterator[tuple[Listener, Stop]]:
+    """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or measure; a second one at once.
+
+    `shown`: other displays than the usual ones, for a terminal and elsewhere."""
+    from torso.runs.events import Listener, Stop
+    from torso.runs.progress import LiveBars, PlainLines
+
+    console, stop = Console(stderr=True), Stop()
+    bars_of, lines_of = shown or (LiveBars, PlainLines)
+
+    def interrupt(*_: Any) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.ask()
+        console.print(f"stopping {stop.when}", soft_wrap=True)
+
+    def with_events(listener: Listener) -> Listener:
+        if not tensorboard:
+            return listener
+        from torso.report.tensorboard import TensorBoard
+
+        return TensorBoard(listener)
+
+    heard = (signal.SIGINT, signal.SIGTERM)  # a scheduler sends the second before it kills
+    before = {number: signal.signal(number, interrupt) for number in heard}
+    try:
+        if quiet or not console.is_terminal:
+            yield with_events(Listener() if quiet else lines_of(console)), stop
+        else:
+            with bars_of(console) as bars:
+                yield with_events(bars), stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,104 @@
+"""Whether two configs describe the same run, so that one can go on where the other stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import reduce
+from typing import Any
+
+from torso.config import (
+    Config,
+    CsvConfig,
+    FaultsConfig,
+    FolderConfig,
+    LoraConfig,
+    MeasureConfig,
+    NpzConfig,
+    PrivacyConfig,
+    SpeedsConfig,
+    TextConfig,
+)
+
+_FREE = {
+    "run.workers",
+    "run.checkpoint_every",
+    "run.engine",
+    "run.device",
+    "run.clients_at_once",
+    "run.features",
+    "run.compile",
+    "run.ray",
+    "run.flower",
+}
+"""Keys that may change between a run and its continuation: they say how, not what."""
+
+_LATER = {"bins", "shift", "corruptions", "severities", "among"}
+_YOUNGER = {
+    "personalize.batch_size": 0,
+    "data.size": 0,
+    "train.min_clients": 1,
+    "method.server.clip": 0.0,
+    "data.per_class": 0,
+    "data.text": TextConfig().model_dump(mode="json"),
+    "data.csv.text": [],
+    "data.csv.names": [],
+    "data.csv": CsvConfig().model_dump(mode="json", exclude={"text", "names"}),  # after what is younger in it
+    "data.npz.test_share": NpzConfig().test_share,
+    "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # after what is younger in it
+    "data.folder": FolderConfig().model_dump(mode="json"),
+    "model.lora": LoraConfig().model_dump(mode="json"),
+    "run.faults": FaultsConfig().model_dump(mode="json"),
+    "run.speeds": SpeedsConfig().model_dump(mode="json"),
+    "privacy": PrivacyConfig().model_dump(mode="json"),
+    "method.statistics": {"name": "none"},
+    "method.head.adds": True,
+    "method.head.through": False,
+    "method.head.prior": False,
+    "data.floor": 2,
+    "data.seed": -1,
+    "data.test_order": "mixed",
+    **{f"measure.{key}": usual for key, usual in MeasureConfig().model_dump(mode="json", include=_LATER).items()},
+}
+"""Keys that some checkpoints are older than, with their defaults: such a checkpoint stays valid."""
+
+
+def fingerprint(config: Config) -> str:
+    """Equal for configs that describe the same run."""
+    tree = config.as_tree()
+    for key in _FREE:
+        section, _, name = key.partition(".")
+        tree[section].pop(name)
+    for key, usual in _YOUNGER.items():
+        *way, name = key.split(".")
+        table: dict[str, Any] = reduce(dict.__getitem__, way, tree)
+        if table.get(name) == usual:
+            table.pop(name)
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def differences(before: Config, now: Config) -> str:
+    """Which keys differ that say what is run, the first three of them."""
+    old, new = _flat(before.as_tree()), _flat(now.as_tree())
+    keys = [k for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k) and not is_free(k)]
+    return ", ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys[:3]) + (
+        " …" if len(keys) > 3 else ""
+    )
+
+
+def only_longer(before: Config, now: Config) -> bool:
+    """Whether nothing but train.rounds has grown."""
+    as_long = now.but(f"train.rounds={before.train.rounds}")
+    return now.train.rounds > before.train.rounds and fingerprint(as_long) == fingerprint(before)
+
+
+def is_free(key: str) -> bool:
+    """Whether a key says how, not what."""
+    return any(key == free or key.startswith(f"{free}.") for free in _FREE)
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

@@ -1,0 +1,227 @@
+"""The loop of a run: open, play round after round, measure, finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torso.engine import ComeAndGo, Engine, MayEndUs, repairs
+from torso.errors import CannotWrite, PlaceLost, RunFailed
+from torso.measure import Accuracy, evaluate
+from torso.measure.analyses import at_end, class_counts
+from torso.personal.state import State
+from torso.results.folder import RunFolder
+from torso.results.result import Result
+from torso.runs.analyses import of_rounds, scene_of, watch_round
+from torso.runs.checks import asks_first, remarks
+from torso.runs.ending import Ending, Stopped
+from torso.runs.evaluation import evaluation_of
+from torso.runs.events import Begin, Listener, Stop
+from torso.runs.exchange import opened
+from torso.runs.faults import REFUSED
+from torso.runs.features import FeaturePlan, remark
+from torso.runs.inert import unread_keys
+from torso.runs.job import Job
+from torso.runs.player import Player
+from torso.runs.record import Record
+from torso.runs.rounds import Round, TooFewAnswered, named
+from torso.runs.stage import Stage
+from torso.runs.stopping import Stoppable
+
+_ATTEMPTS = 10  # of a round that too few clients answer
+
+
+def play(
+    job: Job,
+    engine: Engine,
+    folder: RunFolder | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+    stop: Stop | None = None,
+    command: str = "torso run",
+    notes: Sequence[str] = (),
+) -> Result:
+    """Train, measure and record a job whose clients an engine reaches, wherever they are; `folder` is one that is held,
+    `command` what resumes such a run, `notes` what is told before the first round."""
+    loop = Loop(job, folder, listener or Listener(), stop or Stop(), command)
+    try:
+        return loop.go(engine, resume, notes)
+    except CannotWrite as failure:
+        raise CannotWrite(f"{failure}. {loop.ending.unwritable(loop.state)}") from None
+
+
+class Loop:
+    """One run from its first round, or from its newest checkpoint, to its result."""
+
+    def __init__(
+        self,
+        job: Job,
+        folder: RunFolder | None = None,
+        listener: Listener | None = None,
+        stop: Stop | None = None,
+        command: str = "torso run",
+    ) -> None:
+        self.job, self.config, self.folder = job, job.config, folder
+        self.listener, self.stop = listener or Listener(), stop or Stop()
+        self.state = State.begin(job.model)
+        self.opened = False  # whether the state is past what comes before the first round
+        self.record = Record(job, folder)
+        self.ending = Ending(folder, job.rounds, command)
+        self.features = FeaturePlan(job, self.listener.note)
+        self.player = Player(job, self.features, self.stop)
+        self._refused: set[int] = set()  # clients whose uploads were not used
+
+    def go(self, engine: Engine, resume: bool = False, notes: Sequence[str] = ()) -> Result:
+        self._announce(self._resume() if resume else "", notes)
+        status, accuracy, found = "ok", dict[str, Accuracy](), dict[str, Any]()
+        self.stop.when = Stop.ROUND
+        try:
+            if isinstance(engine, MayEndUs):
+                engine.last_words(self.ending.at_once())
+            if not self.opened:
+                self._heed()
+                self._open(engine)
+            while self.state.round < self.job.rounds:
+                self.round(engine)
+            self.stop.when, stoppable = Stop.MEASURE, Stoppable(engine, self._heed)
+            self.listener.measuring(len(self.job.measured_clients))
+            accuracy = self._measure(stoppable, self.config.measure.names)
+            found = self._analyse(stoppable)
+        except RunFailed as failure:
+            status = f"failed: {failure}"
+        except PlaceLost as lost:
+            stopped = self.ending.stopped(self.state, self.opened)
+            if self.stop.asked:
+                raise Stopped(stopped) from None
+            raise PlaceLost(f"{lost}. {stopped}") from None
+        self._note(engine)
+        self.record.counts = class_counts(engine, self.job.roster)
+        self.state = State(self.state.server, self.state.clients.here())  # a cluster's workers end with the engine
+        result = self.record.finish(self.state, status, accuracy, found)
+        self.listener.end(result)
+        return result
+
+    def _resume(self) -> str:
+        state, note = self.record.resume()
+        if state is not None:
+            self.state, self.opened = state, True
+        return note
+
+    def _announce(self, note: str, notes: Sequence[str]) -> None:
+        """What listeners are told before the first round; `note`: where a resumed run goes on."""
+        config, job = self.config, self.job
+        begin = Begin(
+            method=config.method.name,
+            seed=config.run.seed,
+            clients=job.roster.clients,
+            rounds=job.rounds,
+            done=self.state.round,
+            folder=self.folder.path if self.folder else None,
+            note=note,
+        )
+        self.listener.begin(begin)
+        said = remarks(config, job.roster, job.net)
+        protected = job.privacy.notes() if job.privacy else ()
+        for line in (*notes, *protected, *job.notes, *said, *remark(job), *unread_keys(config, job.plan)):
+            self.listener.note(line)
+
+    def _open(self, engine: Engine) -> None:
+        """Do what comes before the first round."""
+        for stage in self.job.plan:
+            if stage.first == 1:  # several, where those before have no rounds (FedNCM)
+                self._begin_stage(engine, stage)
+        if self.folder and (self.job.rounds == 0 or self._asked_once()):
+            self.folder.save(self.state)
+
+    def _asked_once(self) -> bool:
+        """Whether clients have been asked something that they must not be asked again: a second answer of others would
+        cost privacy once more, and a second sum of others would show, by the difference, what single ones sent."""
+        once = self.job.privacy is not None or self.config.run.flower.secure.kind != "none"
+        return once and any(asks_first(stage, self.job.roster) for stage in self.job.plan)
+
+    def _begin_stage(self, engine: Engine, stage: Stage) -> None:
+        config, state = self.config, self.state
+        asked = self.features.opening(engine, stage, state.server.model)
+        begun = opened(stage, state.server, self.job.roster, asked, config.measure.batch_size, config.run.seed)
+        self.state = State(begun, state.clients)
+
+    def round(self, engine: Engine) -> None:
+        """Play the next round, look at it and record it."""
+        began = time.perf_counter()
+        stage = self.job.stage(self.state.round + 1)
+        if 1 < self.state.round + 1 == stage.first:  # a new stage begins at the model alone
+            self.state = self.state.at_new_stage()
+            self._begin_stage(engine, stage)
+        before = self.state
+        self.state, played = self._play(engine, stage)
+        self._name_refused(engine, played)
+        seconds = time.perf_counter() - began
+        self.record.seconds["train"] += seconds
+        if stage.privacy:
+            played = replace(played, privacy=stage.privacy.so_far(played.round, self.state.server.privacy))
+        every, last = self.config.measure.every, played.round == self.job.rounds
+        due = every and played.round % every == 0 and not last
+        accuracy = self._measure(engine, self.config.measure.during) if due else {}
+        self._watch(engine, before, played)
+        self.record.round(played, self.state, seconds, accuracy, self._note(engine))
+        self.listener.round(played, seconds, accuracy)
+        self._heed()
+
+    def _play(self, engine: Engine, stage: Stage) -> tuple[State, Round]:
+        """A round that too few clients have answered has not happened: it is played again, a few times."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self.player.play(engine, stage, self.state, attempt)
+            except TooFewAnswered as few:
+                self._note(engine)
+                self.listener.note(f"{few}: once more")
+                reason = str(few)
+            self._heed()
+        raise PlaceLost(f"{reason}, {_ATTEMPTS} times in a row")
+
+    def _name_refused(self, engine: Engine, played: Round) -> None:
+        """Whose uploads are not used, when that happens for the first time; a real federation names them itself."""
+        first = {k: kind for k, kind in played.why.items() if kind in REFUSED and k not in self._refused}
+        self._refused |= first.keys()
+        if first and not isinstance(engine, ComeAndGo):
+            kinds = ", ".join(sorted(set(first.values())))
+            who = named(sorted(first))
+            self.listener.note(
+                f"round {played.round}: what {who} sent is not used ({kinds}). The round goes on with the others"
+            )
+
+    def _heed(self) -> None:
+        """End here if somebody wants that; after the last round, what is left is to measure."""
+        if self.stop.asked:
+            raise Stopped(self.ending.stopped(self.state, self.opened))
+
+    def _note(self, engine: Engine) -> tuple[str, ...]:
+        """Tell listeners what the engine had to do again."""
+        notes = engine.repaired() if repairs(engine) else ()
+        for note in notes:
+            self.listener.note(note)
+        return notes
+
+    def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
+        job, state, found = self.job, self.state, dict[str, Accuracy]()
+        with self.record.measuring():
+            stage = job.stage(state.round)
+            how, reported = evaluation_of(job, stage, state), state.reported
+            for place, some in self.features.measuring(engine, stage, reported.model, names, how):
+                found |= evaluate(place, job.roster, some, reported, how, job.measured_clients)
+        return found
+
+    def _watch(self, engine: Engine, before: State, played: Round) -> None:
+        """The analyses that look at single rounds."""
+        if not of_rounds(self.config.measure):
+            return
+        with self.record.measuring():
+            if found := watch_round(self.job, engine, before, self.state, played):
+                self.record.analysed[played.round] = found
+
+    def _analyse(self, engine: Engine) -> dict[str, Any]:
+        """The analyses that look at the trained federation."""
+        with self.record.measuring():
+            return at_end(self.config.measure.analyses, scene_of(self.job, self.state, engine))

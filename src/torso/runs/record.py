@@ -1,0 +1,111 @@
+"""What a run notes of itself on the way: times, memory, what analyses saw. It goes into the folder and the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torso.engine.memory import peak_memory_bytes
+from torso.measure import Accuracy
+from torso.measure.analyses import over_rounds
+from torso.personal.state import State
+from torso.results.checksums import of_data, of_model
+from torso.results.data_file import DataFile
+from torso.results.folder import RunFolder
+from torso.results.result import Result, versions
+from torso.runs.history_line import line_of
+from torso.runs.job import Job, Simulation
+from torso.runs.models import TrainedModels
+from torso.runs.rounds import Round
+
+
+class Record:
+    """The record of one run; without a folder it is in memory alone."""
+
+    def __init__(self, job: Job, folder: RunFolder | None) -> None:
+        self.job, self.folder = job, folder
+        self.seconds = {"train": 0.0, "measure": 0.0}
+        self.analysed: dict[int, dict[str, Any]] = {}  # entries of the analyses of rounds, by round
+        self.counts: dict[str, Any] = {}  # training samples of each client and class, where they are told
+        self.peak_memory: int | None = None
+
+    def resume(self) -> tuple[State | None, str]:
+        """The state of the newest checkpoint, or None, and where the run goes on, in words."""
+        assert self.folder is not None
+        self.seconds["train"] = sum((line["seconds"] for line in self.folder.history()), 0.0)
+        broken = self.folder.broken()  # before the history is written anew
+        found = self.folder.resume(self.job.model)
+        self.analysed = {line["round"]: line["analyses"] for line in self.folder.history() if "analyses" in line}
+        if found is None:
+            return None, "no checkpoint yet: from the first round"
+        skipped = "".join(f"; {reason}, passed over" for reason in (*found.skipped, *broken))
+        return found.state, f"continuing after round {found.state.round}, from {found.path}{skipped}"
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Count the time of the block as measuring, not as training."""
+        self.note_memory()  # of training: the peak may be counted anew when something else begins
+        began = time.perf_counter()
+        yield
+        self.seconds["measure"] += time.perf_counter() - began
+        self.note_memory()
+
+    def note_memory(self) -> None:
+        used = peak_memory_bytes(self.job.device)
+        self.peak_memory = max(used, self.peak_memory or 0) if used else None
+
+    def round(
+        self,
+        played: Round,
+        after: State,
+        seconds: float,
+        accuracy: Mapping[str, Accuracy],
+        replaced: tuple[str, ...],
+    ) -> None:
+        """A line of the history, and a checkpoint where one is due; `replaced`: what the engine had to do again."""
+        if self.folder is None:
+            return
+        self.folder.append(line_of(played, seconds, accuracy, replaced, self.analysed.get(played.round)))
+        every = self.job.config.run.checkpoint_every
+        if played.round == self.job.rounds or (every and played.round % every == 0):
+            self.folder.save(after)
+
+    def finish(
+        self, state: State, status: str, accuracy: Mapping[str, Accuracy], analyses: Mapping[str, Any]
+    ) -> Result:
+        """The result, which the folder has from now on."""
+        job, config, seconds = self.job, self.job.config, self.seconds
+        self.note_memory()
+        result = Result(
+            method=config.method.name,
+            dataset=job.roster.name,
+            model=config.model.body,
+            seed=config.run.seed,
+            rounds=state.round,
+            status=status,
+            accuracy=accuracy,
+            cost=state.cost,
+            seconds={**seconds, "total": sum(seconds.values())},
+            versions=versions(),
+            peak_memory_bytes=self.peak_memory,
+            malicious=tuple(sorted(job.roster.malicious)),
+            names=job.roster.names,
+            class_names=job.roster.class_names,
+            privacy=job.privacy.as_json(state.round, state.server.privacy) if job.privacy else {},
+            sha256=self._checksums(state),
+            analyses={**self.counts, **over_rounds(self.analysed), **analyses},
+            folder=self.folder.path if self.folder else None,
+            models=TrainedModels(job, state) if isinstance(job, Simulation) else None,
+        )
+        if self.folder:
+            self.folder.finish(result)
+        return result
+
+    def _checksums(self, state: State) -> dict[str, str]:
+        """For a run that leaves a folder: checksums of what its numbers were made of."""
+        if self.folder is None:
+            return {}
+        data = DataFile.read(self.folder.path)  # none where clients keep their data to themselves
+        return {**({"data": of_data(data.fingerprint)} if data else {}), "model": of_model(state)}

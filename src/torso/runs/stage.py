@@ -1,0 +1,133 @@
+"""A stage: a method worked out for one network. What moves, what travels, what stays, at which rate in which round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torso.config import TrainConfig
+from torso.data import Input
+from torso.learn.attacks import Attack, NoAttack
+from torso.learn.phases import Lesson, Phase, lessons, moved_by
+from torso.learn.schedule import schedules
+from torso.learn.steps import Habits
+from torso.methods import Method
+from torso.nets import Network, learnable, part_names, smallest_map
+from torso.runs.privacy import Privacy
+from torso.server import NoStatistics
+from torso.server.statistics import Declared
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`first` is the run's number of the stage's first round (from 1); the schedule counts rounds of the stage."""
+
+    method: Method
+    net: Network
+    train: TrainConfig
+    first: int
+    rounds: int
+    lr: float
+    schedule: str
+    attack: Attack = field(default_factory=NoAttack)  # what malicious clients do (spec 9.6)
+    privacy: Privacy | None = None  # how what travels is protected; None: not at all
+
+    @property
+    def last(self) -> int:
+        return self.first + self.rounds - 1
+
+    def rate(self, round: int) -> float:
+        return self.lr * schedules[self.schedule](round - self.first + 1, self.rounds, self.train.decay)
+
+    def plan(self, round: int) -> tuple[Lesson, ...]:
+        """What a participant trains in this round."""
+        return self.lessons(self.method.train, round, self.train.local_epochs)
+
+    def server_plan(self, round: int) -> tuple[Lesson, ...]:
+        """What the server trains on its own data after the round: one epoch (spec 3.3)."""
+        return self.lessons((Phase(self.method.server_data),), round, 1)
+
+    def lessons(self, plan: tuple[Phase, ...], round: int, epochs: int) -> tuple[Lesson, ...]:
+        """Worked out once for each rate: a run asks several times a round."""
+        key = plan, self.rate(round), epochs
+        if key not in self._lessons:
+            self._lessons[key] = lessons(self.net, plan, epochs, self.rate(round), self.train.head_lr_factor)
+        return self._lessons[key]
+
+    @cached_property
+    def _lessons(self) -> dict[object, tuple[Lesson, ...]]:
+        return {}
+
+    def skips_single(self, input: Input) -> bool:
+        """Whether a client leaves a last batch of one sample out (spec 12.2)."""
+        if input not in self._skips:
+            self._skips[input] = smallest_map(self.net, input) == 1
+        return self._skips[input]
+
+    @cached_property
+    def _skips(self) -> dict[Input, bool]:
+        return {}
+
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """Everything that anybody changes in this stage."""
+        by_server = moved_by(self.server_plan(self.first)) if self.method.server_data != "none" else frozenset()
+        return moved_by(self.plan(self.first)) | by_server
+
+    @cached_property
+    def travels(self) -> frozenset[str]:
+        """The shared part, without what nobody trains (spec 4.1: the frozen head is known to everybody)."""
+        return self.moving & frozenset(part_names(self.net, self.method.share.part))
+
+    @cached_property
+    def corrected(self) -> tuple[str, ...]:
+        """The parameters that travel: what drift corrections and server rules see.
+
+        Running statistics are averaged, and so is a personal branch that travels (spec 6.4)."""
+        return learnable(self.net, sorted(self.travels - frozenset(part_names(self.net, "personal"))))
+
+    @cached_property
+    def uploaded(self) -> tuple[str, ...]:
+        """All parameters that travel, a personal branch among them: what attackers replace, and robust rules guard."""
+        return learnable(self.net, sorted(self.travels))
+
+    @cached_property
+    def keeps(self) -> frozenset[str]:
+        """What stays with a client between its visits."""
+        moved = moved_by(self.plan(self.first))
+        if self.method.server.keeps_uploads:
+            return moved
+        return frozenset() if self.method.share.rest == "reset" else moved - self.travels
+
+    def declared(self, offered: int = 1, round: int | None = None) -> Declared:
+        """What a participant sends beside its model in a round (None: in any), where it is offered so many models of
+        others (spec 5.6)."""
+        of_personal = self.method.personal.declares(offered)
+        if type(self.method.statistics) is NoStatistics or not self.gathers(round):
+            return of_personal
+        return {**self.method.statistics.declares(self.net, self.net.classes), **of_personal}
+
+    def gathers(self, round: int | None) -> bool:
+        """Whether statistics are sent in a round: in all of them, or in the first alone."""
+        return not self.method.statistics.once or round in (None, self.first)
+
+    @property
+    def meets(self) -> bool:
+        """Whether clients and server say anything to each other in its rounds."""
+        return bool(self.travels or self.declared())
+
+    @property
+    def uses_meta(self) -> bool:
+        """Whether clients need the balanced images of the server."""
+        return self.method.meta_data or self.method.step.uses_meta
+
+    def habits(self) -> Habits:
+        return Habits(
+            batch_size=self.train.batch_size,
+            momentum=self.train.momentum,
+            weight_decay=self.train.weight_decay,
+            objective=self.method.objective,
+            drift=self.method.drift,
+            step=self.method.step,
+            shared_momentum=self.method.shared_momentum,
+        )
