@@ -57,11 +57,25 @@ def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generato
     own = torch.eye(classes, dtype=torch.bool)
     with torch.enable_grad():
         rows = (simplex(orthonormal) * mask).detach().clone().requires_grad_()
-        optimizer = torch.optim.Adam([rows], lr=_RATE)
+        adam = Adam(rows)
         for _ in range(_STEPS if classes > 1 else 0):
             unit = F.normalize(rows * mask, dim=1)
             nearest = (unit @ unit.T).masked_fill(own, -1.0).amax(dim=1)
             angle = torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()
-            (rows.grad,) = torch.autograd.grad(-angle, [rows])
-            optimizer.step()
+            adam.step(*torch.autograd.grad(-angle, [rows]))
     return length * F.normalize(rows.detach() * mask, dim=1)
+
+
+class Adam:
+    """`torch.optim.Adam` of one tensor, to the bit. Torch's own loads its compiler, which takes a second."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows, self.mean, self.square, self.steps = rows, torch.zeros_like(rows), torch.zeros_like(rows), 0
+
+    @torch.no_grad()
+    def step(self, grad: Tensor, first: float = 0.9, second: float = 0.999, eps: float = 1e-8) -> None:
+        self.steps += 1
+        self.mean.lerp_(grad, 1 - first)
+        self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
+        spread = (self.square.sqrt() / (1 - second**self.steps) ** 0.5).add_(eps)
+        self.rows.addcdiv_(self.mean, spread, value=-(_RATE / (1 - first**self.steps)))
