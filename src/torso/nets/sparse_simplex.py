@@ -5,6 +5,8 @@ G clients, B samples, d features, C classes.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -54,16 +56,24 @@ def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generato
     classes, features = orthonormal.shape
     order = torch.rand(classes, features, generator=generator).argsort(dim=1)
     mask = (order >= min(int(sparsity * features), features - 1)).to(orthonormal.dtype)
-    own = torch.eye(classes, dtype=torch.bool)
+    start = simplex(orthonormal) * mask
+    rows = _spread(start.dtype, start.shape, start.numpy().tobytes(), mask.numpy().tobytes())
+    return length * F.normalize(rows * mask, dim=1)
+
+
+@lru_cache(maxsize=16)
+def _spread(dtype: torch.dtype, shape: tuple[int, int], start: bytes, masked: bytes) -> Tensor:
+    """The rows after the steps, kept for the next run: they depend on the seed and the sizes alone."""
+    rows, mask = (torch.frombuffer(bytearray(held), dtype=dtype).view(shape) for held in (start, masked))
+    own = torch.eye(len(rows), dtype=torch.bool)
     with torch.enable_grad():
-        rows = (simplex(orthonormal) * mask).detach().clone().requires_grad_()
-        adam = Adam(rows)
-        for _ in range(_STEPS if classes > 1 else 0):
+        adam = Adam(rows.requires_grad_())
+        for _ in range(_STEPS if len(rows) > 1 else 0):
             unit = F.normalize(rows * mask, dim=1)
             nearest = (unit @ unit.T).masked_fill(own, -1.0).amax(dim=1)
             angle = torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()
             adam.step(*torch.autograd.grad(-angle, [rows]))
-    return length * F.normalize(rows.detach() * mask, dim=1)
+    return rows.detach()
 
 
 class Adam:

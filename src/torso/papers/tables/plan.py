@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 from torso.config import Config, assign_all
@@ -96,9 +97,9 @@ def plan(
     groups: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
         if isinstance(line.wanted, Wanted):
-            config, measure = _config(recipe, line.wanted.sets, tuple(sets)), line.wanted.measure
+            key, measure = _key(*_said(recipe, line.wanted.sets, sets)), line.wanted.measure
             apart = measure if measure in TRAIN_ANEW else ""
-            groups.setdefault(f"{_key(config)} {apart}", []).append(place)
+            groups.setdefault(f"{key} {apart}", []).append(place)
     names = _names(lines, list(groups.values()))
     first = Config.load(None, sets).run.seed
     runs = [
@@ -124,19 +125,24 @@ def _resolved(common: str, said: tuple[str, ...]) -> Config:
     return Config(**assign_all(json.loads(common), said))
 
 
-def _config(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> Config:
+def _said(recipe: Recipe, said: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The recipe's common part, then the settings of the number, then those of the user."""
-    config = _resolved(json.dumps(recipe.config), (*said, "run.checkpoint_every=0", *sets))
+    return json.dumps(recipe.config), (*said, "run.checkpoint_every=0", *sets)
+
+
+def _config(common: str, said: tuple[str, ...]) -> Config:
+    config = _resolved(common, said)
     if config.method.share.part == "none" and config.train.fraction != 1.0:  # everybody trains in every round
         return config.but("train.fraction=1.0")
     return config
 
 
-def _key(config: Config) -> str:
-    """Equal for lines that one run can answer: all keys but the measures."""
-    tree = config.as_tree()
+@lru_cache(maxsize=4096)
+def _key(common: str, said: tuple[str, ...]) -> str:
+    """Equal for lines that one run can answer: a checksum of all keys but the measures."""
+    tree = _config(common, said).as_tree()
     tree["measure"].pop("names")
-    return json.dumps(tree, sort_keys=True)
+    return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def _run(
@@ -161,7 +167,7 @@ def _run(
         f"personalize.sweep={[e for e in epochs if e != base]}",
         f"measure.names={json.dumps(list(measured) or ['generic'])}",
     )
-    return TableRun(name, rooted(_config(recipe, said, sets), roots), answers)
+    return TableRun(name, rooted(_config(*_said(recipe, said, sets)), roots), answers)
 
 
 def _names(lines: Sequence[TableLine], groups: Sequence[Sequence[int]]) -> list[str]:
