@@ -72,7 +72,8 @@ def _spread(dtype: torch.dtype, shape: tuple[int, int], start: bytes, masked: by
             unit = F.normalize(rows * mask, dim=1)
             nearest = (unit @ unit.T).masked_fill(own, -1.0).amax(dim=1)
             angle = torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()
-            adam.step(*torch.autograd.grad(-angle, [rows]))
+            (grad,) = torch.autograd.grad(-angle, [rows])
+            adam.step(grad)
     return rows.detach()
 
 
