@@ -20,6 +20,7 @@ from torso.nets import Tensors
 from torso.personal import OwnModelStart, Personal
 from torso.personal.models import own_models_of
 from torso.personal.state import State
+from torso.registry import is_foreign
 from torso.runs.job import Job
 from torso.runs.messages import Told
 from torso.runs.stage import Stage
@@ -85,6 +86,9 @@ class Again:
     def for_clients(self, clients: Sequence[int]) -> Again:
         return Again(self.visit.for_clients(clients))
 
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        return self.visit.keeps_bits(sizes)
+
 
 @dataclass(frozen=True)
 class LastVisit:
@@ -103,6 +107,9 @@ class LastVisit:
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return self.again.for_clients(clients)
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        return self.again.keeps_bits(sizes)
 
     @cached_property
     def told(self) -> Told:
@@ -144,6 +151,12 @@ class Own:
 
     def for_clients(self, clients: Sequence[int]) -> Own:
         return replace(self, usual=self.usual.for_clients(clients))
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """A model that is not simply held may come from one more visit."""
+        if type(self.personal).begin is Personal.begin:
+            return True
+        return not is_foreign(self.personal) and self.usual.keeps_bits(sizes)
 
 
 def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
