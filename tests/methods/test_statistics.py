@@ -7,6 +7,7 @@ With W the unit matrix and s = (1, 1), a sample (1, 0) of class 0 has p − e = 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torso.engine import OneByOne
+from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
 from torso.learn.taught import MeanRegularised, Prototypical
 from torso.methods import methods
 from torso.nets import Output
 from torso.personal import Aligned
 from torso.personal.state import State
+from torso.personal.store import ClientState
+from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
@@ -330,7 +333,7 @@ def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_w
     assert float(statistics.beta(seen, right)) == 0.0
 
 
-def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
+def test_pfedfda_sends_means_and_a_covariance_and_clients_keep_nothing() -> None:
     """The first head is the drawn one, since its rows stand for means and Σ is 1; the head never learns and never
     travels. Afterwards the server holds the weighted mean of what was sent, and the generic head is made of it."""
     config = _config(methods["pfedfda"])
@@ -350,10 +353,26 @@ def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
         1e-4,
     )
     assert torch.equal(state.reported.model["head.weight"], shown["head.weight"][0])
-    for k in played.participants:
-        own = state.clients[k].own
-        assert {"head.weight", "head.bias"} < set(own)
-        assert not torch.equal(own["head.weight"], job.model["head.weight"])
+    assert len(played.participants) == 2
+    assert not any(state.clients[k] for k in played.participants)
+
+
+def test_a_personal_model_of_pfedfda_is_made_under_the_servers_body_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's s = (2, 1), so features are (2, 0), (1.2, 0) of class 0 and (0, 1), (0, 0.6) of class 1. Means (1.6,
+    0) and (0, 0.8); Σ = diag(2·0.4²/4, 2·0.2²/4) = diag(0.08, 0.02). Half way to μ = 0, Σ = 1: (0.8, 0), (0, 0.4) and
+    diag(0.54, 0.51). A body that the client's last visit left plays no part."""
+    monkeypatch.setattr(GaussianClasses, "beta", lambda self, seen, told: torch.full((1,), 0.5))
+    data = Data.of([[1, 0], [0.6, 0], [0, 1], [0, 0.6]], [0, 0, 1, 1])
+    job = on(tiny.job("pfedfda", head="eye", bias=True), federated((data, data)))
+    model = {**job.model, BODY: torch.tensor([2.0, 1.0])}
+    said = {"means": torch.zeros(2, 2), "covariance": torch.eye(2), "known": torch.ones(())}
+    state = State.begin(model, {0: ClientState(own={BODY: torch.tensor([9.0, 9.0])})}, round=1, statistics=said)
+    desk = replace(Desk.at(job.net, job.federation), store=state.clients)
+    own = evaluation_of(job, job.plan[0], state).own(desk, [0], desk.models(model, [0]))
+    wide = torch.tensor([0.5401, 0.5101])  # with the ridge
+    assert_close(own[BODY], torch.tensor([[2.0, 1.0]]))
+    assert_close(own["head.weight"], torch.diag(torch.tensor([0.8, 0.4]) / wide)[None])
+    assert_close(own["head.bias"], math.log(0.5) - torch.tensor([0.64, 0.16])[None] / wide / 2)
 
 
 # all of them

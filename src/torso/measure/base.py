@@ -40,6 +40,10 @@ class OneMoreVisit(Protocol):
         """What the server would say to them of statistics [G, *]."""
         ...
 
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        """The statistics that they would send of some models [G, *]."""
+        ...
+
     def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
         """The same, which knows of these clients only."""
         ...
