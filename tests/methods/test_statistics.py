@@ -308,7 +308,7 @@ def test_estimates_by_hand() -> None:
     own = estimated(seen, told)
     assert_close(own.means.flatten(), torch.tensor([2.0, 5.0, 7.0]))
     assert_close(own.covariance.flatten(), torch.tensor([2 / 3]))
-    half = own.mixed(told, torch.tensor([0.5]))
+    half = own.mixed(told, torch.full((2, 1), 0.5))
     assert_close(half.means.flatten(), torch.tensor([1.0, 2.5, 7.0]))
     assert_close(half.covariance.flatten(), torch.tensor([1 / 3 + 0.5]))
 
@@ -317,7 +317,8 @@ def test_the_losses_of_a_sample_by_hand() -> None:
     """f = 1 under μ = ±1, Σ = 1, equal shares: logits differ by 2, so −log of 1 − small(2)."""
     found = Gaussians(torch.tensor([[[1.0], [-1.0]]]), torch.ones(1, 1, 1))
     seen = Seen(torch.tensor([[[1.0], [1.0]]]), torch.tensor([[0, 0]]), torch.tensor([[1.0, 0.0]]))
-    assert_close(loss_of(seen, found, torch.tensor([[1, 1]]), 1e-12), torch.tensor([-math.log(1 - small(2.0))]))
+    head = head_of(found, torch.tensor([[1, 1]]), 1e-12)
+    assert_close(loss_of(seen, head), torch.tensor([-math.log(1 - small(2.0))]))
 
 
 def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_wrong() -> None:
@@ -328,9 +329,33 @@ def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_w
     seen = Seen(features, torch.tensor([[0, 1] * 4]), torch.ones(1, 8))
     right = estimated(seen, Gaussians(torch.zeros(1, 2, 1), torch.ones(1, 1, 1)))
     wrong = Gaussians(-right.means, right.covariance)
-    statistics = GaussianClasses(folds=4)
-    assert float(statistics.beta(seen, wrong)) > 0.5
-    assert float(statistics.beta(seen, right)) == 0.0
+    for statistics in (GaussianClasses(folds=4), GaussianClasses(folds=4, betas="two")):
+        assert float(statistics.chosen(seen, wrong)[0]) > 0.5
+        assert statistics.chosen(seen, right).tolist() == [[0.0], [0.0]]
+
+
+def test_two_betas_are_the_best_of_all_pairs() -> None:
+    """The told means lie (±1, ∓1), the client's near (±1, 0), and the told covariance is four times too wide: means in
+    between, and its own covariance. The sum over folds is worked out again, pair by pair."""
+    features = torch.tensor([[1.5, 0.2], [-1.0, 0.4], [0.7, -0.5], [-1.6, 0.1], [1.1, 0.9], [-0.4, -1.1]]).view(1, 6, 2)
+    seen = Seen(features, torch.tensor([[0, 1] * 3]), torch.ones(1, 6))
+    told = Gaussians(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]), 2 * torch.eye(2)[None])
+    statistics, counts = GaussianClasses(folds=3, steps=4, betas="two"), torch.tensor([[3, 3]])
+
+    def loss(of_means: float, of_covariance: float) -> float:
+        total = 0.0
+        for fold in range(3):
+            out = (torch.arange(6) % 3 == fold).float()
+            mixed = estimated(seen.only(1 - out), told).mixed(told, torch.tensor([[of_means], [of_covariance]]))
+            total += float(loss_of(seen.only(out), head_of(mixed, counts, statistics.ridge)))
+        return total
+
+    grid = [0.0, 0.25, 0.5, 0.75, 1.0]
+    best = min((loss(m, c), m, c) for m in grid for c in grid)
+    assert tuple(statistics.chosen(seen, told).flatten().tolist()) == best[1:]
+    assert best[1] != best[2]
+    one = min((loss(b, b), b) for b in grid)
+    assert replace(statistics, betas="one").chosen(seen, told).flatten().tolist() == [one[1]] * 2
 
 
 def test_pfedfda_sends_means_and_a_covariance_and_clients_keep_nothing() -> None:
@@ -361,7 +386,7 @@ def test_a_personal_model_of_pfedfda_is_made_under_the_servers_body_by_hand(monk
     """The server's s = (2, 1), so features are (2, 0), (1.2, 0) of class 0 and (0, 1), (0, 0.6) of class 1. Means (1.6,
     0) and (0, 0.8); Σ = diag(2·0.4²/4, 2·0.2²/4) = diag(0.08, 0.02). Half way to μ = 0, Σ = 1: (0.8, 0), (0, 0.4) and
     diag(0.54, 0.51). A body that the client's last visit left plays no part."""
-    monkeypatch.setattr(GaussianClasses, "beta", lambda self, seen, told: torch.full((1,), 0.5))
+    monkeypatch.setattr(GaussianClasses, "chosen", lambda self, seen, told: torch.full((2, 1), 0.5))
     data = Data.of([[1, 0], [0.6, 0], [0, 1], [0, 0.6]], [0, 0, 1, 1])
     job = on(tiny.job("pfedfda", head="eye", bias=True), federated((data, data)))
     model = {**job.model, BODY: torch.tensor([2.0, 1.0])}
