@@ -233,6 +233,23 @@ def test_the_received_body_is_aligned_with_the_last_one_by_hand() -> None:
     assert_close(second.clients[0].own[BODY], torch.tensor([b + small(b), 1 + SIGMA / 2]))
 
 
+@pytest.mark.parametrize(("over", "aligned"), [("classes", (1.4, 2.2)), ("samples", (1.3, 2.8))])
+def test_a_class_counts_as_much_as_another_in_the_alignment_by_hand(over: Any, aligned: tuple[float, float]) -> None:
+    """s = (2, 1) of the last visit gives class means (2, 0) and (0, 1). Received is (1, 3): a = ½(1 − 2)² for three
+    samples of class 0 and ½(3 − 1)² for one of class 1, so their sum has the gradient (−1, 2), and their mean over
+    samples (−¾, ½). A step of rate 0.4; client 1 has one sample more and pads the batch of client 0."""
+    data = Data.of([[1, 0]] * 3 + [[0, 1]], [0, 0, 0, 1])
+    more = Data.of([[1, 0]] * 5, [0] * 5)
+    method = methods["fedas"].but(train="body", personal=Aligned(lr=0.4, over=over))
+    job = on(tiny.job(method, head="eye", lr=1e-30), federated((data, more)))
+    held = {0: ClientState(own={BODY: torch.tensor([2.0, 1.0])}, notes={"visited": torch.ones(())})}
+    for at_once in (1, 2):
+        state = State.begin({**job.model, BODY: torch.tensor([1.0, 3.0])}, held, round=1)
+        with OneByOne(job.net, job.federation, workers=1, at_once=at_once) as engine:
+            state, _ = play_round(job.stage(2), state, job.roster, engine, seed=0)
+        assert_close(state.clients[0].own[BODY], torch.tensor(aligned))
+
+
 def test_without_alignment_and_with_equal_traces_fedas_is_fedper_with_uniform_weights() -> None:
     data = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [1] * 3))
     one = story(task("fedas", data, personal=Aligned(lr=0.0)), 1)[-1][0]
