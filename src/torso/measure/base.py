@@ -44,6 +44,10 @@ class OneMoreVisit(Protocol):
         """The statistics [G, *] that the server would tell these clients."""
         ...
 
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        """The statistics that they would send of some models [G, *]."""
+        ...
+
     def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
         """A copy that knows of these clients only."""
         ...

@@ -83,6 +83,9 @@ class Again:
     def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         return self.visit.told.statistics(clients, desk.federation.device)
 
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        return self.visit.statistics_of(desk, clients, tensors)
+
     def for_clients(self, clients: Sequence[int]) -> Again:
         return Again(self.visit.for_clients(clients))
 
@@ -104,6 +107,9 @@ class LastVisit:
 
     def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         return self.again.told_to(desk, clients)
+
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        return self.again.said_by(desk, clients, tensors)
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return self.again.for_clients(clients)
@@ -145,6 +151,7 @@ class Own:
             visit or (lambda: self.usual(desk, clients)),
             lambda: desk.train_deck(clients).class_counts(desk.room.classes),
             lambda: self.usual.told_to(desk, clients),
+            lambda: self.usual.said_by(desk, clients, held),
             frozenset(desk.room.net.parts["head"]),
         )
         return self.personal.begin(at)

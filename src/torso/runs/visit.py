@@ -117,6 +117,12 @@ class Visit:
         """The visit once more; nothing of it is uploaded, and nothing kept (spec 9.4)."""
         return learn(*self._begin(desk, clients))
 
+    def statistics_of(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        """The statistics that these clients would send of some models [G, *]."""
+        at = self._open(desk, clients)
+        learned = Learned(tensors, torch.zeros(len(clients), device=at.course.deck.index.device), 0, tensors)
+        return self.statistics.of_clients(Visited(at.course, tensors, learned, at.told, self.batch_size))
+
     def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:
         """As `alone`, before the first epoch and after each; each is gone with the next."""
         return learn_by_epoch(*self._begin(desk, clients))
