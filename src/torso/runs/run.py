@@ -16,7 +16,7 @@ from torso.data import Federation
 from torso.engine import ComeAndGo, Engine, EngineFactory, MayEndUs, engines, repairs
 from torso.engine.memory import patient_collector, peak_memory_bytes
 from torso.errors import CannotWrite, PlaceLost, RequestError, RunFailed, TorsoError
-from torso.measure import Accuracy, evaluate
+from torso.measure import Accuracy, evaluate_in_parts
 from torso.measure.analyses import analyses, at_end, class_counts, over_rounds
 from torso.personal.state import State
 from torso.results.checkpoint import rounds_of
@@ -388,9 +388,9 @@ class _Run:
         began = time.perf_counter()
         job, state = self.job, self.state
         stage = job.stage(state.round)
-        how, reported, found = evaluation_of(job, stage, state), state.reported, dict[str, Accuracy]()
-        for place, some in self.features.measuring(engine, stage, reported.model, names, how):
-            found |= evaluate(place, job.roster, some, reported, how, job.measured_clients)
+        how, reported = evaluation_of(job, stage, state), state.reported
+        parts = self.features.measuring(engine, stage, reported.model, names, how)
+        found = evaluate_in_parts(parts, job.roster, reported, how, job.measured_clients)
         self._took(began)
         return found
 
