@@ -53,7 +53,7 @@ def _row(
     counts = _outcomes([v for v in verdicts if v.claim.paper == paper])
     return {
         "paper": f"[{paper}](claims.md#{paper.lower()})",
-        **{("claims that hold" if words == "hold" else words): count for words, count in counts.items()},
+        **dict(zip(("claims: hold", "in part", "do not", "no evidence"), counts.values(), strict=True)),
         "numbers near of numbers run": _near(of(key, tables)),
         "in short": in_short(key),
     }

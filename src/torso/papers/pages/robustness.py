@@ -71,13 +71,13 @@ class Section:
         if FIRST not in self.answers.methods or not others or not met:
             return
         first = self._label(FIRST)
-        yield f"**Harder to poison than {first}?** The points that attacks take from {first}, minus the points that they"
-        yield "take from the method. Above 0: the method is harder to poison."
+        yield f"**Harder to poison than {first}?** The points that attacks take from {first}, minus those that they take"
+        yield "from the method. Above 0: the method is harder to poison."
         yield ""
         yield f"- Mean over these attacks: {'; '.join(met)}."
         yield "- What an attack takes is counted from the accuracy without an attack, under the plain mean."
-        yield "- *Best rule*: for each method the rule that is best over these attacks, of those that met all of them. It is"
-        yield "  chosen on the same test data."
+        yield "- *Best rule*: for each method the rule that is best over these attacks, of those that met all of them."
+        yield "  It is chosen on the same test data."
         yield "- ±: Student's 95 % interval over seeds."
         yield ""
         yield markdown([self._compared_row(method) for method in others])
@@ -97,8 +97,8 @@ class Section:
         if not rows:
             return
         yield "**What each attack takes**, in points: accuracy without an attack under the plain mean, minus accuracy"
-        yield "with it. The first number is under the mean, the second under the method's best rule, which stands beside"
-        yield "its name."
+        yield "with it. The first number is under the mean, the second under the method's best rule, which stands"
+        yield "beside its name."
         yield ""
         for measure, words in MEASURES.items():
             yield f"From {words} accuracy:" if measure != WORST else "From the worst tenth:"
