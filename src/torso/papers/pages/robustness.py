@@ -71,8 +71,8 @@ class Section:
         if FIRST not in self.answers.methods or not others or not met:
             return
         first = self._label(FIRST)
-        yield f"**Harder to poison than {first}?** The points that attacks take from {first}, minus those that they take"
-        yield "from the method. Above 0: the method is harder to poison."
+        yield f"**Harder to poison than {first}?** The points that attacks take from {first}, minus those that they"
+        yield "take from the method. Above 0: the method is harder to poison."
         yield ""
         yield f"- Mean over these attacks: {'; '.join(met)}."
         yield "- What an attack takes is counted from the accuracy without an attack, under the plain mean."
