@@ -57,7 +57,7 @@ PAGE = HERE.parent / "docs" / "advise.md"
 BEGIN, END = "<!-- generated: advise -->", "<!-- end -->"
 SEEDS = 3
 STUDY = tomllib.loads((HERE / "advise.toml").read_text("utf-8"))
-SETTINGS: dict[str, list[str]] = {**STUDY["design"], **STUDY["judged"]}
+SETTINGS: dict[str, list[str]] = {**STUDY["design"], **STUDY["judged"], **STUDY["fresh"]}
 
 
 def sets_of(setting: str, root: str, out: Path) -> list[str]:
@@ -67,13 +67,13 @@ def sets_of(setting: str, root: str, out: Path) -> list[str]:
 
 
 def made_in(folder: Path) -> str:
-    """scikit-learn's breast-cancer table as files: twelve clients, by the mean radius or texture of the nuclei."""
+    """scikit-learn's breast-cancer table as files: twelve clients, by the mean radius, texture or smoothness of the nuclei."""
     from sklearn.datasets import load_breast_cancer
 
     folder.mkdir(parents=True, exist_ok=True)
     table = load_breast_cancer()
     names = [*(name.replace(" ", "_") for name in table.feature_names), "client", "label"]
-    for column, name in enumerate(("radius", "texture")):
+    for column, name in ((0, "radius"), (1, "texture"), (4, "smoothness")):
         client = np.empty(len(table.target), int)
         for number, some in enumerate(np.array_split(np.argsort(table.data[:, column], kind="stable"), 12)):
             client[some] = number
