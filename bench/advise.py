@@ -4,7 +4,7 @@
     python bench/advise.py advise SETTING --rounds N --seed S       the advice, and what it reaches on test data
     python bench/advise.py study                                    adds both to docs/advise/study.json
 
-Settings are in advise.toml: those of [design] were looked at when rules were chosen, those of [judged] were not. The
+Settings are in advise.toml, by the version of the rules that had not seen them. The
 fuller search is `torso leaderboard` in these settings, with a part of its methods; rates are chosen by personal
 accuracy on validation data, and three runs at the best rates are measured on test data. The advice is run at the same
 seeds with all training samples and all rounds, and measured on the same test data. Regret: the personal accuracy of the
@@ -59,7 +59,9 @@ VERSION = 4
 BEGIN, END = "<!-- generated: advise -->", "<!-- end -->"
 SEEDS = 3
 STUDY = tomllib.loads((HERE / "advise.toml").read_text("utf-8"))
-SETTINGS: dict[str, list[str]] = {**STUDY["design"], **STUDY["judged"], **STUDY["fresh"]}
+SETTINGS: dict[str, list[str]] = {
+    name: sets for table, some in STUDY.items() if table.startswith("version") for name, sets in some.items()
+}
 
 
 def sets_of(setting: str, root: str, out: Path) -> list[str]:

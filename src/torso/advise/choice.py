@@ -17,7 +17,9 @@ from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_quantile
 
 SURE = 0.9  # level of intervals: where all of it is above zero, the gain is so with 95 %
-USUAL = 4.0  # points: how far good methods are from FedAvg (docs/leaderboard.json, docs/advise/study.json)
+USUAL = (
+    3.0  # points: root mean square of how far the first candidates are from FedAvg (tests/advise/test_candidates.py)
+)
 
 Scores = Mapping[int, float]
 """Client → accuracy of its own model in %, of clients that could be measured."""
