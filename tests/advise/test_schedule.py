@@ -18,19 +18,17 @@ def prices(arms: tuple[float, ...] = EIGHT) -> Prices:
 
 def test_a_budget_by_hand() -> None:
     """16 rounds at most in a run. A run of the first rung costs 16 + 3 = 19, of the others 16 + 2 = 18, training alone
-    2·16 + 2 = 34. Two rates of FedAvg, three further rates and a arms: (5 + a)·19. Six runs on the second part, three
-    and training alone on the third: 9·18 + 34 = 196. With all eight arms 443, with six 405."""
-    for budget, arms in ((443, 8), (442, 7), (424, 7), (423, 6), (405, 6)):
-        plan = spread(budget, 16, prices())
-        assert plan is not None
-        assert (plan.arms, plan.rounds) == (arms, 16)
-        assert plan.costs == ((5 + arms) * 19, 6 * 18, 3 * 18 + 34)
+    2·16 + 2 = 34. Two rates of FedAvg, seven of eight arms and three further rates: 12·19 = 228. Six runs on the second
+    part, three and training alone on the third: 9·18 + 34 = 196."""
+    plan = spread(424, 16, prices())
+    assert plan is not None
+    assert (plan.arms, plan.rounds, plan.costs) == (7, 16, (228, 108, 88))
 
 
-def test_a_smaller_budget_has_shorter_runs_of_the_first_arms() -> None:
-    """With six arms of r rounds 11·(r + 3) + 9·(r + 2) + 2·r + 2 = 22 r + 53: 404 pay for r = 15, 229 for r = 8, which
-    is half. So 228 have five arms: 218. One arm has 174 with 8 rounds, and 72 with the two that are the least."""
-    for budget, shape in ((404, (6, 15)), (229, (6, 8)), (228, (5, 8)), (174, (1, 8)), (173, (1, 7)), (72, (1, 2))):
+def test_a_smaller_budget_has_shorter_runs_and_then_fewer_arms() -> None:
+    """With r rounds 12·(r + 3) + 9·(r + 2) + 2·r + 2 = 23 r + 56: 423 pay for r = 15, 240 for r = 8. That is half, so
+    239 have six arms: 229. One arm has 174 with 8 rounds, and 72 with the two that are the least."""
+    for budget, shape in ((423, (7, 15)), (240, (7, 8)), (239, (6, 8)), (174, (1, 8)), (173, (1, 7)), (72, (1, 2))):
         plan = spread(budget, 16, prices())
         assert plan is not None
         assert (plan.arms, plan.rounds) == shape
@@ -48,11 +46,8 @@ def test_weights_count() -> None:
 
 
 def test_what_is_wanted_first() -> None:
-    """All arms, fewer; then shorter runs down to half; then fewer of these; then still shorter ones, to an eighth."""
-    assert shapes(7, 6) == [
-        *((7, 6), (6, 6), (6, 5), (6, 4), (6, 3)),
-        *((5, 3), (4, 3), (3, 3), (2, 3), (1, 3), (1, 2)),
-    ]
+    """All rounds, shorter runs down to half; then fewer arms; then still shorter runs, to an eighth."""
+    assert shapes(9, 6) == [(7, 6), (7, 5), (7, 4), (7, 3), (6, 3), (5, 3), (4, 3), (3, 3), (2, 3), (1, 3), (1, 2)]
     assert [shortest(most) for most in (1, 8, 16, 30, 100)] == [1, 2, 2, 4, 13]
     assert shapes(1, 1) == [(1, 1)]
 

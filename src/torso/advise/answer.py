@@ -32,8 +32,7 @@ class Answer:
 
     @cached_property
     def _guessed(self) -> tuple[Outcome | None, Gain | None]:
-        alone = [] if self.course.alone is None else [self.course.alone]
-        return best_guess(self.course.fedavg, [*self.course.others, *alone])
+        return best_guess(self.course.fedavg, self.course.others, self.course.alone)
 
     @property
     def best(self) -> Outcome | None:

@@ -16,7 +16,7 @@ from typing import Any
 from torso.advise.candidates import FEDAVG, Candidate
 from torso.report.statistics import student_quantile
 
-SURE = 0.9  # level of intervals: where all of it is above zero, the gain is so with 95 %
+SURE = 0.8  # level of intervals: where all of it is above zero, the gain is so with 90 %
 USUAL = (
     3.0  # points: root mean square of how far the first candidates are from FedAvg (tests/advise/test_candidates.py)
 )
@@ -132,15 +132,14 @@ def ranked(outcomes: Sequence[Outcome], to: Outcome) -> list[tuple[Outcome, floa
 
 
 def further(
-    order: Sequence[tuple[Outcome, float]], tried: Sequence[Arm], next_to: NextTo, among: int = 2
+    order: Sequence[tuple[Outcome, float]], tried: Sequence[Arm], next_to: NextTo, among: int = 3
 ) -> Arm | None:
-    """One of the `among` best methods at a rate that is worth a try: one next to its best. The method with fewer rates
-    so far comes first. Methods that were tried at one rate are left as they are."""
+    """A rate next to the best one of the best method that has such a rate left, of the `among` best methods. Methods
+    that were tried at one rate are left as they are."""
     best = {one.arm.name: one.arm for one, _ in reversed(order)}
-    names = list(dict.fromkeys(one.arm.name for one, _ in order))[:among]
-    rates = {name: [arm.rate for arm in tried if arm.name == name] for name in names}
-    for name in sorted(names, key=lambda name: len(rates[name])):
-        if len(rates[name]) > 1 and (rate := next_to(rates[name], best[name].rate)) is not None:
+    for name in list(dict.fromkeys(one.arm.name for one, _ in order))[:among]:
+        rates = [arm.rate for arm in tried if arm.name == name]
+        if len(rates) > 1 and (rate := next_to(rates, best[name].rate)) is not None:
             return Arm(best[name].candidate, rate)
     return None
 
@@ -166,8 +165,11 @@ def joined(before: Sequence[Outcome], found: Sequence[Outcome]) -> list[Outcome]
     ]
 
 
-def best_guess(fedavg: Outcome, others: Sequence[Outcome]) -> tuple[Outcome | None, Gain | None]:
-    """Whose gain over FedAvg is the largest after it has been shrunk, and that gain."""
-    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in others]
-    known = [(one, over) for one, over in gains if over is not None]
+def best_guess(
+    fedavg: Outcome, others: Sequence[Outcome], alone: Outcome | None = None
+) -> tuple[Outcome | None, Gain | None]:
+    """Whose gain over FedAvg is the largest after it has been shrunk, and that gain. Training alone, of which less is
+    known, has to be clearly better than FedAvg."""
+    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in (*others, *([] if alone is None else [alone]))]
+    known = [(one, over) for one, over in gains if over is not None and (one is not alone or over.clear)]
     return max(known, key=lambda pair: pair[1].mean) if known else (None, None)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-CORE = 6  # arms that are to run before any run gets all rounds: the first three methods, with their rates
-WIDER = 3  # further rates of the best methods
+CORE = 7  # arms that are planned: the first three methods, with their rates
+WIDER = 3  # further rates of the best methods, which come next; what is left is for other methods
 GO_ON = ((2, 4), (1, 2))  # arms of FedAvg and others on the second part and on the third
 LEAST, PART = 2, 8  # rounds of a run at least, and this part of all: less says nothing of the end
 
@@ -29,7 +29,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Schedule:
-    """So many arms beside FedAvg's compete, in runs of so many rounds. `costs`: of each rung at most."""
+    """So many arms beside FedAvg's compete at first, in runs of so many rounds. `costs`: of each rung at most."""
 
     arms: int
     rounds: int
@@ -55,11 +55,10 @@ def shortest(most: int) -> int:
 
 
 def shapes(arms: int, most: int) -> list[tuple[int, int]]:
-    """(arms, rounds of each), the most wanted first: all arms with all rounds, fewer arms, shorter runs of the first
-    ones down to half the rounds, fewer of these, still shorter ones. Short runs mislead, and so do few rates."""
+    """(arms, rounds of each), the most wanted first: all rounds, shorter runs down to half of them, fewer arms, still
+    shorter runs. Short runs mislead, and so do few rates."""
     core, half = min(CORE, arms), math.ceil(most / 2)
-    found = [(count, most) for count in range(arms, core - 1, -1)]
-    found += [(core, rounds) for rounds in range(most - 1, half - 1, -1)]
+    found = [(core, rounds) for rounds in range(most, half - 1, -1)]
     found += [(count, half) for count in range(core - 1, 0, -1)]
     return found + [(1, rounds) for rounds in range(half - 1, shortest(most) - 1, -1)]
 

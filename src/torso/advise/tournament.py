@@ -14,7 +14,7 @@ from torso.advise.budget import Budget, Until
 from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beside, beyond
 from torso.advise.choice import Arm, Outcome, Scores, further, joined, promoted, ranked, reference
 from torso.advise.parts import Parts, parts_of
-from torso.advise.schedule import GO_ON, WIDER, Prices, Schedule, smallest, spread
+from torso.advise.schedule import GO_ON, Prices, Schedule, smallest, spread
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError, TorsoError
@@ -80,9 +80,9 @@ class Tournament:
         self._check()
         if self.budget.timed:
             self._pilot()
-        plan, arms = self._plan()
+        plan = self._plan()
         self.course.rounds = plan.rounds
-        self._first(plan, arms)
+        self._first(plan)
         for number in range(1, len(plan.costs)):
             self._next(number, plan)
         if len(self.course.rungs) < 2:
@@ -124,18 +124,18 @@ class Tournament:
             rates=len(RATES) + 1,  # one beyond an end
         )
 
-    def _plan(self) -> tuple[Schedule, list[Arm]]:
-        """The schedule, and the arms beside FedAvg's that it has room for, at the rates that they have if FedAvg's is
-        the middle one. A method has all of its rates before the next one has any."""
-        arms = [Arm(one, rate) for one in self.candidates for rate in one.rates_beside(RATES[1])]
+    def _plan(self) -> Schedule:
+        """A method has all of its rates before the next one has any. Costs are those at the middle rate of FedAvg."""
+        arms = self._arms(RATES[1])
         prices, most = self._prices(arms), self.config.train.rounds
         plan = spread(self.budget.left(), most, prices)
         if plan is None:
             raise RequestError(self._too_small(smallest(most, prices)))
-        chosen = arms[: plan.arms]
-        left = {arm.name for arm in arms} - {arm.name for arm in chosen}
-        self.course.dropped = tuple(one.name for one in self.candidates if one.name in left)
-        return plan, chosen
+        return plan
+
+    def _arms(self, fedavg: float) -> list[Arm]:
+        """Those beside FedAvg's, the most promising first, where FedAvg's best rate is known."""
+        return [Arm(one, rate) for one in self.candidates for rate in one.rates_beside(fedavg)]
 
     def _too_small(self, rounds: int) -> str:
         what = f"the smallest tournament costs {rounds} rounds of FedAvg"
@@ -169,25 +169,31 @@ class Tournament:
         cost += sum(self.stable.measuring(each) for each in passes.values())
         self.budget.pay(cost, self.budget.clock() - began)
 
-    def _first(self, plan: Schedule, planned: Sequence[Arm]) -> None:
-        """FedAvg's rates; the others at rates of their own; then rates next to the best ones, as far as the budget
-        goes."""
+    def _first(self, plan: Schedule) -> None:
+        """FedAvg's rates; the first methods at rates of their own; then, as far as the budget goes, rates next to the
+        best ones, and the other methods."""
         reserve = sum(plan.costs[1:])
         self._ends(reserve)
         self.stage = "part A"
         found = self._rates(plan.rounds)
-        rate = self._reference(found).arm.rate
-        those = dict.fromkeys(arm.candidate for arm in planned)
-        arms = [Arm(one, each) for one in those for each in one.rates_beside(rate)][: plan.arms]
-        found += self._chosen_by_a(arms, plan.rounds)
-        price = plan.costs[0] / (len(arms) + WIDER + len(RATES))
-        while self.budget.left() >= reserve + price:
+        arms = self._arms(self._reference(found).arm.rate)
+        tried, waiting = arms[: plan.arms], arms[plan.arms :]
+        found += self._chosen_by_a(tried, plan.rounds)
+        while True:
             order = [pair for pair in ranked(found, self._reference(found)) if pair[0].arm.candidate is not FEDAVG]
-            if (more := further(order, arms, beside)) is None:
+            more = further(order, tried, beside) or (waiting.pop(0) if waiting else None)
+            if more is None or self.budget.left() < reserve + self._price(more, plan.rounds):
                 break
-            arms.append(more)
+            waiting = [arm for arm in waiting if arm != more]
+            tried.append(more)
             found += self._chosen_by_a([more], plan.rounds)
+        ran = {arm.name for arm in tried}
+        self.course.dropped = tuple(one.name for one in self.candidates if one.name not in ran)
         self.course.rungs.append(found)
+
+    def _price(self, arm: Arm, rounds: int) -> float:
+        """Of a run on part A at most: with both rates of fine-tuning."""
+        return self.stable.weight(arm) * rounds + 2 * self.stable.measuring(EPOCHS[-1])
 
     def _rates(self, rounds: int) -> list[Outcome]:
         """FedAvg at its rates, also beyond an end that is best."""
