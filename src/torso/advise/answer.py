@@ -100,7 +100,7 @@ class Answer:
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:
-            said.append(f"  no room in the budget for a rate of: {', '.join(course.dropped)}")
+            said.append(f"  no room in the budget for: {', '.join(course.dropped)}")
         said += [f"  cannot be run here: {name}: {why}" for name, why in course.refused.items()]
         return said
 
