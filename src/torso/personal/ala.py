@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torso.data.batches import on_device
+from torso.data.sending import on_device
 from torso.errors import RequestError
 from torso.kinds import Count, Fraction, NotNegative
 from torso.learn.course import Course, Learned
