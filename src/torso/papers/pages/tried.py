@@ -34,8 +34,8 @@ nothing of the second. This page lists what was tried to find the reason, one ch
 - **The generic lead: equal sizes bring most of it.** At α = 0.1 and 0.3 it grows from 4.5 and 2.0 points to 5.5 and \
 6.9, and with weight decay 1e-3 to 8.0 and 7.5. The paper has 10.9 and 8.3.
 - **The personal lead did not appear.** Fed-RoD is 1.4 to 2.0 points ahead in the paper, and 0.1 to 0.8 behind in \
-every variant. Tried: three partitions, two networks, two weight decays, a bias in the heads, three starts of the personal \
-head, linear and hyper.
+every variant. Tried: three partitions, two networks, two weight decays, a bias in the heads, three starts of the \
+personal head, linear and hyper.
 - **Fashion-MNIST.** Dropout brings the generic models within 2.5 points of the paper. The personal ones stay 2 to 4 \
 points above.
 
