@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torso.papers.pages.glance import summed
 from torso.papers.tables.answers import Answer
 from torso.papers.tables.claims import OWN, Verdict, claims, judge
 from torso.papers.tables.pairs import Tally
@@ -12,12 +13,14 @@ from torso.report.summary import counted
 
 _HEAD = """# Do the papers' claims hold?
 
-Made by `python -m torso.papers.docs`. A claim says that one number is larger than another, in each setting of some \
-tables: so many pairs of numbers (`src/torso/papers/tables/claims.toml`, in our words). We have run some of the \
-pairs. If the paper's number of a method came from a mistake, ours is of the method as it was meant. A pair that \
-stands in two tables counts twice, as it does in the paper, though we may have run it once.
+A claim says that one number is larger than another, in each setting of some tables: so many pairs of numbers. We \
+have run some of the pairs. [The verdicts](#what-the-verdicts-mean) are explained below the tables.
+"""
+_WORDS = """## What the verdicts mean
 
-The verdicts:
+The claims are in our words (`src/torso/papers/tables/claims.toml`), and `python -m torso.papers.docs` makes this \
+page. If the paper's number of a method came from a mistake, ours is of the method as it was meant. A pair that \
+stands in two tables counts twice, as it does in the paper, though we may have run it once.
 
 - **Holds**: the claim is true in a large enough share of the pairs, and no more pairs are clearly against it than \
 the paper itself has exceptions. The share is that of the claim's words (at least half), but never more than the \
@@ -53,11 +56,11 @@ def verdicts(tables: Mapping[str, Sequence[Answer]]) -> list[Verdict]:
 def page(tables: Mapping[str, Sequence[Answer]]) -> str:
     """The text of claims.md. `tables`: the answers of every table, run or not."""
     found = verdicts(tables)
-    lines = [_HEAD]
+    lines = [_HEAD, summed(found), ""]
     for paper in dict.fromkeys(verdict.claim.paper for verdict in found):
         rows = [_row(verdict) for verdict in found if verdict.claim.paper == paper]
         lines += [f"## {paper}", "", markdown(rows), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, _WORDS])
 
 
 def _row(verdict: Verdict) -> dict[str, object]:

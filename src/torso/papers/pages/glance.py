@@ -32,10 +32,10 @@ def glance(tables: Mapping[str, Sequence[Answer]], verdicts: Sequence[Verdict]) 
     rows = [_row(key, paper, tables, verdicts) for key, paper in PAPERS.items()]
     shown = [f"![{paper}: ours against published]({key}.svg)" for key, paper in PAPERS.items() if of(key, tables)]
     pictures = [line for picture in shown for line in (picture, "")]
-    return [_summed(verdicts), "", markdown(rows), "", *_legend(tables), *pictures]
+    return [summed(verdicts), "", markdown(rows), "", *_legend(tables), *pictures]
 
 
-def _summed(verdicts: Sequence[Verdict]) -> str:
+def summed(verdicts: Sequence[Verdict]) -> str:
     """How many claims of all papers hold, and so on."""
     counts = _outcomes(verdicts)
     *first, last, nothing = (f"{count} {outcome}" for outcome, count in counts.items())
