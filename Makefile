@@ -32,8 +32,9 @@ $(ZOO): $(READY)
 demo: $(READY)
 	@$(BIN)/torso compare fedavg fedper fedbabu examples/demo.toml
 
+# more processes than cores: those that hold Ray and the federations wait for what they have started
 test: $(ZOO)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
 # what catches most mistakes, within a minute: numbers by hand, every method once, config, commands, run folders, rooms
 QUICK_TESTS := tests/test_rooms.py tests/test_config.py tests/test_cli.py tests/test_randomness.py tests/test_precision.py \

@@ -2,9 +2,9 @@
 
     python bench/advise.py search SETTING --data-root DIR           the fuller search: methods × rates, then three seeds
     python bench/advise.py advise SETTING --rounds N --seed S       the advice, and what it reaches on test data
-    python bench/advise.py study                                    both for all settings → docs/advise/study.json
+    python bench/advise.py study                                    adds both to docs/advise/study.json
 
-Settings are in advise.toml: those of [design] were looked at when rules were chosen, those of [judged] were not. The
+Settings are in advise.toml, by the version of the rules that had not seen them. The
 fuller search is `torso leaderboard` in these settings, with a part of its methods; rates are chosen by personal
 accuracy on validation data, and three runs at the best rates are measured on test data. The advice is run at the same
 seeds with all training samples and all rounds, and measured on the same test data. Regret: the personal accuracy of the
@@ -54,10 +54,14 @@ from torso.runs.job import data_of
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "advise" / "study.json"
 PAGE = HERE.parent / "docs" / "advise.md"
+CASES = HERE.parent / "docs" / "advise" / "cases.md"
+VERSION = 4
 BEGIN, END = "<!-- generated: advise -->", "<!-- end -->"
 SEEDS = 3
 STUDY = tomllib.loads((HERE / "advise.toml").read_text("utf-8"))
-SETTINGS: dict[str, list[str]] = {**STUDY["design"], **STUDY["judged"]}
+SETTINGS: dict[str, list[str]] = {
+    name: sets for table, some in STUDY.items() if table.startswith("version") for name, sets in some.items()
+}
 
 
 def sets_of(setting: str, root: str, out: Path) -> list[str]:
@@ -67,13 +71,13 @@ def sets_of(setting: str, root: str, out: Path) -> list[str]:
 
 
 def made_in(folder: Path) -> str:
-    """scikit-learn's breast-cancer table as files: twelve clients, by the mean radius or texture of the nuclei."""
+    """scikit-learn's breast-cancer table as files: twelve clients, by mean radius, texture or smoothness of nuclei."""
     from sklearn.datasets import load_breast_cancer
 
     folder.mkdir(parents=True, exist_ok=True)
     table = load_breast_cancer()
     names = [*(name.replace(" ", "_") for name in table.feature_names), "client", "label"]
-    for column, name in enumerate(("radius", "texture")):
+    for column, name in ((0, "radius"), (1, "texture"), (4, "smoothness")):
         client = np.empty(len(table.target), int)
         for number, some in enumerate(np.array_split(np.argsort(table.data[:, column], kind="stable"), 12)):
             client[some] = number
@@ -145,24 +149,20 @@ def with_clients(config: Config, clients: int) -> Config:
 
 
 def ask(setting: str, out: Path, root: str, rounds: int, seed: int) -> None:
-    """The advice at one seed, and what it and its challenger reach on test data at the seeds of the fuller search."""
+    """The advice at one seed, and what it and the best guess reach on test data at the seeds of the fuller search."""
     config = Config.load(None, [*sets_of(setting, root, out), f"run.seed={seed}"])
     began = time.process_time()
     answer = advise(config, rounds=rounds)
     spent = time.process_time() - began
-    found = answer.as_json()
-    reached = tested(answer, config)
-    data = {"setting": setting, "seed": seed, "rounds": rounds, "cpu_seconds": spent, "test": reached, **found}
-    (out / f"advice-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
+    about = {"version": VERSION, "setting": setting, "seed": seed, "rounds": rounds, "cpu_seconds": spent}
+    data = {**about, "test": tested(answer, config), **answer.as_json()}
+    (out / f"advice-{VERSION}-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(data, indent=1))
 
 
 def tested(answer: Answer, config: Config) -> dict[str, dict[str, float]]:
-    """What the advice reaches on test data, and what is compared with it: FedAvg, or the challenger."""
-    reached = {"advice": on_test(answer.config)}
-    other = answer.challenger if answer.stay else answer.course.fedavg
-    if other is not None:
-        reached["challenger" if answer.stay else "fedavg"] = on_test(config_for(config, other))
-    return reached
+    """What FedAvg and the best of the others reach on test data. The advice and the best guess are one of the two."""
+    found = {"fedavg": answer.course.fedavg} | ({} if answer.best is None else {"best": answer.best})
+    return {name: on_test(config_for(config, one)) for name, one in found.items()}
 
 
 def on_test(config: Config) -> dict[str, float]:
@@ -175,168 +175,168 @@ def on_test(config: Config) -> dict[str, float]:
     }
 
 
-def searched(setting: str, out: Path) -> dict[str, Any] | None:
-    """What the fuller search has found; of one that was stopped, the methods that are finished."""
-    path, part = out / f"search-{setting}.json", out / setting / "leaderboard" / "board.json"
-    if path.is_file():
-        return {"rows": json.loads(path.read_text("utf-8"))["rows"], "complete": True}
-    if not part.is_file():
-        return None
-    done = [row for row in json.loads(part.read_text("utf-8")) if len(row["seeds"]) == SEEDS]
-    return {"rows": done, "complete": False} if done else None
-
-
 def study(out: Path, root: str) -> None:
-    """docs/advise/study.json, and the table of docs/advise.md, from what search and advise have left in `out`."""
-    settings = {}
+    """Add to docs/advise/study.json what search and advise have left in `out`, and write the tables anew."""
+    data = json.loads(DOCS.read_text("utf-8"))
+    data["machine"] = f"{os.cpu_count()} CPU cores"
+    data["versions"] = {"torch": torch.__version__, "python": platform.python_version()}
     for setting in SETTINGS:
-        full = searched(setting, out)
-        advice = [json.loads(one.read_text("utf-8")) for one in sorted(out.glob(f"advice-{setting}-*.json"))]
-        if full is None or not advice:
-            continue
-        config = Config.load(None, sets_of(setting, root, out))
-        clients = data_of(config).clients
-        personal = {row["method"]: row["personal"] for row in full["rows"] if row["personal"]}
-        ok = {row["method"] for row in full["rows"] if row["status"] == "ok"}
-        best = max(ok, key=lambda name: personal[name]["mean"])
-        costs = cost_of(full["rows"], config, clients), cost_of_board(config, clients)
-        settings[setting] = {
-            "judged": setting in STUDY["judged"],
-            "search": {
-                "methods": len(full["rows"]),
-                "complete": full["complete"],
-                "cost_rounds": round(costs[0]),
-                "cost_of_whole_board": round(costs[1]),
-                "best": best,
-                "personal": personal,
-                "chosen": {row["method"]: row["chosen"] for row in full["rows"]},
-            },
-            "advice": [summary(one, personal, best, costs) for one in advice],
-        }
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
-    data = {"machine": f"{os.cpu_count()} CPU cores", "versions": versions, "settings": settings}
-    DOCS.parent.mkdir(exist_ok=True)
+        if (path := out / f"search-{setting}.json").is_file():
+            rows_ = json.loads(path.read_text("utf-8"))["rows"]
+            config = Config.load(None, sets_of(setting, root, out))
+            data["settings"][setting] = searched(rows_, config, data_of(config).clients)
+    cases = {(one["version"], one["setting"], one["seed"]): one for one in data["cases"]}
+    for path in sorted(out.glob("advice-*.json")):
+        one = json.loads(path.read_text("utf-8"))
+        if one["setting"] in data["settings"]:
+            key = one["version"], one["setting"], one["seed"]
+            cases[key] = {"version": key[0], "setting": key[1]} | summary(one, data["settings"][key[1]])
+    data["cases"] = sorted(cases.values(), key=lambda one: (one["version"], one["setting"], one["seed"]))
     DOCS.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(filled(PAGE.read_text("utf-8"), data), "utf-8")
+    PAGE.write_text(filled(PAGE.read_text("utf-8"), by_version(data)), "utf-8")
+    CASES.write_text(filled(CASES.read_text("utf-8"), by_case(data)), "utf-8")
 
 
-def filled(page: str, data: dict[str, Any]) -> str:
-    """The page with its tables made from the study."""
+def searched(rows_: list[dict[str, Any]], config: Config, clients: int) -> dict[str, Any]:
+    """What the fuller search has found, and what it would advise: the best on validation data."""
+    ok = {row["method"]: row for row in rows_ if row["status"] == "ok"}
+    personal = {name: row["personal"] for name, row in ok.items()}
+    held = {
+        name: max(sum(one["validation"].values()) for one in row["tried"] if one["validation"])
+        for name, row in ok.items()
+    }
+    return {
+        "methods": len(rows_),
+        "cost_rounds": round(cost_of(rows_, config, clients)),
+        "cost_of_whole_board": round(cost_of_board(config, clients)),
+        "best": max(ok, key=lambda name: personal[name]["mean"]),
+        "best_on_validation": max(ok, key=lambda name: held[name]),
+        "personal": personal,
+        "chosen": {row["method"]: row["chosen"] for row in rows_},
+    }
+
+
+def summary(one: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A case: regrets of the advice and of the best guess, in points, and shares of the cost."""
+    reached = {name: fmean(by_seed.values()) for name, by_seed in one["test"].items()}
+    best, fedavg = (found["personal"][name]["mean"] for name in (found["best"], "fedavg"))
+    over = one["gain_over_fedavg"]
+    guess = reached["best"] if over is not None and over["mean"] > 0 else reached["fedavg"]
+    kept = ("seed", "rounds", "advice", "stay", "rates", "guess", "best", "gain_over_fedavg", "gain_over_alone", "test")
+    return {
+        **{name: one[name] for name in kept},
+        "regret": round(best - reached["fedavg" if one["stay"] else "best"], 4),
+        "regret_of_guess": round(best - guess, 4),
+        "regret_of_fedavg": round(best - fedavg, 4),
+        "gain_on_test": round(reached["best"] - reached["fedavg"], 4) if "best" in reached else None,
+        "cost_rounds": round(one["cost"]["rounds"]),
+        "share_of_search": round(one["cost"]["rounds"] / found["cost_rounds"], 4),
+        "share_of_board": round(one["cost"]["rounds"] / found["cost_of_whole_board"], 4),
+        "cpu_seconds": round(one["cpu_seconds"], 1),
+    }
+
+
+def filled(page: str, table: str) -> str:
+    """The page with its generated part."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables(data)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
-def tables(data: dict[str, Any]) -> str:
+def by_version(data: dict[str, Any]) -> str:
+    """A row for each version of the rules: on settings that it had not seen."""
     lines = [
-        "| setting | methods searched | best of the search | FedAvg | training alone | cost of the search, rounds "
-        "| of the whole leaderboard |",
-        "|---|---|---|---|---|---|---|",
+        "| version | settings | n | regret of the advice: mean | largest | at most 1 point | of the best guess: mean "
+        "| FedAvg of the search | the search's best on validation data | share of the leaderboard's cost "
+        "| gain inside of its interval |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, found in data["settings"].items():
-        full = found["search"]
-        reached = {method: f"{value['mean']:.1f}" for method, value in full["personal"].items()}
-        best = f"{full['best']} {reached[full['best']]}"
-        methods = f"{full['methods']}{'' if full['complete'] else ' (stopped)'}"
-        lines.append(
-            f"| {name} | {methods} | {best} | {reached['fedavg']} | {reached.get('local-only', '–')} | "
-            f"{full['cost_rounds']:,} | {full['cost_of_whole_board']:,} |"
-        )
-    cases = [(version_of(found), name, one) for name, found in data["settings"].items() for one in found["advice"]]
-    cases = sorted([*first_version(), *cases], key=lambda case: case[0])
-    lines += ["", *_HEAD, *(line_of(*case) for case in cases), ""]
-    for version in sorted({case[0] for case in cases}):
-        lines += summed(version, [(name, one) for number, name, one in cases if number == version])
+    for version in sorted({one["version"] for one in data["cases"]}):
+        cases = [one for one in data["cases"] if one["version"] == version]
+        regrets = [one["regret"] for one in cases]
+        guesses = [one["regret_of_guess"] for one in cases if one["regret_of_guess"] is not None]
+        shares = [one["share_of_board"] for one in cases if one["share_of_board"] is not None]
+        known = [one for one in cases if one["gain_on_test"] is not None and one["gain_over_fedavg"]]
+        inside = sum(_covers(one["gain_over_fedavg"], one["gain_on_test"]) for one in known)
+        cells = [
+            f"{version}",
+            f"{len({one['setting'] for one in cases})}",
+            f"{len(cases)}",
+            f"{fmean(regrets):.2f}{_between([(one['setting'], one['regret']) for one in cases])}",
+            f"{max(regrets):.1f}",
+            f"{sum(regret <= 1 for regret in regrets)} of {len(cases)}",
+            f"{fmean(guesses):.2f}" if len(guesses) == len(cases) else "–",
+            f"{fmean(one['regret_of_fedavg'] for one in cases):.2f}",
+            _of_validation([data["settings"][one["setting"]] for one in cases]),
+            f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %" if shares else "–",
+            f"{inside} of {len(known)}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def version_of(found: dict[str, Any]) -> int:
-    """Which version of the rules was judged there: settings of [design] were unseen by the second one."""
-    return 3 if found["judged"] else 2
+def _of_validation(found: list[dict[str, Any]]) -> str:
+    """The mean regret of the method that the fuller search itself would choose, without test data."""
+    if any(one["best_on_validation"] is None for one in found):
+        return "–"
+    personal = [(one["personal"][one["best"]], one["personal"][one["best_on_validation"]]) for one in found]
+    return f"{fmean(best['mean'] - chosen['mean'] for best, chosen in personal):.2f}"
 
 
-def first_version() -> list[tuple[int, str, dict[str, Any]]]:
-    """The cases of the first version, as they were kept."""
-    kept = json.loads(DOCS.with_name("first.json").read_text("utf-8"))["settings"]
-    cases = []
-    for name, found in kept.items():
-        for one in found["advice"]:
-            reached = {who: fmean(by_seed.values()) for who, by_seed in one["test"].items()}
-            real = round(reached["challenger"] - reached["advice"], 4) if "challenger" in reached else None
-            shares = {"share_of_search": one["share_of_cost"], "share_of_board": None, "gain_on_test": real}
-            cases.append((1, name, {**one, **shares}))
-    return cases
-
-
-_HEAD = (
-    "| version | setting | seed | advice | personal accuracy | regret | regret of FedAvg of the search "
-    "| gain predicted | gain on test data | share of the search's cost | of the whole leaderboard's |",
-    "|---|---|---|---|---|---|---|---|---|---|---|",
-)
-
-
-def line_of(version: int, name: str, one: dict[str, Any]) -> str:
-    """A row of the table: one case."""
-    over, real = one["gain_over_fedavg"], one["gain_on_test"]
-    interval = f"{over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]" if over else "failed"
-    advice = "stay with FedAvg" if one["stay"] else one["advice"]
-    predicted = f"{one['challenger']}: {interval}" if one["stay"] else interval
-    shares = (one[key] for key in ("share_of_search", "share_of_board"))
-    cells = [
-        f"{version}",
-        name,
-        f"{one['seed']}",
-        advice,
-        f"{one['personal']:.1f}",
-        f"{one['regret']:+.1f}",
-        f"{one['regret_of_fedavg']:+.1f}",
-        predicted,
-        "–" if real is None else f"{real:+.1f}",
-        *("–" if share is None else f"{100 * share:.1f} %" for share in shares),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def summed(version: int, cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Mean and largest regret, with Student's interval over settings, and how many intervals cover."""
-    regrets, fedavg = ([one[key] for _, one in cases] for key in ("regret", "regret_of_fedavg"))
-    by_setting = [fmean(one["regret"] for name, one in cases if name == setting) for setting in dict(cases)]
-    _, low, high = student_interval(by_setting)
-    said = f" (95 % interval over the {len(by_setting)} settings: {low:+.1f} to {high:+.1f})" if low is not None else ""
-    known = [one for _, one in cases if one["gain_on_test"] is not None and one["gain_over_fedavg"]]
-    inside = [one for one in known if _covers(one["gain_over_fedavg"], one["gain_on_test"])]
-    small = sum(regret <= 1 for regret in regrets)
-    return [
-        f"- Version {version}, n = {len(cases)}: mean regret {fmean(regrets):.2f} points{said}, largest "
-        f"{max(regrets):.2f}; at most 1 point in {small} of {len(cases)}. FedAvg of the search: {fmean(fedavg):.2f}. "
-        f"The gain on test data is inside of its interval in {len(inside)} of {len(known)}.",
-    ]
+def _between(regrets: list[tuple[str, float]]) -> str:
+    """Student's 95 % interval over settings."""
+    names = dict.fromkeys(name for name, _ in regrets)
+    _, low, high = student_interval([fmean(value for name, value in regrets if name == one) for one in names])
+    return "" if low is None else f" [{low:.1f}, {high:.1f}]"
 
 
 def _covers(over: dict[str, Any], real: float) -> bool:
     return over["low"] is not None and bool(over["low"] <= real <= over["high"])
 
 
-def summary(one: dict[str, Any], personal: dict[str, Any], best: str, costs: tuple[float, float]) -> dict[str, Any]:
-    reached = {name: fmean(by_seed.values()) for name, by_seed in one["test"].items()}
-    kept = ("rounds", "seed", "advice", "stay", "rates", "challenger", "gain_over_fedavg", "gain_over_alone")
-    named = reached.get("challenger") if one["stay"] else reached["advice"]
-    fedavg = reached["advice"] if one["stay"] else reached.get("fedavg")
-    real = None if named is None or fedavg is None else round(named - fedavg, 4)
-    return {
-        **{name: one[name] for name in kept},
-        "judged_rounds": one["judged"]["rounds"],
-        "judged_seeds": len(one["judged"]["seeds"]),
-        "test": one["test"],
-        "personal": round(reached["advice"], 4),
-        "regret": round(personal[best]["mean"] - reached["advice"], 4),
-        "regret_of_fedavg": round(personal[best]["mean"] - personal["fedavg"]["mean"], 4),
-        "gain_on_test": real,
-        "cost_rounds": round(one["cost"]["rounds"]),
-        "share_of_search": round(one["cost"]["rounds"] / costs[0], 4),
-        "share_of_board": round(one["cost"]["rounds"] / costs[1], 4),
-        "cpu_seconds": round(one["cpu_seconds"], 1),
-    }
+def by_case(data: dict[str, Any]) -> str:
+    """The settings, and every case."""
+    lines = [
+        "| setting | methods | best of the search | best on validation data | FedAvg | training alone "
+        "| cost of the search, rounds | of the whole leaderboard |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in data["settings"].items():
+        personal = {method: f"{value['mean']:.1f}" for method, value in found["personal"].items()}
+        both = [found["best"], found["best_on_validation"]]
+        named = ["–" if one is None else f"{one} {personal[one]}" for one in both]
+        whole = found["cost_of_whole_board"]
+        cells = [name, f"{found['methods']}", *named, *(personal.get(one, "–") for one in ("fedavg", "local-only"))]
+        cells += [f"{found['cost_rounds']:,}", "–" if whole is None else f"{whole:,}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *_HEAD, *(line_of(one) for one in data["cases"])]
+    return "\n".join(lines)
+
+
+_HEAD = (
+    "| version | setting | seed | advice | regret | best of the others | regret of the best guess "
+    "| regret of FedAvg of the search | gain predicted | gain on test data | share of the leaderboard's cost |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def line_of(one: dict[str, Any]) -> str:
+    """A row of the table: one case."""
+    over = one["gain_over_fedavg"]
+    cells = [
+        f"{one['version']}",
+        one["setting"],
+        f"{one['seed']}",
+        "stay with FedAvg" if one["stay"] else one["advice"],
+        f"{one['regret']:+.1f}",
+        one["best"] or "failed",
+        "–" if one["regret_of_guess"] is None else f"{one['regret_of_guess']:+.1f}",
+        f"{one['regret_of_fedavg']:+.1f}",
+        f"{over['mean']:+.1f} [{over['low']:+.1f}, {over['high']:+.1f}]" if over else "failed",
+        "–" if one["gain_on_test"] is None else f"{one['gain_on_test']:+.1f}",
+        "–" if one["share_of_board"] is None else f"{100 * one['share_of_board']:.1f} %",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
@@ -357,7 +357,7 @@ def cifar(out: Path, root: str, rounds: int, seed: int, seconds: float) -> None:
             continue
         longest = max(longest, time.perf_counter() - start)
         (out / f"cifar-{setting}-{rounds}-seed{seed}.json").write_text(json.dumps(one, indent=1))
-        print("\n".join([*_HEAD, line_of(3, setting, one)]), f"{time.perf_counter() - start:.0f} s", flush=True)
+        print("\n".join([*_HEAD, line_of(one)]), f"{time.perf_counter() - start:.0f} s", flush=True)
 
 
 def found_in(folders: list[str]) -> dict[str, str]:
@@ -376,12 +376,16 @@ def in_cifar(setting: str, plan: BoardPlan, rounds: int, seed: int) -> dict[str,
     every = json.loads((HERE.parent / "docs" / "leaderboard.json").read_text("utf-8"))["board"]
     there = [row for row in every if row["setting"] == setting and row["personal"] and row["status"] == "ok"]
     personal = {row["method"]: row["personal"] for row in there}
-    best = max(personal, key=lambda name: personal[name]["mean"])
     cost = cost_of(there, config, config.data.clients - config.data.new_clients)
-    test = tested(answer, config)
-    found = {"rounds": rounds, "seed": seed, "cpu_seconds": 0.0, "test": test, **answer.as_json()}
-    whole = {"tournament": found["tournament"], "judged": found["judged"]}
-    return {"setting": setting, "best": best, **summary(found, personal, best, (cost, cost)), **whole}
+    found = {
+        "best": max(personal, key=lambda name: personal[name]["mean"]),
+        "personal": personal,
+        "cost_rounds": cost,
+        "cost_of_whole_board": cost,
+    }
+    about = {"rounds": rounds, "seed": seed, "cpu_seconds": 0.0, "test": tested(answer, config), **answer.as_json()}
+    whole = {"version": VERSION, "setting": setting, "tournament": about["tournament"]}
+    return {**whole, **summary(about, found)}
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ def test_the_page_on_models_works_as_written(torso: Torso) -> None:
     assert right[1] > max(0.9, right[0])
     assert len(names["everybody"]) == 20
     np.savez("data.npz", images=new, labels=test)
-    commands = re.findall(r"^\$ torso (.*)$", page, re.MULTILINE)
+    commands = re.findall(r"^\$ torso (.*)$", page.replace("\\\n", ""), re.MULTILINE)
     for command in commands:
         assert torso(*command.split()).status == 0, command
     assert [len(list(Path("out", name).iterdir())) for name in ("all", "third", "new")] == [22, 4, 2]
@@ -126,7 +126,7 @@ def test_the_page_on_real_data_works_as_written(torso: Torso, capsys: pytest.Cap
             learned |= {"embedding-mean" in block and names["result"].accuracy["personalized"].mean > 80}
             printed += [line for line in capsys.readouterr().out.splitlines() if line]
             continue
-        for command in re.findall(r"^\$ torso (.*)$", block, re.MULTILINE):
+        for command in re.findall(r"^\$ torso (.*)$", block.replace("\\\n", ""), re.MULTILINE):
             small = ("train.rounds=3", "personalize.epochs=1") if command.startswith("run") else ()
             said = torso(*command.split(), sets=small)
             assert said.status == 0, (command, said.err)

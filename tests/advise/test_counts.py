@@ -113,10 +113,10 @@ def test_stand_ins_that_do_not_fit(tmp_path: Path) -> None:
         dealt(Config(), few)
 
 
-def test_what_is_chosen_by_is_not_what_is_judged_by() -> None:
+def test_no_sample_is_in_two_parts() -> None:
     federation = data_of(Config(data={"clients": 10}))
     parts = parts_of(federation, 0)
-    whole, every = federation.train, (parts.choosing, *parts.judging)
+    whole, every = federation.train, parts.federations
     assert (parts.share, len(every)) == (0.2, 3)
     for client in range(10):
         everything = set(whole.rows(client).tolist())

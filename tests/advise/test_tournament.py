@@ -52,34 +52,39 @@ def held(
     return Tournament(CONFIG, federation, chosen(names), budget, user or Stop(), clock.told)
 
 
-def test_with_enough_time_everything_has_all_rounds_and_two_seeds(federation: Federation) -> None:
+def test_with_enough_time_the_best_go_on_to_every_part(federation: Federation) -> None:
     course = held(federation, Clock()).hold()
-    assert course.rounds == {"rates": 2, "tournament": 2, "two seeds": 2, "judgement": 2}
-    assert list(course.judged) == [1, 2]
-    assert {one.arm.name for one in course.arms} == {"fedper"}
-    assert sorted(one.arm.name for one in course.again) == ["fedavg"] * 2 + ["fedper"] * 2
-    assert course.fedavg in course.again
-    assert course.best in course.again
-    assert [{one.arm.name for one in found} for found in course.judged.values()] == [
-        {"fedavg", "fedper", "local-only"},
-        {"fedavg", "fedper"},
-    ]
-    assert {one.arm.candidate for one in course.rates} == {FEDAVG}
+    assert course.rounds == 2
+    assert [{len(one.scores) for one in rung if one.scores} for rung in course.rungs] == [{1}, {2}, {3}]
+    first, second, third = ([(one.arm.name, one.arm.rate) for one in rung] for rung in course.rungs)
+    assert {name for name, _ in first} == {"fedavg", "fedper"}
+    assert sorted(name for name, _ in second) == ["fedavg"] * 2 + ["fedper"] * 2
+    assert sorted(name for name, _ in third) == ["fedavg"] + ["fedper"] * 2
+    assert set(third) <= set(second) <= set(first)
+    assert course.fedavg in course.rungs[-1]
+    assert course.alone is not None
+    assert [bool(some) for some in course.alone.scores] == [False, False, True]
+    assert course.alone.arm.rate == course.fedavg.arm.rate
+    scores = [dict(one.scores[0]) for one in course.rungs[0] if one.arm == course.fedavg.arm]
+    assert dict(course.fedavg.scores[0]) in scores  # those of part A were kept
 
 
-def test_where_time_for_choosing_is_up_the_judgement_still_has_its_share(federation: Federation) -> None:
-    """The first run of a candidate ends at 599 s, when only the judgement's time is left: nobody else is run."""
-    clock = Clock(lambda text: 599.0 if text.startswith("tournament: 1 of 2") else None)
+def test_where_time_is_up_what_comes_after_still_has_its_share(federation: Federation) -> None:
+    """The first run of a candidate ends at 599 s, when only the time of parts B and C is left: nobody else is run. By
+    the pace of that run there is no time for part B either; part C, with training alone, is the second one then."""
+    clock = Clock(lambda text: 599.0 if text.startswith("part A: 1 of 2") else None)
     course = held(federation, clock).hold()
-    assert {(one.arm.name, one.arm.rate) for one in course.arms} == {("fedper", course.arms[0].arm.rate)}
-    assert course.best is not None
-    assert course.best.arm.name == "fedper"
-    assert course.judged
+    assert len({one.arm for one in course.rungs[0] if one.arm.name == "fedper"}) == 1
+    assert [one.arm.name for one in course.others] == ["fedper"]
+    assert course.alone is not None
+    assert {len(one.scores) for one in (*course.rungs[-1], course.alone)} == {len(course.rungs)} == {2}
 
 
-def test_no_time_at_all(federation: Federation) -> None:
+def test_a_part_that_did_not_end_does_not_count(federation: Federation) -> None:
+    course = held(federation, Clock(lambda text: 1e6 if text.startswith("part C: 1") else None)).hold()
+    assert (len(course.rungs), course.alone) == (2, None)
     with pytest.raises(TooLittleTime, match="so nothing is advised"):
-        held(federation, Clock(lambda text: 1e6 if text.startswith("second seed") else None)).hold()
+        held(federation, Clock(lambda text: 1e6 if text.startswith("part B: 1") else None)).hold()
     with pytest.raises(RequestError, match=r"--minutes 10 is too short for these data: .* Accepted: "):
         held(federation, Clock(lambda text: 590.0 if text.startswith("pilot") else None)).hold()
 
@@ -90,7 +95,7 @@ def test_a_user_may_stop_it(federation: Federation) -> None:
 
     def told(text: str) -> None:
         clock.told(text)
-        if text.startswith("tournament"):
+        if text.startswith("part A"):
             user.ask()
 
     stopped = Tournament(CONFIG, federation, chosen(["fedper"]), Budget(None, 10.0, clock), user, told)
@@ -109,7 +114,7 @@ def test_a_candidate_that_cannot_be_run_is_named(federation: Federation) -> None
 
 def test_rates_next_to_the_best_are_tried(federation: Federation) -> None:
     course = Tournament(CONFIG, federation, chosen(["fedbabu-balanced"]), Budget(400, None), Stop()).hold()
-    assert {one.arm.rate for one in course.arms} > {0.1, 1.0}
+    assert {one.arm.rate for one in course.rungs[0] if one.arm.candidate is not FEDAVG} > {0.1, 1.0}
 
 
 def test_a_larger_rate_of_fine_tuning_is_tried_where_more_epochs_help(federation: Federation) -> None:
@@ -121,6 +126,6 @@ def test_a_larger_rate_of_fine_tuning_is_tried_where_more_epochs_help(federation
     found, ended = stable.compete([arm], 1, 0, federation)
     assert ended
     assert [one.tuning for one in found] == [Tuning(lr, epochs) for lr in (small, large) for epochs in (1, 3)]
-    anew, _ = stable.judge([Entry(arm, large, (3,))], 1, 0, federation)
+    anew, _ = stable.again([Entry(arm, large, (3,))], 1, 0, federation)
     assert anew[0].scores == found[3].scores
     assert found[3].mean > found[1].mean > found[0].mean

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torso.data import partitions
@@ -200,10 +200,16 @@ def test_a_floor_comes_first_and_the_draw_deals_the_rest() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 15), st.floats(0.05, 10), st.integers(1, 4), st.integers(0, 99))
+@example(n=14, alpha=0.0625, floor=1, seed=0)  # refused
 def test_the_authors_split_has_floor_balance_and_minimum(n: int, alpha: float, floor: int, seed: int) -> None:
     dataset = toy(even(5, 200), even(5, 40))
     how = options(partition="dirichlet-floor", clients=n, alpha=alpha, floor=floor, balance=True, min_size=10)
-    dealt = deal(dataset, how, seed)
+    try:
+        dealt = deal(dataset, how, seed)
+    except RequestError as refused:  # where a class goes to two or three of many clients, no draw may do
+        if alpha * n < 3 and "in 1000 draws some client always had fewer than data.min_size" in str(refused):
+            return
+        raise
     assert owned_once(dealt.train, 1000)
     train = table(dealt.train, dataset.train.labels, 5)
     assert train.min() >= floor

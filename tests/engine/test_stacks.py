@@ -15,7 +15,12 @@ from torso.engine import Desk, OneByOne, stacks
 from torso.engine.memory import patient_collector
 from torso.engine.stacks import MOST, Stacker
 from torso.learn.widths import joined, of_run, runs_of
+from torso.measure.base import Evaluation, Measurement, measures
+from torso.measure.evaluate import Exam
 from torso.methods import methods
+from torso.nets import Tensors
+from torso.personal.state import State
+from torso.runs.evaluation import evaluation_of
 from torso.runs.job import data_of, simulate
 from torso.runs.models import TrainedModels
 from torso.runs.telling import tell, visit_of
@@ -25,6 +30,7 @@ SETS = (
     *("data.source=digits", "data.per_class=12", "data.clients=6", "data.partition=iid", "data.meta_per_class=1"),
     *("data.server_fraction=0.05", "model.body=mlp", "train.rounds=2", "train.local_epochs=1", "train.fraction=0.7"),
     *("train.batch_size=8", "train.momentum=0.9", "measure.names=[]", "run.device=cpu", "run.workers=1"),
+    "personalize.epochs=2",
 )
 UNEVEN = ("data.partition=dirichlet-class", "data.alpha=0.5")
 
@@ -34,21 +40,34 @@ def config(method: str, *sets: str) -> Config:
     return Config.load(None, [*SETS, f"method.name={method}", *body, *sets])
 
 
+@pytest.fixture
+def own_bits(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A measure that tells the bits of each client's own model: the sum of its numbers, read as integers."""
+
+    def take(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
+        words = [t.contiguous().view(torch.int32).flatten(1).long().sum(dim=1) for t in tensors.values()]
+        return {"own_bits": torch.stack(words).sum(dim=0).double()}
+
+    monkeypatch.setitem(measures, "own_bits", Measurement(take, "own", "bits of own models"))
+    return "measure.names=own_bits"
+
+
 def bits_of(asked: Config) -> object:
-    models = run(asked).models
-    assert isinstance(models, TrainedModels)
-    return bits(models.state)
+    result = run(asked)
+    assert isinstance(result.models, TrainedModels)
+    return bits(result.models.state), {name: found.clients for name, found in result.accuracy.items()}
 
 
 @pytest.mark.parametrize("method", methods)
-def test_every_method_has_the_bits_that_clients_have_one_by_one(method: str) -> None:
+def test_every_method_has_the_bits_that_clients_have_one_by_one(method: str, own_bits: str) -> None:
     """Clients of one size; the certified runs have clients of different sizes, for every method too."""
-    assert bits_of(config(method)) == bits_of(config(method, "run.clients_at_once=1"))
+    assert bits_of(config(method, own_bits)) == bits_of(config(method, own_bits, "run.clients_at_once=1"))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "scaffold", "pfedme", "fedntd", "fedrod-hyper"])
-def test_clients_of_different_sizes_have_them_too(method: str) -> None:
-    assert bits_of(config(method, *UNEVEN)) == bits_of(config(method, *UNEVEN, "run.clients_at_once=1"))
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "scaffold", "pfedme", "fedntd", "fedrod-hyper"])
+def test_clients_of_different_sizes_have_them_too(method: str, own_bits: str) -> None:
+    uneven = own_bits, *UNEVEN
+    assert bits_of(config(method, *uneven)) == bits_of(config(method, *uneven, "run.clients_at_once=1"))
 
 
 def stack_of(method: str, *sets: str) -> int:
@@ -78,6 +97,35 @@ def stack_of(method: str, *sets: str) -> int:
 )
 def test_who_shares_a_stack(expected: int, method: str, sets: tuple[str, ...]) -> None:
     assert stack_of(method, *sets) == expected
+
+
+@pytest.mark.parametrize(
+    ("expected", "method", "names", "sets"),
+    [
+        (MOST, "fedavg", ("initial", "personalized"), UNEVEN),
+        (1, "fedavg", ("initial",), ()),  # nothing is trained
+        (1, "fedbabu", ("personalized",), (*UNEVEN, "personalize.part=head")),  # on features
+        (MOST, "fedbabu", ("personalized",), ("personalize.part=head",)),
+        (MOST, "fedrod-linear", ("personal",), UNEVEN),  # by one more visit
+        (1, "fedala", ("personalized",), ()),  # by one that mixes models first
+    ],
+)
+def test_who_shares_a_stack_of_own_models(
+    expected: int, method: str, names: tuple[str, ...], sets: tuple[str, ...]
+) -> None:
+    asked = config(method, *sets)
+    job = simulate(asked, data_of(asked))
+    how = evaluation_of(job, job.stage(1), State.begin(job.model))
+    assert Stacker(job.net, job.federation)(Exam(names, job.model, how), range(job.roster.clients)) == expected
+
+
+def test_networks_of_clients_are_those_that_were_measured() -> None:
+    """All at once as one by one."""
+    alone, together = (run(config("fedavg", *UNEVEN, *sets)).models for sets in (("run.clients_at_once=1",), ()))
+    assert isinstance(alone, TrainedModels)
+    assert isinstance(together, TrainedModels)
+    for (_, one), (_, other) in zip(alone.networks(range(6), True), together.networks(range(6), True), strict=True):
+        assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
 def test_a_machine_that_rounds_otherwise_in_stacks_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

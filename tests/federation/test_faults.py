@@ -252,7 +252,7 @@ def test_who_comes_back_with_other_data_is_refused(tmp_path: Path) -> None:
 
 
 def test_who_was_not_there_at_the_end_gets_its_model_later(tmp_path: Path) -> None:
-    config = config_of("fedbabu")
+    config, notes = config_of("fedbabu"), list[str]()
     simulated = torso.run(config, tmp_path / "simulated", engine=absent({}, {4: {1}}))
     wire = Wire(homes_of(config, tmp_path / "homes"))
 
@@ -260,7 +260,11 @@ def test_who_was_not_there_at_the_end_gets_its_model_later(tmp_path: Path) -> No
         def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
             wire.absent = {"client-1"} if round.round == 3 else wire.absent
 
+        def note(self, text: str) -> None:
+            notes.append(text)
+
     first = federated(config, wire, tmp_path / "real", listener=Leave())
+    assert notes.count("client-1 is not there") == 1  # of several measures
     assert first.accuracy["personalized"].clients[1] is None
     assert not (tmp_path / "homes" / "client-1" / "models").exists()
     wire.absent = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from .by_hand import BODY, last
 from .tiny import job
 
 GPFL = methods["gpfl"]
+DISTANCES: tuple[Literal["samples", "squares"], ...] = ("samples", "squares")
 
 
 def head_of(embeddings: list[list[float]], personal: list[list[float]] | None = None) -> GpflHead:
@@ -95,16 +97,17 @@ def test_the_conditions_are_means_of_the_embeddings_by_hand() -> None:
 def test_the_losses_and_their_gradients_by_hand() -> None:
     """f = (3, 4), ‖f‖ = 5, e = I, label 0, λ = 0.1. Cosines 0.6 and 0.8; q = σ(0.2) is the share of class 1.
 
-    ∂cos₀/∂f = (0.128, −0.096), ∂cos₁/∂f = (−0.096, 0.072), so angles add q·(−0.224, 0.168), and 2λ(f − e₀) is
-    (0.4, 0.8). The personal head is I: its class 1 has σ(1), which adds σ(1)·(−1, 1). ‖f − e₀‖² = 20."""
+    ∂cos₀/∂f = (0.128, −0.096), ∂cos₁/∂f = (−0.096, 0.072), so angles add q·(−0.224, 0.168), and λ(f − e₀)/‖f − e₀‖ is
+    0.1·(2, 4)/√20. The personal head is I: its class 1 has σ(1), which adds σ(1)·(−1, 1)."""
     head, lam = head_of([[1, 0], [0, 1]], personal=[[1, 0], [0, 1]]), 0.1
     features = torch.tensor([[[3.0, 4.0]]], requires_grad=True)
     batch = Batch(features, torch.tensor([[0]]))
     loss = losses_of(said_by(head, features), batch, Guided(lam), torch.ones(1, 2))
     q, own = 1 / (1 + math.exp(-0.2)), 1 / (1 + math.exp(-1.0))
-    assert loss.item() == pytest.approx(-math.log(1 - q) - math.log(1 - own) + 20 * lam, rel=1e-6)
+    assert loss.item() == pytest.approx(-math.log(1 - q) - math.log(1 - own) + math.sqrt(20) * lam, rel=1e-6)
     loss.sum().backward()
-    expected = torch.tensor([[[0.4 - 0.224 * q - own, 0.8 + 0.168 * q + own]]])
+    pull = lam / math.sqrt(20)
+    expected = torch.tensor([[[2 * pull - 0.224 * q - own, 4 * pull + 0.168 * q + own]]])
     assert_close(features.grad, expected)
     # −q(f̂ − cos₀ e₀) and q(f̂ − cos₁ e₁): magnitudes do not move the embeddings
     assert_close(head.embeddings.weight.grad, torch.tensor([[0.0, -0.8 * q], [0.6 * q, 0.0]]))
@@ -120,14 +123,17 @@ def test_distances_are_to_the_embeddings_with_which_the_visit_began() -> None:
     assert_close(said.logits, torch.tensor([[[0.6, 0.8]]]))  # by the present ones
 
 
-def test_the_codes_length_is_of_the_whole_batch_by_hand() -> None:
-    """f = (3, 4) and (2, 2), e₀ = (1, 0): 20 and 5, so √25 for both; padding does not count."""
+def test_the_distance_of_samples_of_a_batch_and_squared_by_hand() -> None:
+    """f = (3, 4) and (2, 2), e₀ = (1, 0): 20 and 5, so √25 for both as a batch; padding does not count in it."""
     head, labels = head_of([[1, 0], [0, 1]]), torch.tensor([[0, 0, 1]])
     features = torch.tensor([[[3.0, 4.0], [2.0, 2.0], [9.0, 9.0]]])
     batch = Batch(features, labels, torch.tensor([[1.0, 1.0, 0.0]]))
     said, counts = said_by(head, features), torch.ones(1, 2)
     plain = losses_of(said, batch, CrossEntropy(), counts)
     assert_close(losses_of(said, batch, Guided(2.0, over="batch"), counts) - plain, torch.full((1, 3), 10.0))
+    each, squares = (losses_of(said, batch, Guided(2.0, over), counts) - plain for over in DISTANCES)
+    assert_close(each[0, :2], 2 * torch.tensor([20.0, 5.0]).sqrt())
+    assert_close(squares[0, :2], torch.tensor([40.0, 10.0]))
     assert torch.equal(losses_of(said, batch, Guided(0.0), counts), plain)
 
 
@@ -157,7 +163,7 @@ def reference(start: Weights, x: Tensor, y: Tensor, mix: Tensor, lam: float, lr:
         generic, own = through(f, fixed.mean(dim=0)), through(f, mix @ fixed)
         cosines = F.cosine_similarity(generic[:, None], made["head.embeddings.weight"][None], dim=-1)
         loss = F.cross_entropy(cosines, y) + F.cross_entropy(own @ made["head.personal.weight"].T, y)
-        loss = loss + lam * (generic - fixed[y]).square().sum(dim=1).mean()
+        loss = loss + lam * (generic - fixed[y]).norm(dim=1).mean()
         grads = torch.autograd.grad(loss, list(made.values()))
         made = {n: (t - lr * g).detach().requires_grad_() for (n, t), g in zip(made.items(), grads, strict=True)}
     return {name: tensor.detach() for name, tensor in made.items()}

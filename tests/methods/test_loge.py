@@ -15,7 +15,7 @@ from torso.errors import RequestError
 from torso.learn.gradients import losses_of
 from torso.learn.objectives import CrossEntropy
 from torso.nets import Output
-from torso.nets.sparse_simplex import SparseSimplexHead, sparse_simplex
+from torso.nets.sparse_simplex import Adam, SparseSimplexHead, sparse_simplex
 from torso.personal import OwnModelStart, Realigned
 from torso.personal.state import State
 from torso.runs.job import Simulation
@@ -49,6 +49,16 @@ def test_without_zeros_it_is_the_simplex() -> None:
     unit = rows(4, 6, 0.0) / 2
     cosines = (unit @ unit.T)[~torch.eye(4, dtype=torch.bool)]
     assert_close(cosines, torch.full((12,), -1 / 3), atol=2e-2, rtol=0)
+
+
+def test_its_steps_are_adams_by_hand() -> None:
+    """Gradients 3, then -1: means 0.3 and 0.17, squares 0.009 and 0.009991 before their corrections; rate 0.01."""
+    number = torch.tensor([1.0], dtype=torch.float64)
+    adam = Adam(number)
+    adam.step(torch.tensor([3.0], dtype=torch.float64))
+    assert float(number) == pytest.approx(1 - 0.01 * 3 / 3, abs=1e-9)
+    adam.step(torch.tensor([-1.0], dtype=torch.float64))
+    assert float(number) == pytest.approx(0.99 - 0.01 * (0.17 / 0.19) / math.sqrt(0.009991 / 0.001999), abs=1e-9)
 
 
 def test_each_head_has_its_own_loss_and_only_the_fixed_one_reaches_the_features() -> None:

@@ -16,7 +16,9 @@ from torso.data.batches import Shuffle
 from torso.engine import Desk, OneByOne
 from torso.learn.drift import Local, MultiTask
 from torso.measure.evaluate import evaluate, own_models
+from torso.methods import methods
 from torso.nets import apply
+from torso.personal import LocalAggregation
 from torso.personal.models import generic_model
 from torso.personal.state import State
 from torso.personal.store import ClientState
@@ -386,3 +388,58 @@ def test_hyper_head_of_a_newcomer_is_made_from_its_class_proportions() -> None:
             said.personal[place].double(), torch.from_numpy(features @ (model.w + phi).T), atol=1e-5, rtol=1e-5
         )
     assert not torch.allclose(said.personal[0], said.personal[1])
+
+
+# FedALA
+
+OLD = {0: torch.tensor([[0.5, 0.0], [-0.5, 0.0]]), 1: torch.tensor([[0.0, -0.5], [0.0, 0.5]])}  # heads, last visit
+MET = torch.tensor([[0.125, -0.375], [-0.125, 0.375]])  # the head that is sent
+
+
+def weight_after(passes: int, apart: float, lr: float) -> Tensor:
+    """W of a client whose last head has ±½ where the one that is sent has ±(½ − apart): at the mix ±(½ − apart·W) a
+    pass takes lr·apart/(1 + e^(1 − 2·apart·W)) off."""
+    w = 1.0
+    for _ in range(passes):
+        w -= lr * apart / (1 + np.exp(1 - 2 * apart * w))
+    return torch.tensor(w, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("visits", "options", "passes"),
+    [
+        (1, {"settled": 1.0}, 11),
+        (1, {"settled": 1.0, "epochs": 13}, 13),
+        (1, {"settled": 1e-9, "first_epochs": 4}, 4),
+        (1, {"settled": 0.0}, 1),
+        (2, {"settled": 1.0, "epochs": 3}, 3),
+    ],
+)
+def test_the_weights_of_fedala_learn_longer_the_first_time_by_hand(
+    visits: int, options: dict[str, Any], passes: int
+) -> None:
+    """At its second visit client 0 goes on until the losses of ten passes lie close together, of which the first may be
+    the second pass. Client 1 has been there twice: a pass, or `epochs`, whoever is beside it."""
+    task = job(methods["fedala"].but(personal=LocalAggregation(lr=0.25, sample=1.0, **options)), lr=1e-30)
+    held = {
+        k: ClientState(own={HEAD: w}, notes={"W.head.weight": torch.ones(2, 2), "visits": torch.tensor(float(met))})
+        for (k, w), met in zip(OLD.items(), (visits, 2), strict=True)
+    }
+    start = State.begin({**task.model, HEAD: MET}, held, round=1)
+    for at_once in (1, 2):
+        with OneByOne(task.net, task.federation, workers=1, at_once=at_once) as engine:
+            state, _ = play_round(task.stage(2), start, task.roster, engine, seed=0)
+        one, other = (state.clients[k].notes for k in (0, 1))
+        assert_close(one["W.head.weight"][0, 0], weight_after(passes, 0.375, 0.25))
+        assert_close(other["W.head.weight"][0, 1], weight_after(options.get("epochs", 1), 0.125, 0.25))
+        assert (float(one["visits"]), float(other["visits"])) == (2, 2)
+
+
+def test_the_first_visit_of_fedala_begins_at_the_received_model() -> None:
+    task = job("fedala", lr=0.5)
+    (first, _), (second, _) = story(task, 2)
+    for k in (0, 1):
+        assert torch.equal(first.clients[k].notes["W.head.weight"], torch.ones(2, 2))
+        assert (float(first.clients[k].notes["visits"]), float(second.clients[k].notes["visits"])) == (1, 2)
+        assert float(second.clients[k].notes["W.head.weight"].min()) < 1
+    assert_close(first.model[HEAD], last(job("fedavg", lr=0.5)).model[HEAD])

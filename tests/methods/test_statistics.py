@@ -7,6 +7,7 @@ With W the unit matrix and s = (1, 1), a sample (1, 0) of class 0 has p − e = 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torso.engine import OneByOne
+from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
 from torso.learn.taught import MeanRegularised, Prototypical
 from torso.methods import methods
 from torso.nets import Output
 from torso.personal import Aligned
 from torso.personal.state import State
+from torso.personal.store import ClientState
+from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
 from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
@@ -230,6 +233,23 @@ def test_the_received_body_is_aligned_with_the_last_one_by_hand() -> None:
     assert_close(second.clients[0].own[BODY], torch.tensor([b + small(b), 1 + SIGMA / 2]))
 
 
+@pytest.mark.parametrize(("over", "aligned"), [("classes", (1.4, 2.2)), ("samples", (1.3, 2.8))])
+def test_a_class_counts_as_much_as_another_in_the_alignment_by_hand(over: Any, aligned: tuple[float, float]) -> None:
+    """s = (2, 1) of the last visit gives class means (2, 0) and (0, 1). Received is (1, 3): a = ½(1 − 2)² for three
+    samples of class 0 and ½(3 − 1)² for one of class 1, so their sum has the gradient (−1, 2), and their mean over
+    samples (−¾, ½). A step of rate 0.4; client 1 has one sample more and pads the batch of client 0."""
+    data = Data.of([[1, 0]] * 3 + [[0, 1]], [0, 0, 0, 1])
+    more = Data.of([[1, 0]] * 5, [0] * 5)
+    method = methods["fedas"].but(train="body", personal=Aligned(lr=0.4, over=over))
+    job = on(tiny.job(method, head="eye", lr=1e-30), federated((data, more)))
+    held = {0: ClientState(own={BODY: torch.tensor([2.0, 1.0])}, notes={"visited": torch.ones(())})}
+    for at_once in (1, 2):
+        state = State.begin({**job.model, BODY: torch.tensor([1.0, 3.0])}, held, round=1)
+        with OneByOne(job.net, job.federation, workers=1, at_once=at_once) as engine:
+            state, _ = play_round(job.stage(2), state, job.roster, engine, seed=0)
+        assert_close(state.clients[0].own[BODY], torch.tensor(aligned))
+
+
 def test_without_alignment_and_with_equal_traces_fedas_is_fedper_with_uniform_weights() -> None:
     data = (Data.of([[1, 0]], [0]), Data.of([[0, 1]] * 3, [1] * 3))
     one = story(task("fedas", data, personal=Aligned(lr=0.0)), 1)[-1][0]
@@ -305,7 +325,7 @@ def test_estimates_by_hand() -> None:
     own = estimated(seen, told)
     assert_close(own.means.flatten(), torch.tensor([2.0, 5.0, 7.0]))
     assert_close(own.covariance.flatten(), torch.tensor([2 / 3]))
-    half = own.mixed(told, torch.tensor([0.5]))
+    half = own.mixed(told, torch.full((2, 1), 0.5))
     assert_close(half.means.flatten(), torch.tensor([1.0, 2.5, 7.0]))
     assert_close(half.covariance.flatten(), torch.tensor([1 / 3 + 0.5]))
 
@@ -314,7 +334,8 @@ def test_the_losses_of_a_sample_by_hand() -> None:
     """f = 1 under μ = ±1, Σ = 1, equal shares: logits differ by 2, so −log of 1 − small(2)."""
     found = Gaussians(torch.tensor([[[1.0], [-1.0]]]), torch.ones(1, 1, 1))
     seen = Seen(torch.tensor([[[1.0], [1.0]]]), torch.tensor([[0, 0]]), torch.tensor([[1.0, 0.0]]))
-    assert_close(loss_of(seen, found, torch.tensor([[1, 1]]), 1e-12), torch.tensor([-math.log(1 - small(2.0))]))
+    head = head_of(found, torch.tensor([[1, 1]]), 1e-12)
+    assert_close(loss_of(seen, head), torch.tensor([-math.log(1 - small(2.0))]))
 
 
 def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_wrong() -> None:
@@ -325,12 +346,36 @@ def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_w
     seen = Seen(features, torch.tensor([[0, 1] * 4]), torch.ones(1, 8))
     right = estimated(seen, Gaussians(torch.zeros(1, 2, 1), torch.ones(1, 1, 1)))
     wrong = Gaussians(-right.means, right.covariance)
-    statistics = GaussianClasses(folds=4)
-    assert float(statistics.beta(seen, wrong)) > 0.5
-    assert float(statistics.beta(seen, right)) == 0.0
+    for statistics in (GaussianClasses(folds=4), GaussianClasses(folds=4, betas="two")):
+        assert float(statistics.chosen(seen, wrong)[0]) > 0.5
+        assert statistics.chosen(seen, right).tolist() == [[0.0], [0.0]]
 
 
-def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
+def test_two_betas_are_the_best_of_all_pairs() -> None:
+    """The told means lie (±1, ∓1), the client's near (±1, 0), and the told covariance is four times too wide: means in
+    between, and its own covariance. The sum over folds is worked out again, pair by pair."""
+    features = torch.tensor([[1.5, 0.2], [-1.0, 0.4], [0.7, -0.5], [-1.6, 0.1], [1.1, 0.9], [-0.4, -1.1]]).view(1, 6, 2)
+    seen = Seen(features, torch.tensor([[0, 1] * 3]), torch.ones(1, 6))
+    told = Gaussians(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]), 2 * torch.eye(2)[None])
+    statistics, counts = GaussianClasses(folds=3, steps=4, betas="two"), torch.tensor([[3, 3]])
+
+    def loss(of_means: float, of_covariance: float) -> float:
+        total = 0.0
+        for fold in range(3):
+            out = (torch.arange(6) % 3 == fold).float()
+            mixed = estimated(seen.only(1 - out), told).mixed(told, torch.tensor([[of_means], [of_covariance]]))
+            total += float(loss_of(seen.only(out), head_of(mixed, counts, statistics.ridge)))
+        return total
+
+    grid = [0.0, 0.25, 0.5, 0.75, 1.0]
+    best = min((loss(m, c), m, c) for m in grid for c in grid)
+    assert tuple(statistics.chosen(seen, told).flatten().tolist()) == best[1:]
+    assert best[1] != best[2]
+    one = min((loss(b, b), b) for b in grid)
+    assert replace(statistics, betas="one").chosen(seen, told).flatten().tolist() == [one[1]] * 2
+
+
+def test_pfedfda_sends_means_and_a_covariance_and_clients_keep_nothing() -> None:
     """The first head is the drawn one, since its rows stand for means and Σ is 1; the head never learns and never
     travels. Afterwards the server holds the weighted mean of what was sent, and the generic head is made of it."""
     config = _config(methods["pfedfda"])
@@ -350,10 +395,26 @@ def test_pfedfda_sends_means_and_a_covariance_and_keeps_its_head() -> None:
         1e-4,
     )
     assert torch.equal(state.reported.model["head.weight"], shown["head.weight"][0])
-    for k in played.participants:
-        own = state.clients[k].own
-        assert {"head.weight", "head.bias"} < set(own)
-        assert not torch.equal(own["head.weight"], job.model["head.weight"])
+    assert len(played.participants) == 2
+    assert not any(state.clients[k] for k in played.participants)
+
+
+def test_a_personal_model_of_pfedfda_is_made_under_the_servers_body_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's s = (2, 1), so features are (2, 0), (1.2, 0) of class 0 and (0, 1), (0, 0.6) of class 1. Means (1.6,
+    0) and (0, 0.8); Σ = diag(2·0.4²/4, 2·0.2²/4) = diag(0.08, 0.02). Half way to μ = 0, Σ = 1: (0.8, 0), (0, 0.4) and
+    diag(0.54, 0.51). A body that the client's last visit left plays no part."""
+    monkeypatch.setattr(GaussianClasses, "chosen", lambda self, seen, told: torch.full((2, 1), 0.5))
+    data = Data.of([[1, 0], [0.6, 0], [0, 1], [0, 0.6]], [0, 0, 1, 1])
+    job = on(tiny.job("pfedfda", head="eye", bias=True), federated((data, data)))
+    model = {**job.model, BODY: torch.tensor([2.0, 1.0])}
+    said = {"means": torch.zeros(2, 2), "covariance": torch.eye(2), "known": torch.ones(())}
+    state = State.begin(model, {0: ClientState(own={BODY: torch.tensor([9.0, 9.0])})}, round=1, statistics=said)
+    desk = replace(Desk.at(job.net, job.federation), store=state.clients)
+    own = evaluation_of(job, job.plan[0], state).own(desk, [0], desk.models(model, [0]))
+    wide = torch.tensor([0.5401, 0.5101])  # with the ridge
+    assert_close(own[BODY], torch.tensor([[2.0, 1.0]]))
+    assert_close(own["head.weight"], torch.diag(torch.tensor([0.8, 0.4]) / wide)[None])
+    assert_close(own["head.bias"], math.log(0.5) - torch.tensor([0.64, 0.16])[None] / wide / 2)
 
 
 # all of them

@@ -82,12 +82,14 @@ def federation(server_rows: tuple[int, ...] = ()) -> Federation:
     )
 
 
-def job(method: Any, head: str = "zeros", server_rows: tuple[int, ...] = (), **train: Any) -> Simulation:
+def job(
+    method: Any, head: str = "zeros", server_rows: tuple[int, ...] = (), bias: bool = False, **train: Any
+) -> Simulation:
     settings = {"rounds": 4, "local_epochs": 1, "fraction": 1.0, "lr": 1.0, "momentum": 0.0, "schedule": "const"}
     config = Config(
-        method=method, model={"body": "scale", "head_init": head, "head_bias": False}, train={**settings, **train}
+        method=method, model={"body": "scale", "head_init": head, "head_bias": bias}, train={**settings, **train}
     )
-    net: Network = build("scale", 2, (1, 1, 2), config.method.head, head_init=head, head_bias=False)
+    net: Network = build("scale", 2, (1, 1, 2), config.method.head, head_init=head, head_bias=bias)
     model = {name: tensor.detach() for name, tensor in net.state_dict().items()}
     data = federation(server_rows)
     return Simulation(config, data.roster, net, stages(config, net), model, data)

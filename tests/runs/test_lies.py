@@ -18,9 +18,11 @@ from tests.runs.samples import tiny as config_of
 from torso.engine import OneByOne
 from torso.errors import RequestError
 from torso.learn.attacks import Attack, attacks
+from torso.learn.course import Learned
 from torso.learn.tamper import Tamper
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors
+from torso.personal import Personal, VisitStart, personals
 from torso.personal.state import State
 from torso.runs import aggregate
 from torso.runs.aggregate import Aggregate
@@ -234,11 +236,22 @@ def test_statistics_that_are_not_finite_are_left_out_and_named() -> None:
     assert all(bool(t.isfinite().all()) for t in state.server.statistics.values())
 
 
-def test_honest_clients_keep_what_they_made_of_honest_statistics() -> None:
-    """A liar's own head, which pFedFDA makes from what it would have said, is that of no attack."""
-    (honest, _), (hostile, played) = under("", "pfedfda"), under("sign-flip", "pfedfda")
-    for client in played.participants:
-        own, same = (state.clients[client].own["head.weight"] for state in (hostile, honest))
+def test_clients_keep_what_they_made_of_honest_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a liar makes of its own statistics is that of no attack."""
+
+    @dataclass(frozen=True)
+    class Keeper(Personal):
+        @property
+        def keeps(self) -> bool:
+            return True
+
+        def after(self, at: VisitStart, learned: Learned) -> Tensors:
+            return {"body.blocks.0.weight": at.said["mean"]}
+
+    monkeypatch.setitem(personals, "keeper", Keeper)
+    honest, hostile = (under(attack, "feddbe", "method.personal=keeper")[0] for attack in ("", "sign-flip"))
+    for client in range(10):
+        (own,), (same,) = (state.clients[client].own.values() for state in (hostile, honest))
         assert torch.equal(own, same)
 
 

@@ -71,3 +71,8 @@ def test_something_is_shown_before_the_first_run_begins() -> None:
         for number, each in enumerate(beside):
             each.begin(progress.Begin(f"method-{number}", 0, 10, 3))
         assert [task.description for task in bars.progress.tasks] == ["method-0 seed 0", "method-1 seed 0"]
+
+
+def test_a_loss_that_grows_is_short() -> None:
+    assert progress.loss_of(0.12346, 4) == "loss 0.1235"
+    assert progress.loss_of(85137185758888357756728770560.0, 4) == "loss 8.5e+28"

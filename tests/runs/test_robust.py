@@ -194,7 +194,7 @@ def test_a_run_under_attack_resumes_bit_for_bit(server: str, tmp_path: Path) -> 
 
 def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     """In one round, with 20 clients."""
-    page = (Path(__file__).parents[2] / "docs" / "robustness.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "robustness.md").read_text(encoding="utf-8").replace("\\\n", "")
     commands = re.findall(r"^\$ torso (.*)$", page, re.MULTILINE)
     assert {name for command in commands for name in re.findall(r"method\.server=(\S+)", command)} == set(RULES)
     for number, command in enumerate(commands):

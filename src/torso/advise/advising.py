@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torso.advise.answer import Answer, answer_of
+from torso.advise.answer import Answer
 from torso.advise.budget import Budget
 from torso.advise.candidates import chosen
 from torso.advise.tournament import Tournament
@@ -50,4 +50,4 @@ def advise(
     course = held.hold()
     traits = traits_of(federation.class_counts.cpu().numpy())
     cost = {"rounds": budget.spent, "seconds": budget.seconds}
-    return answer_of(course, config, traits, held.parts.share, held.stable.rates_of_tuning[0], cost)
+    return Answer(course, traits, config, held.parts.share, cost)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import cached_property
 from typing import Any
 
-from torso.advise.arms import EPOCHS, tuned
+from torso.advise.arms import tuned
 from torso.advise.candidates import ALONE, FEDAVG
-from torso.advise.choice import SURE, Gain, Outcome, Tuning, advised, gain, ranked
+from torso.advise.choice import SURE, USUAL, Gain, Outcome, best_guess, gain, ranked, reference
 from torso.advise.tournament import Course
 from torso.advise.traits import Traits
 from torso.config import Config
@@ -17,22 +17,43 @@ from torso.papers.experiments.estimate import duration
 from torso.report.summary import counted
 
 STAY = "stay with FedAvg and fine-tune"
+STAGES = ("one part", "two parts", "three parts")
 
 
 @dataclass(frozen=True)
 class Answer:
     """What `torso advise` says."""
 
-    traits: Traits
-    method: Outcome  # with its rate and its fine-tuning
-    challenger: Outcome | None
-    over_fedavg: Gain | None  # of what is advised; where that is FedAvg, of the challenger
-    over_alone: Gain | None  # of what is advised; None where that is training alone
     course: Course
-    config: Config  # of what is advised
-    planned: int  # rounds of the user's config
+    traits: Traits
+    asked: Config  # of the user
     share: float  # of the training samples, in each part
     cost: Mapping[str, float]
+
+    @cached_property
+    def _guessed(self) -> tuple[Outcome | None, Gain | None]:
+        return best_guess(self.course.fedavg, self.course.others, self.course.alone)
+
+    @property
+    def best(self) -> Outcome | None:
+        """The best beside FedAvg; None where all others failed."""
+        return self._guessed[0]
+
+    @property
+    def over_fedavg(self) -> Gain | None:
+        """The gain of the best over FedAvg with fine-tuning, shrunk."""
+        return self._guessed[1]
+
+    @property
+    def guess(self) -> Outcome:
+        """Whom to take if one has to be taken: the best, or FedAvg where nothing looks better."""
+        best, over = self._guessed
+        return best if best is not None and over is not None and over.mean > 0 else self.course.fedavg
+
+    @property
+    def method(self) -> Outcome:
+        """What is advised: the best guess where it is clearly better than FedAvg."""
+        return self.guess if self.over_fedavg is not None and self.over_fedavg.clear else self.course.fedavg
 
     @property
     def stay(self) -> bool:
@@ -40,59 +61,60 @@ class Answer:
         return self.method.arm.candidate is FEDAVG
 
     @property
-    def fine_tunes(self) -> bool:
-        return self.method.tuning.epochs > 0
+    def over_alone(self) -> Gain | None:
+        """The gain of what is advised over training alone; None where that is the advice, or where it was not run."""
+        alone = self.course.alone
+        return None if alone is None or self.method is alone else gain(self.method.scores, alone.scores, USUAL)
 
     @property
-    def rates(self) -> dict[str, float]:
-        found: dict[str, float] = {"train.lr": self.method.arm.rate}
-        if self.fine_tunes:
-            tuning = self.method.tuning
-            found |= {"personalize.lr": tuning.lr, "personalize.epochs": tuning.epochs}
-        return found
+    def config(self) -> Config:
+        """Of what is advised."""
+        return config_for(self.asked, self.method)
 
     def headline(self) -> str:
-        if self.stay:
-            return f"Advice: {STAY}."
-        return f"Advice: {'train alone (local-only)' if self.method.arm.candidate is ALONE else self.method.arm.name}."
+        return f"Advice: {STAY}." if self.stay else f"Advice: {_called(self.method)}."
 
     def lines(self) -> list[str]:
-        rates = ", ".join(f"{key} = {value:g}" for key, value in self.rates.items())
-        said = [*self.traits.lines(), "", self.headline(), f"  rates: {rates}"]
-        named = self.challenger if self.stay else self.method
-        if named is not None and self.over_fedavg is not None:
-            name = named.arm.name
-            clearly = "" if self.over_fedavg.clear else ": not clearly better"
-            said.append(f"  {name} over FedAvg with fine-tuning: {self.over_fedavg}{clearly}")
-        elif named is not None:
-            said.append(f"  {named.arm.name} was the best of the others, and failed when it was judged")
-        if self.over_alone is not None:
+        said = [*self.traits.lines(), "", self.headline(), f"  rates: {_listed(self.method)}"]
+        if self.best is None:
+            said.append("  every other method failed")
+        elif not self.stay:
+            said.append(f"  over FedAvg with fine-tuning: {self.over_fedavg}")
+        elif self.guess is self.best:
+            said.append(f"  best guess: {_called(self.best)}, with {_listed(self.best)}")
+            said.append(f"  its gain over FedAvg with fine-tuning: {self.over_fedavg}: not clearly better")
+        else:
+            said.append(f"  the best of the others is {_called(self.best)}: {self.over_fedavg}")
+        if self.over_alone is not None and self.guess is not self.course.alone:
             said.append(f"  {self.method.arm.name} over training alone: {self.over_alone}")
         return [*said, *self._how()]
 
     def _how(self) -> list[str]:
-        course = self.course
-        rounds, seeds = course.rounds["judgement"], len(course.judged)
-        far = "" if rounds >= self.planned else f" You plan {self.planned} rounds, so this is an early look."
+        course, planned = self.course, self.asked.train.rounds
+        seeds = counted(len(course.rungs), "seed")
+        far = "" if course.rounds >= planned else f" You plan {planned} rounds, so this is an early look."
         said = [
-            f"  judged after {counted(rounds, 'round')}, at {counted(seeds, 'seed')}, by the accuracy of the clients' "
-            f"own models; {100 * SURE:.0f} % interval over clients, paired by client; at each seed on another "
-            f"{100 * self.share:.0f} % of the training samples, by which nothing was chosen.{far}",
+            f"  accuracy of the clients' own models after {counted(course.rounds, 'round')}, at {seeds}, each on "
+            f"another {100 * self.share:.0f} % of the training samples; gains are paired by client and drawn towards "
+            f"zero; {100 * SURE:.0f} % intervals.{far}",
             f"  cost: {self.cost['rounds']:.0f} rounds of FedAvg, {duration(self.cost['seconds'])}",
         ]
         if course.dropped:
-            said.append(f"  no room in the budget for a rate of: {', '.join(course.dropped)}")
+            said.append(f"  no room in the budget for: {', '.join(course.dropped)}")
         said += [f"  cannot be run here: {name}: {why}" for name, why in course.refused.items()]
         return said
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each arm, the best first: those of two seeds, the others, and FedAvg's."""
-        course, fedavg = self.course, self.course.fedavg
-        assert fedavg is not None
+        """A row for each arm, the best first: those on three parts, on two, on one."""
+        course = self.course
         rows: list[dict[str, Any]] = []
-        for stage, outcomes in (("two seeds", course.again), ("tournament", course.arms), ("rates", course.rates)):
-            rows += [_row(stage, course.rounds.get(stage, 0), one, over) for one, over in ranked(outcomes, fedavg)]
-            rows += [_failed(stage, course.rounds.get(stage, 0), one) for one in outcomes if not one.scores]
+        for number, outcomes in reversed(list(enumerate(course.rungs))):
+            fedavg = reference(outcomes)
+            assert fedavg is not None
+            alone = [course.alone] if course.alone is not None and outcomes is course.rungs[-1] else []
+            found = ranked([*outcomes, *alone], fedavg)
+            rows += [_row(STAGES[number], course.rounds, one, over) for one, over in found]
+            rows += [_row(STAGES[number], course.rounds, one, None) for one in outcomes if not any(one.scores)]
         return rows
 
     def as_json(self) -> dict[str, Any]:
@@ -101,18 +123,19 @@ class Answer:
             "advice": self.method.arm.name,
             "stay": self.stay,
             "sets": list(self.method.arm.candidate.sets),
-            "rates": self.rates,
-            "challenger": None if self.challenger is None else self.challenger.arm.name,
+            "rates": rates_of(self.method),
+            "guess": {
+                "method": self.guess.arm.name,
+                "sets": list(self.guess.arm.candidate.sets),
+                "rates": rates_of(self.guess),
+            },
+            "best": None if self.best is None else self.best.arm.name,
             "gain_over_fedavg": None if self.over_fedavg is None else self.over_fedavg.as_json(),
             "gain_over_alone": None if self.over_alone is None else self.over_alone.as_json(),
-            "judged": {
-                "rounds": course.rounds["judgement"],
-                "seeds": list(course.judged),
-                "share": self.share,
-                "personal": {name: round(value, 4) for name, value in self._judged("mean").items()},
-                "generic": {name: round(value, 4) for name, value in self._judged("generic").items()},
-            },
-            "planned_rounds": self.planned,
+            "rounds": course.rounds,
+            "planned_rounds": self.asked.train.rounds,
+            "parts": len(course.rungs),
+            "share": self.share,
             "clients": self.traits.as_json(),
             "tournament": self.table(),
             "left_out": {"no room": list(course.dropped), "cannot be run": dict(course.refused)},
@@ -120,55 +143,20 @@ class Answer:
             "config": self.config.as_tree(),
         }
 
-    def _judged(self, what: str) -> dict[str, float]:
-        """Means over seeds."""
-        found: dict[str, list[float]] = {}
-        for outcomes in self.course.judged.values():
-            for one in outcomes:
-                value = getattr(one, what)
-                if one.scores and value is not None:
-                    found.setdefault(one.arm.name, []).append(value)
-        return {name: fmean(values) for name, values in found.items()}
-
-    def as_toml(self) -> str:
-        head = (
-            f"# Made by `torso advise`. {self.headline()} Train it: torso run FILE.toml\n"
-            f"# Over FedAvg with fine-tuning: {self.over_fedavg}; over training alone: {self.over_alone}\n\n"
-        )
-        return head + self.config.as_toml()
+    def as_toml(self, guess: bool = False) -> str:
+        """A config for `torso run`: of what is advised, or of the best guess."""
+        said = f"Best guess: {_called(self.guess)}." if guess else self.headline()
+        method = self.guess if guess else self.method
+        over = self.over_fedavg if method is self.best else None
+        head = f"# Made by `torso advise`. {said} Train it: torso run FILE.toml\n"
+        head += "" if over is None else f"# Over FedAvg with fine-tuning: {over}\n"
+        return f"{head}\n{config_for(self.asked, method).as_toml()}"
 
 
-def answer_of(
-    course: Course, config: Config, traits: Traits, share: float, tuned_alone: float, cost: Mapping[str, float]
-) -> Answer:
-    """Apply the choice rule to what a tournament saw. `tuned_alone`: personalize.lr of training alone."""
-    fedavg, best = course.fedavg, course.best
-    assert fedavg is not None
-    assert course.alone is not None
-
-    def judged(ours: Outcome, theirs: Outcome) -> Gain | None:
-        return gain(_at(course, ours), _at(course, theirs))
-
-    alone = Outcome(course.alone, Tuning(tuned_alone, EPOCHS[0]), {})
-    method = advised(fedavg, best, alone, judged)
-    named = best if method is fedavg else method
-    return Answer(
-        traits=traits,
-        method=method,
-        challenger=best,
-        over_fedavg=None if named is None else judged(named, fedavg),
-        over_alone=None if method is alone else judged(method, alone),
-        course=course,
-        config=config_for(config, method),
-        planned=config.train.rounds,
-        share=share,
-        cost=cost,
-    )
-
-
-def _at(course: Course, chosen: Outcome) -> list[Mapping[int, float]]:
-    """The scores of what was chosen, at each judged seed; empty where the run failed."""
-    return [next((one.scores for one in found if one.arm == chosen.arm), {}) for found in course.judged.values()]
+def rates_of(method: Outcome) -> dict[str, float]:
+    tuning = method.tuning
+    found: dict[str, float] = {"train.lr": method.arm.rate}
+    return found | ({"personalize.lr": tuning.lr, "personalize.epochs": tuning.epochs} if tuning.epochs else {})
 
 
 def config_for(config: Config, method: Outcome) -> Config:
@@ -180,25 +168,29 @@ def config_for(config: Config, method: Outcome) -> Config:
     return found.but(f"personalize.lr={tuning.lr}", f"personalize.epochs={tuning.epochs}")
 
 
-def _row(stage: str, rounds: int, one: Outcome, over: float) -> dict[str, Any]:
+def _called(method: Outcome) -> str:
+    return "train alone (local-only)" if method.arm.candidate is ALONE else method.arm.name
+
+
+def _listed(method: Outcome) -> str:
+    return ", ".join(f"{key} = {value:g}" for key, value in rates_of(method).items())
+
+
+def _row(stage: str, rounds: int, one: Outcome, over: float | None) -> dict[str, Any]:
+    """One arm; `over`: its gain over FedAvg there, None where it failed."""
+    ok = over is not None
     return {
         "stage": stage,
         "rounds": rounds,
         "method": one.arm.name,
         "lr": one.arm.rate,
-        "fine_tuning_lr": one.tuning.lr,
-        "fine_tuning_epochs": one.tuning.epochs,
-        "accuracy": round(one.mean, 2),
-        "to_fedavg": round(over, 2) + 0.0,  # no −0
-        "clients": len(one.scores),
+        "fine_tuning_lr": one.tuning.lr if ok else None,
+        "fine_tuning_epochs": one.tuning.epochs if ok else None,
+        "accuracy": round(one.mean, 2) if ok else None,
+        "to_fedavg": None if over is None else round(over, 2) + 0.0,  # no −0
+        "clients": len(set().union(*one.scores)),
         "status": one.status,
     }
-
-
-def _failed(stage: str, rounds: int, one: Outcome) -> dict[str, Any]:
-    empty = dict.fromkeys(("fine_tuning_lr", "fine_tuning_epochs", "accuracy", "to_fedavg"))
-    who = {"stage": stage, "rounds": rounds, "method": one.arm.name, "lr": one.arm.rate}
-    return {**who, **empty, "clients": 0, "status": one.status}
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -51,11 +51,10 @@ class Stable:
     training: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # the clients that train
     size: float = 1.0  # median training samples of a client
 
-    def config_of(self, entry: Entry, rounds: int, seed: int, generic: bool = False) -> Config:
+    def config_of(self, entry: Entry, rounds: int, seed: int) -> Config:
         arm = entry.arm
         sets = [*arm.candidate.sets, f"train.lr={arm.rate}", f"train.rounds={rounds}", f"run.seed={seed}"]
-        names = ["personalized", "generic"] if generic else ["personalized"]
-        sets += [f"measure.names={json.dumps(names)}", "measure.every=0", f"measure.clients={MOST}"]
+        sets += ['measure.names=["personalized"]', "measure.every=0", f"measure.clients={MOST}"]
         sets += ["measure.analyses=[]", "personalize.sweep=[]"]
         config = self.config.but(*sets)
         return with_tuning(config, entry.lr, entry.epochs) if tuned(config) else config
@@ -104,15 +103,18 @@ class Stable:
         """What the arms reach, with the larger rate of fine-tuning where that may help; False where time was up before
         all of them had ended."""
         found: list[Outcome] = []
-        return found, self._run([self.first(arm) for arm in arms], rounds, seed, data, found, again=True)
+        return found, self._run([self.first(arm) for arm in arms], rounds, seed, data, found, tune_more=True)
 
-    def judge(self, entries: Sequence[Entry], rounds: int, seed: int, data: Federation) -> tuple[list[Outcome], bool]:
-        """What the entries reach; training alone takes place for some of the clients."""
+    def again(self, entries: Sequence[Entry], rounds: int, seed: int, data: Federation) -> tuple[list[Outcome], bool]:
+        """What the entries reach; False where time was up before all but training alone had ended, which takes place
+        for some of the clients."""
         found: list[Outcome] = []
         together = [entry for entry in entries if entry.arm.candidate is not ALONE]
         apart = [entry for entry in entries if entry.arm.candidate is ALONE]
-        ended = self._run(together, rounds, seed, data, found, generic=True)
-        return found, ended and self._run(apart, rounds, seed, only(data, self.alone(seed)), found, generic=True)
+        ended = self._run(together, rounds, seed, data, found)
+        if ended:
+            self._run(apart, rounds, seed, only(data, self.alone(seed)), found)
+        return found, ended
 
     def _run(
         self,
@@ -121,17 +123,16 @@ class Stable:
         seed: int,
         data: Federation,
         found: list[Outcome],
-        again: bool = False,
-        generic: bool = False,
+        tune_more: bool = False,
     ) -> bool:
-        configs = [self.config_of(entry, rounds, seed, generic) for entry in entries]
+        configs = [self.config_of(entry, rounds, seed) for entry in entries]
         ends = run_together(configs, [None] * len(entries), stop=self.stop, data=lambda _: data)
         try:
             with closing(ends):
                 for done, (place, end) in enumerate(ends, 1):
                     outcomes = outcomes_of(entries[place], end)
                     found += outcomes
-                    if again and isinstance(end, Result):
+                    if tune_more and isinstance(end, Result):
                         found += self._tuned_more(entries[place], configs[place], end, outcomes)
                     self.told(f"{done} of {len(entries)} runs of {rounds} rounds")
         except Stopped:
@@ -164,7 +165,7 @@ def outcomes_of(entry: Entry, end: Result | Exception) -> list[Outcome]:
     if isinstance(end, RequestError) or (isinstance(end, Exception) and not isinstance(end, TorsoError | RuntimeError)):
         raise end
     if isinstance(end, Exception) or not end.ok:
-        return [Outcome(entry.arm, Tuning(), {}, str(end) if isinstance(end, Exception) else end.status)]
+        return [Outcome(entry.arm, Tuning(), (), str(end) if isinstance(end, Exception) else end.status)]
     if not tuned(end.job.config):
         entry = Entry(entry.arm, 0.0, (0,))
     return scored(entry, end.accuracy, end.job.measured_clients)
@@ -172,12 +173,11 @@ def outcomes_of(entry: Entry, end: Result | Exception) -> list[Outcome]:
 
 def scored(entry: Entry, accuracies: Mapping[str, Accuracy], clients: Sequence[int]) -> list[Outcome]:
     """The outcome of each number of epochs."""
-    generic = accuracies["generic"].mean if "generic" in accuracies else None
     found = []
     for name, accuracy in accuracies.items():
         if name.partition("@")[0] != "personalized":
             continue
         epochs = int(name.partition("@")[2] or entry.epochs[-1])
         scores = {k: value for k, value in zip(clients, accuracy.clients, strict=True) if value is not None}
-        found.append(Outcome(entry.arm, Tuning(entry.lr, epochs), scores, generic=generic))
+        found.append(Outcome(entry.arm, Tuning(entry.lr, epochs), (scores,)))
     return found

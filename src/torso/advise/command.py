@@ -55,6 +55,9 @@ def add_to(app: typer.Typer, watching: Any) -> None:
         out: Annotated[
             Path | None, typer.Option(metavar="FILE.toml", help="Write a config for `torso run` with what is advised.")
         ] = None,
+        guess: Annotated[
+            bool, typer.Option("--guess", help="With --out: write the best guess, also where it is not clearly better.")
+        ] = False,
         plugin: Plugins = [],  # noqa: B006
         quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -65,6 +68,8 @@ def add_to(app: typer.Typer, watching: Any) -> None:
         Example: torso advise --data my_images --minutes 10 --out advised.toml"""
         _check_budget(minutes, rounds)
         _check_out(out)
+        if guess and out is None:
+            raise RequestError("--guess says what --out FILE.toml writes. Give both, or leave it out")
         if counts is None and stand_in:
             raise RequestError(f"--stand-in {stand_in!r} goes with --counts FILE. Your own data: --data PATH")
         if counts is not None and (data or out is not None):
@@ -90,7 +95,7 @@ def add_to(app: typer.Typer, watching: Any) -> None:
         if out is not None:
             from torso.results.files import write_text
 
-            write_text(out, found.as_toml().replace("FILE.toml", str(out)))
+            write_text(out, found.as_toml(guess).replace("FILE.toml", str(out)))
         _print(found, as_json, out, stand_in if counts is not None else "", scale)
 
 

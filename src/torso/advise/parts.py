@@ -1,8 +1,7 @@
-"""Training samples in parts: one to choose by (part A), two to judge the choice by (parts B and C).
+"""Training samples in parts, to compare methods by.
 
-Test data are not touched. The tournament learns without A and is measured on A. The judgement trains anew, at another
-seed, without B and is measured on B; where the budget allows it, once more without C. Nothing was chosen by a
-measurement on B or C.
+Test data are not touched. The tournament learns without part A and is measured on A. The best learn anew, at another
+seed, without B and are measured on B; the best of these once more without C.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from torso.errors import RequestError
 
 ENOUGH = 2000  # samples in each part: more make no difference that matters
 SHARES = (0.1, 0.2)  # of the training samples, for each part
-JUDGING = 2  # parts by which is judged
+PARTS = 3
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The same clients: `choosing` is tested on part A, `judging` on part B, on part C."""
+    """The same clients, tested on part A, on part B, on part C."""
 
-    choosing: Federation
-    judging: tuple[Federation, ...]
+    federations: tuple[Federation, ...]
     share: float  # of the training samples, in each part
 
 
@@ -37,19 +35,17 @@ def parts_of(federation: Federation, seed: int) -> Parts:
     train = federation.train
     rows = Rows(train.order.cpu().numpy(), train.offsets)
     share = float(np.clip(ENOUGH / max(len(rows.order), 1), *SHARES))
-    _, held = held_out(rows, (1 + JUDGING) * share, seed)
-    judged, first = held_out(held, 1 / (1 + JUDGING), seed + 1)  # odd samples are for the judgement
-    if not len(first.order):
+    _, left = held_out(rows, PARTS * share, seed)
+    held: list[Rows] = []
+    for number in range(PARTS - 1, 0, -1):
+        left, part = held_out(left, 1 / (number + 1), seed + PARTS - number)
+        held.append(part)
+    if not len(held[0].order):
         raise RequestError(
-            f"the clients have {train.sizes.max()} training samples at most, and advice needs {1 + JUDGING} parts of "
+            f"the clients have {train.sizes.max()} training samples at most, and advice needs {PARTS} parts of "
             f"{100 * share:.0f} % of a client's samples. Expected: clients with more samples"
         )
-    halves = held_out(judged, 0.5, seed + 2)
-    return Parts(
-        _tested_on(federation, rows, first, seed),
-        tuple(_tested_on(federation, rows, half, seed) for half in halves),
-        share,
-    )
+    return Parts(tuple(_tested_on(federation, rows, part, seed) for part in (*held, left)), share)
 
 
 def only(federation: Federation, clients: Ints) -> Federation:

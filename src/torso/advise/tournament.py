@@ -1,20 +1,20 @@
-"""The tournament: FedAvg's rate, the others at rates of their own, and a judgement on samples by which nothing was
-chosen."""
+"""The tournament: FedAvg's rates and the others at rates of their own on part A, the best of them on part B at another
+seed, the best of these on part C."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from torso.advise.arms import EPOCHS, Entry, Stable
 from torso.advise.budget import Budget, Until
 from torso.advise.candidates import ALONE, FEDAVG, RATES, Candidate, beside, beyond
-from torso.advise.choice import Arm, Outcome, at_both, challenger, further, leading, ranked, reference
+from torso.advise.choice import Arm, Outcome, Scores, further, joined, promoted, ranked, reference
 from torso.advise.parts import Parts, parts_of
-from torso.advise.schedule import AGAIN, WIDER, Prices, Schedule, judgement_for, smallest, spread
+from torso.advise.schedule import GO_ON, Prices, Schedule, smallest, spread
 from torso.config import Config
 from torso.data import Federation
 from torso.errors import RequestError, TorsoError
@@ -22,7 +22,6 @@ from torso.runs.events import Stop
 from torso.runs.job import simulate
 from torso.runs.run import Stopped
 
-SECOND = 1000  # the second seed, beyond the first
 PILOT = 2  # rounds by which minutes are turned into rounds
 _BEYOND = 2  # rates of FedAvg that are tried at most beyond the ends
 _PASSES = 1.5  # over fine-tuning, of an arm: the second rate is tried for some
@@ -34,18 +33,26 @@ class TooLittleTime(TorsoError):
 
 @dataclass
 class Course:
-    """What has happened: outcomes by stage, with their rounds, and who was judged at which seeds."""
+    """What has happened. `rungs`: on each part, the outcomes of those that ran there, with their scores on the parts
+    before it."""
 
-    rates: list[Outcome] = field(default_factory=list)  # of FedAvg
-    arms: list[Outcome] = field(default_factory=list)  # of the others
-    again: list[Outcome] = field(default_factory=list)  # the best of both at two seeds, with the means of each client
-    judged: dict[int, list[Outcome]] = field(default_factory=dict)  # by seed
-    rounds: dict[str, int] = field(default_factory=dict)  # by stage
+    rungs: list[list[Outcome]] = field(default_factory=list)
+    rounds: int = 0  # of every run
+    alone: Outcome | None = None
     refused: dict[str, str] = field(default_factory=dict)  # candidate → why it cannot be run
     dropped: tuple[str, ...] = ()  # candidates for which the budget had no room
-    fedavg: Outcome | None = None
-    best: Outcome | None = None  # the challenger
-    alone: Arm | None = None
+
+    @property
+    def fedavg(self) -> Outcome:
+        """At its best rate, by all parts."""
+        found = reference(self.rungs[-1])
+        assert found is not None
+        return found
+
+    @property
+    def others(self) -> list[Outcome]:
+        """Who was compared with it to the end."""
+        return [one for one in self.rungs[-1] if one.arm.candidate is not FEDAVG]
 
 
 @dataclass
@@ -63,7 +70,7 @@ class Tournament:
         self.parts: Parts = parts_of(self.federation, self.config.run.seed)
         self.stop = Until(self.user, self.budget.clock)
         self.stage = ""
-        roster = self.parts.choosing.roster
+        roster = self.parts.federations[0].roster
         size = float(np.median(roster.sizes_of(roster.training)))
         told = lambda text: self.told(f"{self.stage}: {text}")  # noqa: E731
         self.stable = Stable(self.config, self.stop, told, roster.training, size)
@@ -73,12 +80,16 @@ class Tournament:
         self._check()
         if self.budget.timed:
             self._pilot()
-        plan, arms = self._plan()
-        self._choosing_ends(plan.again.cost + plan.judgement.cost)
-        self._rates(plan)
-        self._others(plan, arms)
-        self._again(plan)
-        self._judgement()
+        plan = self._plan()
+        self.course.rounds = plan.rounds
+        self._first(plan)
+        for number in range(1, len(plan.costs)):
+            self._next(number, plan)
+        if len(self.course.rungs) < 2:
+            raise TooLittleTime(
+                "time was up before a choice could be looked at twice, so nothing is advised. Give more than "
+                f"--minutes {self.budget.minutes:g}"
+            )
         return self.course
 
     def _check(self) -> None:
@@ -87,7 +98,7 @@ class Tournament:
         for candidate in (FEDAVG, ALONE, *self.candidates):
             config = self.stable.config_of(self.stable.first(Arm(candidate, RATES[0])), 1, self.config.run.seed)
             try:
-                simulate(config, self.parts.choosing)
+                simulate(config, self.parts.federations[0])
             except RequestError as error:
                 if candidate in (FEDAVG, ALONE):
                     raise
@@ -105,28 +116,26 @@ class Tournament:
         self._chosen_by_a([Arm(FEDAVG, RATES[1])], PILOT)
 
     def _prices(self, arms: Sequence[Arm]) -> Prices:
-        weights = tuple(self.stable.weight(arm) for arm in arms)
         return Prices(
-            arms=weights,
-            pair=(1.0, max(weights)),
+            arms=tuple(self.stable.weight(arm) for arm in arms),
             alone=self.stable.weight(Arm(ALONE, 1.0)),
             measuring=self.stable.measuring(_PASSES * EPOCHS[-1]),
-            judging=self.stable.measuring(EPOCHS[-1]),
+            again=self.stable.measuring(EPOCHS[-1]),
             rates=len(RATES) + 1,  # one beyond an end
         )
 
-    def _plan(self) -> tuple[Schedule, list[Arm]]:
-        """The schedule, and the arms beside FedAvg's that it has room for, at the rates that they have if FedAvg's is
-        the middle one. A method has all of its rates before the next one has any."""
-        arms = [Arm(one, rate) for one in self.candidates for rate in one.rates_beside(RATES[1])]
+    def _plan(self) -> Schedule:
+        """A method has all of its rates before the next one has any. Costs are those at the middle rate of FedAvg."""
+        arms = self._arms(RATES[1])
         prices, most = self._prices(arms), self.config.train.rounds
         plan = spread(self.budget.left(), most, prices)
         if plan is None:
             raise RequestError(self._too_small(smallest(most, prices)))
-        chosen = arms[: plan.count]
-        left = {arm.name for arm in arms} - {arm.name for arm in chosen}
-        self.course.dropped = tuple(one.name for one in self.candidates if one.name in left)
-        return plan, chosen
+        return plan
+
+    def _arms(self, fedavg: float) -> list[Arm]:
+        """Those beside FedAvg's, the most promising first, where FedAvg's best rate is known."""
+        return [Arm(one, rate) for one in self.candidates for rate in one.rates_beside(fedavg)]
 
     def _too_small(self, rounds: int) -> str:
         what = f"the smallest tournament costs {rounds} rounds of FedAvg"
@@ -139,16 +148,15 @@ class Tournament:
             f"Accepted: {needs:g} or more"
         )
 
-    def _choosing_ends(self, reserve: float) -> None:
+    def _ends(self, reserve: float) -> None:
         """What comes after keeps its share of the time."""
-        self.reserve = reserve
         ends, pace = self.budget.ends, self.budget.pace
         self.stop.at = None if ends is None or pace is None else ends - reserve * pace
 
     def _chosen_by_a(self, arms: Sequence[Arm], rounds: int) -> list[Outcome]:
         """The outcomes of runs, which are paid for. Ends with `Stopped` where the user asked for it."""
         began = self.budget.clock()
-        found, _ = self.stable.compete(arms, rounds, self.config.run.seed, self.parts.choosing)
+        found, _ = self.stable.compete(arms, rounds, self.config.run.seed, self.parts.federations[0])
         self._pay(found, rounds, began, EPOCHS[-1])
         return found
 
@@ -161,17 +169,41 @@ class Tournament:
         cost += sum(self.stable.measuring(each) for each in passes.values())
         self.budget.pay(cost, self.budget.clock() - began)
 
-    def _rates(self, plan: Schedule) -> None:
-        """FedAvg's rate."""
-        course, rounds = self.course, plan.rates.rounds
-        self.stage, course.rounds["rates"] = "rates", rounds
-        course.rates = self._chosen_by_a([Arm(FEDAVG, rate) for rate in RATES], rounds)
-        for _ in range(_BEYOND):
-            best, tried = self._reference(course.rates), [one.arm.rate for one in course.rates]
-            if (rate := beyond(tried, best.arm.rate)) is None:
+    def _first(self, plan: Schedule) -> None:
+        """FedAvg's rates; the first methods at rates of their own; then, as far as the budget goes, rates next to the
+        best ones, and the other methods."""
+        reserve = sum(plan.costs[1:])
+        self._ends(reserve)
+        self.stage = "part A"
+        found = self._rates(plan.rounds)
+        arms = self._arms(self._reference(found).arm.rate)
+        tried, waiting = arms[: plan.arms], arms[plan.arms :]
+        found += self._chosen_by_a(tried, plan.rounds)
+        while True:
+            order = [pair for pair in ranked(found, self._reference(found)) if pair[0].arm.candidate is not FEDAVG]
+            more = further(order, tried, beside) or (waiting.pop(0) if waiting else None)
+            if more is None or self.budget.left() < reserve + self._price(more, plan.rounds):
                 break
-            course.rates += self._chosen_by_a([Arm(FEDAVG, rate)], rounds)
-        course.fedavg = self._reference(course.rates)
+            waiting = [arm for arm in waiting if arm != more]
+            tried.append(more)
+            found += self._chosen_by_a([more], plan.rounds)
+        ran = {arm.name for arm in tried}
+        self.course.dropped = tuple(one.name for one in self.candidates if one.name not in ran)
+        self.course.rungs.append(found)
+
+    def _price(self, arm: Arm, rounds: int) -> float:
+        """Of a run on part A at most: with both rates of fine-tuning."""
+        return self.stable.weight(arm) * rounds + 2 * self.stable.measuring(EPOCHS[-1])
+
+    def _rates(self, rounds: int) -> list[Outcome]:
+        """FedAvg at its rates, also beyond an end that is best."""
+        found = self._chosen_by_a([Arm(FEDAVG, rate) for rate in RATES], rounds)
+        for _ in range(_BEYOND):
+            tried = [one.arm.rate for one in found]
+            if (rate := beyond(tried, self._reference(found).arm.rate)) is None:
+                break
+            found += self._chosen_by_a([Arm(FEDAVG, rate)], rounds)
+        return found
 
     def _reference(self, outcomes: Sequence[Outcome]) -> Outcome:
         found = reference(outcomes)
@@ -181,63 +213,22 @@ class Tournament:
             raise TorsoError(f"FedAvg failed at every rate: {outcomes[0].status}")
         raise TooLittleTime(f"time was up before FedAvg was measured. Give more than --minutes {self.budget.minutes:g}")
 
-    def _others(self, plan: Schedule, planned: Sequence[Arm]) -> None:
-        """The others at rates of their own; then rates next to the best ones, as far as the budget goes."""
-        course, rounds = self.course, plan.arms.rounds
-        assert course.fedavg is not None
-        self.stage, course.rounds["tournament"] = "tournament", rounds
-        rate = course.fedavg.arm.rate
-        those = dict.fromkeys(arm.candidate for arm in planned)
-        arms = [Arm(one, each) for one in those for each in one.rates_beside(rate)][: plan.count]
-        course.arms = self._chosen_by_a(arms, rounds)
-        price = plan.arms.cost / len(plan.arms.weights)
-        for _ in range(WIDER + 1):
-            more = further(self._order(), arms, beside)
-            if more is None or self.budget.left() < self.reserve + price:
-                break
-            arms.append(more)
-            course.arms += self._chosen_by_a([more], rounds)
-
-    def _again(self, plan: Schedule) -> None:
-        """The best ones at a second seed: a rate that is best at one seed may be at the edge of what is stable."""
-        course, rounds = self.course, plan.again.rounds
-        assert course.fedavg is not None
-        self.stage, course.rounds["two seeds"] = "second seed", rounds
-        self._choosing_ends(plan.judgement.cost)
-        rates = ranked(course.rates, course.fedavg)
-        some = [*leading(rates, AGAIN[0]), *leading(self._order(), AGAIN[1])]
+    def _next(self, number: int, plan: Schedule) -> None:
+        """The best ones on the next part, at another seed: a rate that is best at one seed may be at the edge of what
+        is stable. On the last part training alone, too: on the leaderboard its best rate is that of FedAvg."""
+        last = number + 1 == len(plan.costs)
+        self._ends(sum(plan.costs[number + 1 :]))
+        self.stage = f"part {'ABC'[number]}"
+        some = promoted(self.course.rungs[-1], *GO_ON[number - 1])
         entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in some]
-        began, seed = self.budget.clock(), self.config.run.seed + SECOND
-        found, _ = self.stable.judge(entries, rounds, seed, self.parts.choosing)
-        self._pay(found, rounds, began)
-        course.again = at_both(some, found)
-        course.fedavg = reference(course.again) or course.fedavg
-        course.best = challenger(ranked(course.again, course.fedavg)) or challenger(self._order())
-        course.alone = Arm(ALONE, course.fedavg.arm.rate)  # on the leaderboard its best rate is FedAvg's
-
-    def _order(self) -> list[tuple[Outcome, float]]:
-        assert self.course.fedavg is not None
-        return ranked(self.course.arms, self.course.fedavg)
-
-    def _judgement(self) -> None:
-        course, fedavg, best = self.course, self.course.fedavg, self.course.best
-        assert fedavg is not None
-        assert course.alone is not None
-        self.stage, self.stop.at = "judgement", self.budget.ends
-        pair = [fedavg, *([best] if best is not None else [])]
-        prices = self._prices([one.arm for one in pair])
-        plan = judgement_for(self.budget.left(), self.config.train.rounds, prices)
-        course.rounds["judgement"] = plan.rounds
-        entries = [Entry(one.arm, one.tuning.lr, (one.tuning.epochs,)) for one in pair]
-        alone = Entry(course.alone, self.stable.rates_of_tuning[0], EPOCHS[:1])
-        for number, data in enumerate(self.parts.judging[: plan.seeds]):
-            seed, began = self.config.run.seed + 1 + number, self.budget.clock()
-            found, ended = self.stable.judge([*entries, *([] if number else [alone])], plan.rounds, seed, data)
-            self._pay(found, plan.rounds, began)
-            if ended:
-                course.judged[seed] = found
-        if not course.judged:
-            raise TooLittleTime(
-                "time was up before the choice could be judged, so nothing is advised. Give more than "
-                f"--minutes {self.budget.minutes:g}"
-            )
+        if last:
+            entries.append(Entry(Arm(ALONE, self.course.fedavg.arm.rate), self.stable.rates_of_tuning[0], EPOCHS[:1]))
+        began, data = self.budget.clock(), self.parts.federations[number]
+        found, ended = self.stable.again(entries, plan.rounds, self.config.run.seed + number, data)
+        self._pay(found, plan.rounds, began)
+        both = joined(some, found)
+        if ended and reference(both) is not None:
+            before: tuple[Scores, ...] = ({},) * len(self.course.rungs)
+            alone = [one for one in found if one.arm.candidate is ALONE and one.scores]
+            self.course.alone = replace(alone[0], scores=(*before, *alone[0].scores)) if alone else None
+            self.course.rungs.append(both)

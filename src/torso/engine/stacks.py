@@ -75,29 +75,34 @@ class Stacker:
         return self._known[samples]
 
     def _tried(self, samples: int) -> bool:
-        draw, net, shape = torch.Generator().manual_seed(0), self.net, self.federation.input.shape
-        models = {n: 0.1 * torch.randn(_TRIED, *t.shape, generator=draw) for n, t in net.state_dict().items()}
-        counts = torch.ones(_TRIED, net.classes, dtype=torch.int64)
-        models |= net.facts(counts, models)
-        labels = torch.randint(net.classes, (_TRIED, samples), generator=draw)
-        batch = Batch(torch.randn(_TRIED, samples, *shape, generator=draw), labels)
-        bare = skeleton(net, self.federation.device)
-        set_modes(bare, self._learning)
-        stacked = _stepped(bare, models, self._learning, batch)
+        draw = torch.Generator().manual_seed(samples)
+        labels = torch.randint(self.net.classes, (_TRIED, samples), generator=draw)
+        batch = Batch(torch.randn(_TRIED, samples, *self.federation.input.shape, generator=draw), labels)
+        net, models, speeds = self._drawn
+        stacked = _stepped(net, models, speeds, batch)
         for place in range(_TRIED):
             mine = slice(place, place + 1)
             alone = Batch(batch.inputs[mine].clone(), labels[mine].clone())
-            single = _stepped(bare, rows_of(models, mine), self._learning, alone)
+            single = _stepped(net, rows_of(models, mine), rows_of(speeds, mine), alone)
             if not all(torch.equal(stacked[name][mine], tensor) for name, tensor in single.items()):
                 return False
         return True
 
+    @cached_property
+    def _drawn(self) -> tuple[Network, Tensors, Tensors]:
+        """A network without weights, random models and their velocities in the midst of training."""
+        draw, net = torch.Generator().manual_seed(0), skeleton(self.net, self.federation.device)
+        models = {n: 0.1 * torch.randn(_TRIED, *t.shape, generator=draw) for n, t in self.net.state_dict().items()}
+        models |= self.net.facts(torch.ones(_TRIED, self.net.classes, dtype=torch.int64), models)
+        set_modes(net, self._learning)
+        return net, models, {n: 0.1 * torch.randn(models[n].shape, generator=draw) for n in self._learning}
 
-def _stepped(net: Network, models: Tensors, names: Sequence[str], batch: Batch) -> Tensors:
-    """After two steps with momentum; of what comes out, the gradients and losses too."""
+
+def _stepped(net: Network, models: Tensors, speeds: Tensors, batch: Batch) -> Tensors:
+    """After a step with momentum; of what comes out, the gradients and losses too."""
     moved, sgd = {name: tensor.clone() for name, tensor in models.items()}, Sgd(0.9, 1e-3)
+    sgd.velocity = {name: tensor.clone() for name, tensor in speeds.items()}
     counts = torch.ones(len(batch.labels), net.classes, dtype=torch.int64)
-    for _ in range(2):
-        grads, losses = leading_gradients(net, moved, names, batch, CrossEntropy(), counts)
-        sgd.step(moved, grads, dict.fromkeys(names, 0.0731))
+    grads, losses = leading_gradients(net, moved, tuple(speeds), batch, CrossEntropy(), counts)
+    sgd.step(moved, grads, dict.fromkeys(speeds, 0.0731))
     return {**moved, **{f"grad {name}": grad for name, grad in grads.items()}, "loss": losses}

@@ -135,7 +135,18 @@ def other_input(found: Known, wanted: Known) -> str:
         pairs = zip((*found.names, *wanted.names[len(found.names) :]), wanted.names or found.names, strict=True)
         mine, theirs = next(((a, b) for a, b in pairs if a != b), ("", ""))
         return f"its features are named otherwise: {mine!r} where others have {theirs!r}. Expected: the same columns"
-    return f"it has {said[0]}, others have {other[0]}. Expected: {other[0]}"
+    columns = _other_columns(found, wanted) if isinstance(found, Floats) and isinstance(wanted, Floats) else ""
+    return f"it has {said[0]}, others have {other[0]}{columns}. Expected: {other[0]}"
+
+
+def _other_columns(found: Floats, wanted: Floats) -> str:
+    """Which features of tables differ: a category that a client has no row of is one that it lacks."""
+    if not found.names or not wanted.names:
+        return ""
+    both = ("it lacks", wanted.names, found.names), ("it alone has", found.names, wanted.names)
+    apart = [(verb, [repr(name) for name in names if name not in other]) for verb, names, other in both]
+    said = [f"{verb} {', '.join(names[:3])}{' …' if names[3:] else ''}" for verb, names in apart if names]
+    return f"; {' and '.join(said)}" if said else ""
 
 
 def _words(input: Known) -> str:

@@ -84,7 +84,7 @@ class Remote:
         self.book.counted(round, clients)
 
     def repaired(self) -> tuple[str, ...]:
-        notes, self._notes = tuple(self._notes), []
+        notes, self._notes = tuple(dict.fromkeys(self._notes)), []  # who is not there is so for every question
         return notes
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:

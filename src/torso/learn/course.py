@@ -20,6 +20,7 @@ from torso.learn.stacked import copies_of, rows_at
 from torso.learn.steps import Habits
 from torso.nets import Network, Tensors
 from torso.precision import Precision, activation_type
+from torso.registry import is_foreign
 
 
 class JointLearner(Protocol):
@@ -86,6 +87,20 @@ class Course:
         deck, shuffle = self.deck.of_places(order, places), self.shuffle.of_places(order)
         plan = tuple(lesson.of_places(places) for lesson in self.plan)
         return replace(self, deck=deck, plan=plan, shuffle=shuffle, meta=meta)
+
+
+def stacks_alike(habits: Habits, plan: Sequence[Lesson], sizes: Sequence[int]) -> bool:
+    """Whether clients of these sizes learn the same bits in a stack as each alone, with a network that keeps them.
+
+    Beside clients of other sizes, steps on batches do (widths.py). What is computed of a whole client is padded: the
+    features that a lesson holds on to."""
+    parts = habits.objective, habits.step, habits.drift
+    if any(map(is_foreign, parts)) or "none" in (habits.objective.stacks, habits.step.stacks):
+        return False
+    if min(sizes) == max(sizes):
+        return True
+    bodies = all(any(name.startswith("body.") for name in lesson.moving) for lesson in plan)
+    return habits.step.stacks == "any" and bodies
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from torso.nets.gpfl import GpflHead
 @objectives.register("guided")
 @dataclass(frozen=True)
 class Guided(Objective):
-    """Cross-entropy of the cosines + λ·‖f_G − e_y‖², the generic features and the embedding of the label's class with
+    """Cross-entropy of the cosines + λ·‖f_G − e_y‖, the generic features and the embedding of the label's class with
     which the visit began (GPFL, spec 19.24).
 
-    `over = "batch"`: λ·√(Σ_batch ‖f_G − e_y‖²) once for each batch, as the authors' code has it."""
+    `over = "batch"`: λ·√(Σ_batch ‖f_G − e_y‖²) once for each batch, as the authors' code has it; `"squares"`: the
+    square of each sample's distance."""
 
     lam: NotNegative = 0.01
-    over: Literal["samples", "batch"] = "samples"
+    over: Literal["samples", "batch", "squares"] = "samples"
 
     def per_sample(self, features: Tensor, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
@@ -36,10 +37,12 @@ class Guided(Objective):
             return losses
         assert said.gaps is not None, "the head is checked before the run"
         far = said.gaps.gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1)
-        if self.over == "samples":
+        if self.over == "squares":
             return losses + self.lam * far
-        there = far if batch.real is None else torch.where(batch.real > 0, far, 0.0)
-        return losses + self.lam * there.sum(dim=1, keepdim=True).clamp(min=1e-12).sqrt()
+        if self.over == "batch":
+            there = far if batch.real is None else torch.where(batch.real > 0, far, 0.0)
+            far = there.sum(dim=1, keepdim=True)
+        return losses + self.lam * far.clamp(min=1e-12).sqrt()
 
     def for_itself(self) -> Objective:
         return CrossEntropy()

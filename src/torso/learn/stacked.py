@@ -58,6 +58,12 @@ def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: copy.expand_as(t) if is_one_for_all(t) else copy for (n, t), copy in pairs}
 
 
+def each_alone(clients: Sequence[int], tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Each of G clients with its row of stacked tensors, as a stack of one [1, *] in memory of its own."""
+    for place, client in enumerate(clients):
+        yield client, copies_of(rows_of(tensors, slice(place, place + 1)))
+
+
 _SMALL = 1 << 17  # numbers of a client in one tensor up to which tensors are joined
 
 

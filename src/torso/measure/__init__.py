@@ -1,6 +1,6 @@
 """Accuracies, analyses, costs: everything that is read off a trained federation."""
 
 from torso.measure.base import Accuracy, Evaluation, Measurement, measures
-from torso.measure.evaluate import evaluate
+from torso.measure.evaluate import evaluate, evaluate_in_parts
 
-__all__ = ["Accuracy", "Evaluation", "Measurement", "evaluate", "measures"]
+__all__ = ["Accuracy", "Evaluation", "Measurement", "evaluate", "evaluate_in_parts", "measures"]

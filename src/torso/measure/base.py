@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torso.data.batches import Shuffle
 from torso.engine import Desk
-from torso.learn.course import Learned
+from torso.learn.course import Learned, stacks_alike
 from torso.learn.phases import Lesson
 from torso.learn.steps import Habits
 from torso.nets import Tensors
@@ -30,6 +30,10 @@ class OwnModels(Protocol):
         """A copy that knows of these clients only."""
         ...
 
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """Whether clients of these sizes have the same bits in a stack as each alone."""
+        ...
+
 
 class OneMoreVisit(Protocol):
     """A visit of G clients of which nothing is uploaded."""
@@ -40,8 +44,16 @@ class OneMoreVisit(Protocol):
         """The statistics [G, *] that the server would tell these clients."""
         ...
 
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        """The statistics that they would send of some models [G, *]."""
+        ...
+
     def for_clients(self, clients: Sequence[int]) -> OneMoreVisit:
         """A copy that knows of these clients only."""
+        ...
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """Whether clients of these sizes have the same bits in a stack as each alone."""
         ...
 
 
@@ -73,6 +85,11 @@ class Evaluation:
     def for_clients(self, clients: Sequence[int]) -> Evaluation:
         """A copy that knows of these clients only."""
         return replace(self, visit=self.visit.for_clients(clients), own=self.own.for_clients(clients))
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """Whether the own models of clients of these sizes have the same bits in a stack as each alone."""
+        plan = [lesson for epochs in (self.epochs, *self.sweep) for lesson in self.finetune(epochs)]
+        return stacks_alike(self.habits, plan, sizes) and self.own.keeps_bits(sizes)
 
 
 Taken = Literal["clients", "own", "local", "newcomers", "server", "mixes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -45,7 +46,7 @@ def build(
     input = as_input(input)
     _check_given(body, head_init)
     init = head_inits[head_init]
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    with torch.random.fork_rng(devices=[]), _on_cpu():
         torch.default_generator.manual_seed(randomness.key(seed, "weights", "body"))
         made = make_body(body, input, source)
         torch.default_generator.manual_seed(randomness.key(seed, "weights", "head"))
@@ -61,6 +62,12 @@ def build(
         adapt(made, lora, seed, f"model.body = {body!r}")
         try_once(made, input)
     return Network(made, top, input)
+
+
+def _on_cpu() -> AbstractContextManager[object]:
+    """New tensors are on the CPU inside. Where they are anyway, nothing is set: torch would ask at every call."""
+    place = torch.device("cpu")
+    return nullcontext() if torch.get_default_device() == place else place
 
 
 def _check_given(*names: str) -> None:

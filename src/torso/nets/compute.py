@@ -211,16 +211,16 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     When it is 1, a training batch of one sample has no statistics and is to be skipped (spec 12.2). Without BatchNorm
     the answer is `sys.maxsize`: any batch will do.
     """
+    if not net.counting:
+        return sys.maxsize
     bare, zeros = hollow(net)
-    norms = [bare.get_submodule(name) for name in net.counting]
     sizes: list[int] = []
 
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         sizes.append(args[0].shape[2:].numel())
 
-    for module in norms:
-        module.register_forward_pre_hook(record)
-    if norms:
-        with torch.no_grad():
-            apply(bare, zeros, as_input(input).example(2)[None])
+    for name in net.counting:
+        bare.get_submodule(name).register_forward_pre_hook(record)
+    with torch.no_grad():
+        apply(bare, zeros, as_input(input).example(2)[None])
     return min(sizes, default=sys.maxsize)

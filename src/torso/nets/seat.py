@@ -7,6 +7,7 @@ layers that alone takes a tenth of a step. A seat keeps a copy of the network an
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Sequence
 from operator import is_
 from typing import Any, Generic, TypeVar
@@ -139,6 +140,8 @@ def skeleton(net: N, device: torch.device | None = None) -> N:
     memo |= {id(b): b.to("meta") for b in kept if not isinstance(b, nn.Parameter)}
     if device is not None:
         memo |= {id(b): b.to(device) for b in net.buffers() if id(b) not in memo}
+    for module in net.modules():  # its many dictionaries of hooks: `deepcopy` would take longest for these
+        memo |= {id(held): type(held)() for held in vars(module).values() if type(held) in _DICTIONARIES and not held}
     return copy.deepcopy(net, memo)
 
 
@@ -148,3 +151,4 @@ def has_plain_modes(net: nn.Module) -> bool:
 
 
 _NOTHING = Tensor()
+_DICTIONARIES = (dict, OrderedDict)

@@ -5,6 +5,8 @@ G clients, B samples, d features, C classes.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -54,14 +56,37 @@ def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generato
     classes, features = orthonormal.shape
     order = torch.rand(classes, features, generator=generator).argsort(dim=1)
     mask = (order >= min(int(sparsity * features), features - 1)).to(orthonormal.dtype)
-    own = torch.eye(classes, dtype=torch.bool)
+    start = simplex(orthonormal) * mask
+    rows = _spread(start.dtype, start.shape, start.numpy().tobytes(), mask.numpy().tobytes())
+    return length * F.normalize(rows * mask, dim=1)
+
+
+@lru_cache(maxsize=16)
+def _spread(dtype: torch.dtype, shape: tuple[int, int], start: bytes, masked: bytes) -> Tensor:
+    """The rows after the steps, kept for the next run: they depend on the seed and the sizes alone."""
+    rows, mask = (torch.frombuffer(bytearray(held), dtype=dtype).view(shape) for held in (start, masked))
+    own = torch.eye(len(rows), dtype=torch.bool)
     with torch.enable_grad():
-        rows = (simplex(orthonormal) * mask).detach().clone().requires_grad_()
-        optimizer = torch.optim.Adam([rows], lr=_RATE)
-        for _ in range(_STEPS if classes > 1 else 0):
+        adam = Adam(rows.requires_grad_())
+        for _ in range(_STEPS if len(rows) > 1 else 0):
             unit = F.normalize(rows * mask, dim=1)
             nearest = (unit @ unit.T).masked_fill(own, -1.0).amax(dim=1)
             angle = torch.acos(nearest.clamp(-0.99999, 0.99999)).mean()
-            (rows.grad,) = torch.autograd.grad(-angle, [rows])
-            optimizer.step()
-    return length * F.normalize(rows.detach() * mask, dim=1)
+            (grad,) = torch.autograd.grad(-angle, [rows])
+            adam.step(grad)
+    return rows.detach()
+
+
+class Adam:
+    """`torch.optim.Adam` of one tensor, to the bit. Torch's own loads its compiler, which takes a second."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows, self.mean, self.square, self.steps = rows, torch.zeros_like(rows), torch.zeros_like(rows), 0
+
+    @torch.no_grad()
+    def step(self, grad: Tensor, first: float = 0.9, second: float = 0.999, eps: float = 1e-8) -> None:
+        self.steps += 1
+        self.mean.lerp_(grad, 1 - first)
+        self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
+        spread = (self.square.sqrt() / (1 - second**self.steps) ** 0.5).add_(eps)
+        self.rows.addcdiv_(self.mean, spread, value=-(_RATE / (1 - first**self.steps)))

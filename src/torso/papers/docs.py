@@ -1,4 +1,4 @@
-"""The pages of docs/reproduction, docs/leaderboard.md, docs/pretrained.md and docs/robustness.md, and a part of
+"""The pages of docs/reproduction, docs/leaderboard.md, docs/pretrained.md and docs/robustness-study.md, and a part of
 docs/privacy.md, made from json files: `python -m torso.papers.docs [OUT]`.
 
 With OUT, the folder of `torso reproduce` and `torso leaderboard`, the results found there are taken in first.

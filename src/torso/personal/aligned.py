@@ -6,14 +6,16 @@ G clients, C classes, d features. θ is the body received, θ_k the client's bod
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from torso.data.batches import Batch
 from torso.kinds import Count, NotNegative
 from torso.learn.course import Learned
 from torso.learn.gradients import gradients
-from torso.learn.looking import class_sums
+from torso.learn.looking import class_sums, members
 from torso.learn.phases import moved_by
 from torso.learn.stacked import per_client
 from torso.learn.taught import TOLD, Prototypical, at_class
@@ -34,10 +36,14 @@ class _Alone(Prototypical):
 @dataclass(frozen=True)
 class Aligned(Personal):
     """Before it learns, a client moves the received body by SGD steps of rate `lr` so that features come near to the
-    class means that its last body gives of its samples (FedAS, spec 19.14)."""
+    class means that its last body gives of its samples (FedAS, spec 19.14).
+
+    `over = "classes"`: the loss of a batch is the sum over its classes, each with the mean over its samples, as the
+    authors' code has it; `"samples"`: the mean over all samples."""
 
     lr: NotNegative = 0.01
     epochs: Count = 1
+    over: Literal["classes", "samples"] = "classes"
 
     @property
     def keeps(self) -> bool:
@@ -75,7 +81,15 @@ class Aligned(Personal):
             for batch in replace(course, shuffle=how).epoch(epoch):
                 set_modes(net, frozenset())  # running statistics stay
                 goal = at_class(means, batch.labels)
-                taught = {f"{TOLD}means": goal, f"{TOLD}known": torch.ones_like(goal[..., 0])}
+                taught = {f"{TOLD}means": goal, f"{TOLD}known": self.weights(batch, means.shape[1])}
                 grads, _ = gradients(net, tensors, body, replace(batch, taught=taught), _Alone(), counts)
                 tensors = {**tensors, **{n: tensors[n] - self.lr * g for n, g in grads.items()}}
         return {n: tensors[n] for n in body}
+
+    def weights(self, batch: Batch, classes: int) -> Tensor:
+        """By which samples count in the mean over a batch [G, B]."""
+        member = members(batch, classes)
+        if self.over == "samples":
+            return member.sum(dim=-1)
+        count = member.sum(dim=1)  # [G, C]
+        return count.sum(dim=1, keepdim=True) / at_class(count.clamp(min=1), batch.labels)

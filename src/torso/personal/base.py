@@ -44,6 +44,7 @@ class OwnModelStart:
     visit: Callable[[], Learned]  # one more visit, of which nothing is uploaded
     counts: Callable[[], Tensor]  # [G, C]: their training samples of each class
     told: Callable[[], Tensors] = dict  # [G, *]: what the server says of statistics (method.statistics)
+    says: Callable[[], Tensors] = dict  # [G, *]: the statistics that they would send of `held`
     head: frozenset[str] = frozenset()  # the tensors of the head, without a personal one
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torso.kinds import Positive
-from torso.learn.course import Learned
-from torso.learn.phases import moved_by
 from torso.nets import Tensors
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 from torso.server.gaussians import COVARIANCE, MEANS, Gaussians, head_of
@@ -16,25 +14,20 @@ from torso.server.gaussians import COVARIANCE, MEANS, Gaussians, head_of
 @personals.register("gaussian-head")
 @dataclass(frozen=True)
 class GaussianHead(Personal):
-    """A visit begins with the head that the told Gaussians and the client's class shares make, and that head stays; the
-    client's own model has the head of its own Gaussians, as its last visit left it (pFedFDA, spec 19.16)."""
+    """A visit begins with the head that the told Gaussians and the client's class shares make, and that head stays. A
+    client's own model is the held one with the head of its own Gaussians, estimated under the body that it holds, and
+    mixed with the told ones (pFedFDA, spec 19.16)."""
 
     ridge: Positive = 1e-4
     hears: ClassVar[tuple[str, ...]] = (MEANS, COVARIANCE)
 
-    @property
-    def keeps(self) -> bool:
-        return True
-
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
-        return {**at.received, **self._head(at, at.told)}, at.notes
-
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
-        return {**{n: learned.tensors[n] for n in moved_by(at.course.plan)}, **self._head(at, at.said)}
+        counts = at.course.deck.class_counts(at.course.room.classes)
+        return {**at.received, **head_of(_of(at.told), counts, self.ridge)}, at.notes
 
     def begin(self, at: OwnModelStart) -> Tensors:
-        return at.own
+        return {**at.held, **head_of(_of(at.says()), at.counts(), self.ridge)}
 
-    def _head(self, at: VisitStart, found: Tensors) -> Tensors:
-        counts = at.course.deck.class_counts(at.course.room.classes)
-        return head_of(Gaussians(found[MEANS], found[COVARIANCE]), counts, self.ridge)
+
+def _of(said: Tensors) -> Gaussians:
+    return Gaussians(said[MEANS], said[COVARIANCE])

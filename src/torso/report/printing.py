@@ -60,9 +60,9 @@ def print_results(results: list[Any], as_json: bool, data: Any) -> None:
     console.print(_UNITS, soft_wrap=True)
     for result in results:
         if not result.ok:
-            console.print(
-                f"{result.method} seed {result.seed} {result.status}", style="red", soft_wrap=True, markup=False
-            )
+            hint = " (training diverged: try a smaller train.lr)" if "non-finite" in result.status else ""
+            said = f"{result.method} seed {result.seed} {result.status}{hint}"
+            console.print(said, style="red", soft_wrap=True, markup=False)
         if private := in_words(result.privacy):
             said = f"{result.method} seed {result.seed}: {private}"
             console.print(said, soft_wrap=True, highlight=False, markup=False)

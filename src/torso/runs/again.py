@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torso.config import Config
 from torso.engine import engines
-from torso.measure import Accuracy, evaluate
+from torso.measure import Accuracy, evaluate_in_parts
 from torso.results.result import Result
 from torso.runs.evaluation import evaluation_of
 from torso.runs.features import FeaturePlan
@@ -21,8 +21,6 @@ def measured_again(result: Result, config: Config) -> dict[str, Accuracy]:
     job = simulate(config, federation)
     stage, reported = job.stage(state.round), state.reported
     how, features = evaluation_of(job, stage, state), FeaturePlan(job, lambda line: None)
-    found: dict[str, Accuracy] = {}
     with engines[config.run.engine](job.net, job.federation, config.run) as engine:
-        for place, some in features.measuring(engine, stage, reported.model, config.measure.names, how):
-            found |= evaluate(place, job.roster, some, reported, how, job.measured_clients)
-    return found
+        parts = features.measuring(engine, stage, reported.model, config.measure.names, how)
+        return evaluate_in_parts(parts, job.roster, reported, how, job.measured_clients)

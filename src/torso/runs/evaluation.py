@@ -20,6 +20,7 @@ from torso.nets import Tensors
 from torso.personal import OwnModelStart, Personal
 from torso.personal.models import own_models_of
 from torso.personal.state import State
+from torso.registry import is_foreign
 from torso.runs.job import Job
 from torso.runs.messages import Told
 from torso.runs.stage import Stage
@@ -82,8 +83,14 @@ class Again:
     def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         return self.visit.told.statistics(clients, desk.federation.device)
 
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        return self.visit.statistics_of(desk, clients, tensors)
+
     def for_clients(self, clients: Sequence[int]) -> Again:
         return Again(self.visit.for_clients(clients))
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        return self.visit.keeps_bits(sizes)
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,14 @@ class LastVisit:
     def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
         return self.again.told_to(desk, clients)
 
+    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        return self.again.said_by(desk, clients, tensors)
+
     def for_clients(self, clients: Sequence[int]) -> Again:
         return self.again.for_clients(clients)
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        return self.again.keeps_bits(sizes)
 
     @cached_property
     def told(self) -> Told:
@@ -138,12 +151,19 @@ class Own:
             visit or (lambda: self.usual(desk, clients)),
             lambda: desk.train_deck(clients).class_counts(desk.room.classes),
             lambda: self.usual.told_to(desk, clients),
+            lambda: self.usual.said_by(desk, clients, held),
             frozenset(desk.room.net.parts["head"]),
         )
         return self.personal.begin(at)
 
     def for_clients(self, clients: Sequence[int]) -> Own:
         return replace(self, usual=self.usual.for_clients(clients))
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """A model that is not simply held may come from one more visit."""
+        if type(self.personal).begin is Personal.begin:
+            return True
+        return not is_foreign(self.personal) and self.usual.keeps_bits(sizes)
 
 
 def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:

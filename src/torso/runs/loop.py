@@ -9,7 +9,7 @@ from typing import Any
 
 from torso.engine import ComeAndGo, Engine, MayEndUs, repairs
 from torso.errors import CannotWrite, PlaceLost, RunFailed
-from torso.measure import Accuracy, evaluate
+from torso.measure import Accuracy, evaluate_in_parts
 from torso.measure.analyses import at_end, class_counts, of_rounds
 from torso.personal.state import State
 from torso.results.folder import RunFolder
@@ -205,13 +205,12 @@ class Loop:
         return notes
 
     def _measure(self, engine: Engine, names: tuple[str, ...]) -> dict[str, Accuracy]:
-        job, state, found = self.job, self.state, dict[str, Accuracy]()
+        job, state = self.job, self.state
         with self.record.measuring():
             stage = job.stage(state.round)
             how, reported = evaluation_of(job, stage, state), state.reported
-            for place, some in self.features.measuring(engine, stage, reported.model, names, how):
-                found |= evaluate(place, job.roster, some, reported, how, job.measured_clients)
-        return found
+            parts = self.features.measuring(engine, stage, reported.model, names, how)
+            return evaluate_in_parts(parts, job.roster, reported, how, job.measured_clients)
 
     def _watch(self, engine: Engine, before: State, played: Round) -> None:
         """The analyses that look at single rounds."""

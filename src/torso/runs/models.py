@@ -60,6 +60,15 @@ class MakeModels:
         every = {name: tensor.detach().cpu() for name, tensor in made.items()}
         return [{name: tensor[place].clone() for name, tensor in every.items()} for place in range(len(clients))]
 
+    @property
+    def batch_samples(self) -> int:
+        """How many samples a full batch has."""
+        return self.how.habits.batch_size
+
+    def keeps_bits(self, sizes: Sequence[int]) -> bool:
+        """Whether the models of clients of these sizes have the bits in a stack that each has alone."""
+        return self.kind == "personal" and self.how.keeps_bits(sizes)
+
 
 @dataclass(frozen=True)
 class TrainedModels:

@@ -39,6 +39,11 @@ def who(round: Round) -> str:
     return f"{len(round.participants)} clients{missing}"
 
 
+def loss_of(loss: float, digits: int) -> str:
+    """A diverging loss has no digits that mean anything."""
+    return f"loss {loss:.{digits}f}" if loss < 1e6 else f"loss {loss:.1e}"
+
+
 def spent(round: Round) -> list[str]:
     """ε so far, in a private run."""
     epsilon = round.privacy.get("epsilon")
@@ -76,7 +81,7 @@ class PlainLines(Listener):
         parts = [
             f"{self.label}: round {round.round}/{self.rounds}",
             who(round),
-            f"loss {round.loss:.4f}",
+            loss_of(round.loss, 4),
             f"{seconds:.2f} s",
             megabytes(round),
             *spent(round),
@@ -91,7 +96,7 @@ class PlainLines(Listener):
         return copy.copy(self)
 
     def end(self, result: Result) -> None:
-        self._say(f"{self.label}: {result.status}  {short(result.accuracy)}")
+        self._say("  ".join(filter(None, (f"{self.label}: {result.status}", short(result.accuracy)))))
 
     def _say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -136,7 +141,7 @@ class LiveBars(Listener):
 
     def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
         self.last = means(accuracy) or self.last
-        news = f"{who(round)}  loss {round.loss:.3f}  {'  '.join([megabytes(round), *spent(round)])}  {self.last}"
+        news = f"{who(round)}  {loss_of(round.loss, 3)}  {'  '.join([megabytes(round), *spent(round)])}  {self.last}"
         self.progress.update(self.task, completed=round.round, news=news)
 
     def note(self, text: str) -> None:

@@ -15,7 +15,7 @@ from torso.data import Roster
 from torso.data.batches import Shuffle
 from torso.data.sending import on_device
 from torso.engine import SERVER, Desk
-from torso.learn.course import Course, Learned
+from torso.learn.course import Course, Learned, stacks_alike
 from torso.learn.drift import Local
 from torso.learn.local import learn, learn_by_epoch, paces
 from torso.learn.phases import Lesson, moved_by
@@ -97,17 +97,14 @@ class Visit:
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
         """Whether clients of these sizes have the bits in a stack that each has alone, with a network that keeps them.
 
-        Beside clients of other sizes, steps on batches do (learn/widths.py). What is computed of a whole client is
-        padded: statistics, features that a lesson holds on to. What comes before the first step may be anything."""
-        parts = self.habits.objective, self.habits.step, self.habits.drift, self.personal, self.statistics
-        if any(map(is_foreign, parts)) or "none" in (self.habits.objective.stacks, self.habits.step.stacks):
+        What comes before the first step may be anything, and statistics are computed of a whole client: with padding,
+        beside clients of other sizes."""
+        if is_foreign(self.personal) or is_foreign(self.statistics):
             return False
         if type(self.personal).before is not Personal.before or self.personal.holds_out:
             return False
-        if min(sizes) == max(sizes):
-            return True
-        bodies = all(any(name.startswith("body.") for name in lesson.moving) for lesson in self.plan)
-        return self.habits.step.stacks == "any" and bodies and type(self.statistics) is NoStatistics
+        alike = type(self.statistics) is NoStatistics or min(sizes) == max(sizes)
+        return alike and stacks_alike(self.habits, self.plan, sizes)
 
     def costs(self, roster: Roster, clients: Sequence[int]) -> Sequence[float]:
         """Steps of an epoch; the plan is everybody's."""
@@ -119,6 +116,12 @@ class Visit:
     def alone(self, desk: Desk, clients: Sequence[int]) -> Learned:
         """The visit once more; nothing of it is uploaded, and nothing kept (spec 9.4)."""
         return learn(*self._begin(desk, clients))
+
+    def statistics_of(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        """The statistics that these clients would send of some models [G, *]."""
+        at = self._open(desk, clients)
+        learned = Learned(tensors, torch.zeros(len(clients), device=at.course.deck.index.device), 0, tensors)
+        return self.statistics.of_clients(Visited(at.course, tensors, learned, at.told, self.batch_size))
 
     def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]:
         """As `alone`, before the first epoch and after each; each is gone with the next."""

@@ -6,7 +6,7 @@ G clients, n samples, C classes, d features. μ [G, C, d], Σ [G, d, d]. Linear 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,9 +29,9 @@ class Gaussians(NamedTuple):
     means: Tensor  # [G, C, d]
     covariance: Tensor  # [G, d, d]
 
-    def mixed(self, other: Gaussians, beta: Tensor) -> Gaussians:
-        """β·self + (1 − β)·other; β [G]."""
-        return Gaussians(*(b + per_client(beta, a) * (a - b) for a, b in zip(self, other, strict=True)))
+    def mixed(self, other: Gaussians, betas: Tensor) -> Gaussians:
+        """β·self + (1 − β)·other; β of the means and of the covariance [2, G]."""
+        return Gaussians(*(b + per_client(beta, a) * (a - b) for a, b, beta in zip(self, other, betas, strict=True)))
 
 
 class Seen(NamedTuple):
@@ -51,13 +51,23 @@ class Seen(NamedTuple):
 
 def head_of(found: Gaussians, counts: Tensor, ridge: float) -> Tensors:
     """W_c = Σ⁻¹μ_c and b_c = log π_c − ½μ_cᵀΣ⁻¹μ_c, π the client's class shares [G, C]: the classifier of Bayes."""
-    wide = found.covariance.double() + ridge * torch.eye(found.covariance.shape[-1], device=counts.device)
+    means = found.means.double()
+    return _head(_times_inverse(found.covariance, means, ridge), means, counts, found.means)
+
+
+def _times_inverse(covariance: Tensor, rows: Tensor, ridge: float) -> Tensor:
+    """Σ⁻¹ times each row [G, *, d]."""
+    wide = covariance.double() + ridge * torch.eye(covariance.shape[-1], device=covariance.device)
     factor, _ = torch.linalg.cholesky_ex(wide)
-    weight = torch.cholesky_solve(found.means.double().mT, factor).mT
+    return torch.cholesky_solve(rows.mT, factor).mT
+
+
+def _head(weight: Tensor, means: Tensor, counts: Tensor, like: Tensor) -> Tensors:
+    """From Σ⁻¹μ and μ [G, C, d]."""
     shares = (counts / counts.sum(dim=1, keepdim=True).clamp(min=1)).double()
     prior = torch.where(counts > 0, shares.clamp(min=torch.finfo(torch.float64).tiny).log(), _NEVER)
-    bias = prior - (weight * found.means.double()).sum(dim=-1) / 2
-    return {WEIGHT: weight.to(found.means), BIAS: bias.to(found.means)}
+    bias = prior - (weight * means).sum(dim=-1) / 2
+    return {WEIGHT: weight.to(like), BIAS: bias.to(like)}
 
 
 def estimated(seen: Seen, told: Gaussians) -> Gaussians:
@@ -71,9 +81,8 @@ def estimated(seen: Seen, told: Gaussians) -> Gaussians:
     return Gaussians(means, (apart.mT @ apart) / per_client(size, told.covariance))
 
 
-def loss_of(seen: Seen, found: Gaussians, counts: Tensor, ridge: float) -> Tensor:
-    """Σ of the cross-entropies of the classifier of Bayes over the samples [G]."""
-    head = head_of(found, counts, ridge)
+def loss_of(seen: Seen, head: Tensors) -> Tensor:
+    """Σ of the cross-entropies of a head over the samples [G]."""
     logits = seen.features @ head[WEIGHT].mT + head[BIAS].unsqueeze(1)
     losses = F.cross_entropy(logits.flatten(0, 1), seen.labels.flatten(), reduction="none").view_as(seen.real)
     return (losses * seen.real).sum(dim=1)
@@ -85,11 +94,13 @@ class GaussianClasses(Statistics):
     """Clients send class means and the covariance of their features, each β times their own estimate and 1 − β times
     the global one; the server averages them (pFedFDA, spec 19.16).
 
-    β is that of `steps` + 1 values from 0 to 1 that has the lowest cross-entropy in `folds`-fold cross-validation.
-    `ridge` is added to the diagonal of a covariance before it is inverted."""
+    β is that of `steps` + 1 values from 0 to 1 that has the lowest cross-entropy in `folds`-fold cross-validation;
+    `betas = "two"`: means and covariance have one each. `ridge` is added to the diagonal of a covariance before it is
+    inverted."""
 
     folds: Count = 2
     steps: Count = 10
+    betas: Literal["one", "two"] = "one"
     ridge: Positive = 1e-4
     passes: ClassVar[float] = 1.0
 
@@ -126,22 +137,32 @@ class GaussianClasses(Statistics):
     @torch.no_grad()
     def of_clients(self, at: Visited) -> Tensors:
         told, seen = Gaussians(at.told[MEANS], at.told[COVARIANCE]), _seen(at)
-        found = estimated(seen, told).mixed(told, self.beta(seen, told))
+        found = estimated(seen, told).mixed(told, self.chosen(seen, told))
         return {MEANS: found.means, COVARIANCE: found.covariance}
 
-    def beta(self, seen: Seen, told: Gaussians) -> Tensor:
-        """[G]; of equals the smallest, which trusts the others."""
+    def chosen(self, seen: Seen, told: Gaussians) -> Tensor:
+        """β of the means and of the covariance [2, G]; of equals the smallest, which trusts the others."""
+        grid = torch.linspace(0, 1, self.steps + 1, device=seen.features.device)
+        pairs = torch.stack([grid, grid], dim=1) if self.betas == "one" else torch.cartesian_prod(grid, grid)
         counts = seen.members(told.means.shape[1]).sum(dim=1)
         fold = torch.arange(seen.labels.shape[1], device=seen.labels.device) % self.folds
-        grid = torch.linspace(0, 1, self.steps + 1, device=seen.features.device)
-        total = torch.zeros(len(grid), len(seen.labels), device=seen.features.device)
+        total = torch.zeros(len(pairs), len(seen.labels), device=seen.features.device)
         for number in range(self.folds):
             out = (fold == number).to(seen.real.dtype)
             own = estimated(seen.only(1 - out), told)
-            for place, beta in enumerate(grid):
-                mixed = own.mixed(told, beta.expand(len(seen.labels)))
-                total[place] += loss_of(seen.only(out), mixed, counts, self.ridge)
-        return grid[total.nan_to_num(torch.inf).argmin(dim=0)]
+            total += self._losses(seen.only(out), own, told, counts, grid)
+        return pairs[total.nan_to_num(torch.inf).argmin(dim=0)].T
+
+    def _losses(self, seen: Seen, own: Gaussians, told: Gaussians, counts: Tensor, grid: Tensor) -> Tensor:
+        """The loss of every pair [P, G], the means' β first. A covariance is inverted once, for all means."""
+        ends, found = (told.means.double(), own.means.double()), {}
+        for row, wide in enumerate(grid):
+            mixed = own.mixed(told, wide.expand(2, len(counts))).covariance
+            far, near = (_times_inverse(mixed, end, self.ridge) for end in ends)
+            for column, beta in enumerate(grid) if self.betas == "two" else ((row, wide),):
+                weight, means = (torch.lerp(a, b, beta.double()) for a, b in ((far, near), ends))
+                found[column, row] = loss_of(seen, _head(weight, means, counts, told.means))
+        return torch.stack([found[pair] for pair in sorted(found)])
 
     def shows(self, held: Held) -> Tensors:
         """The generic head: of the global Gaussians, all classes alike."""

@@ -49,8 +49,9 @@ def test_a_glance_has_a_row_for_each_paper_and_a_picture_of_what_was_run(tmp_pat
     tables = {"fedbabu/13": lines}
     said = "\n".join(glance(tables, verdicts(tables)))
     row = next(line for line in said.splitlines() if "[FedBABU]" in line)
-    assert "| 2 of 3; another way: 10 of 10 |" in row
-    assert "| 0 / 0 / 0 / 24 |" in row  # claims
+    assert "| 2 of 3<br>*another way*: 10 of 10 |" in row
+    assert "| 0 | 0 | 0 | 24 |" in row  # claims
+    assert "0 hold, 0 hold in part and 0 do not hold; for 53 there is no evidence yet." in said
     assert [line for line in said.splitlines() if line.startswith("![")] == [
         "![FedBABU: ours against published](fedbabu.svg)"
     ]

@@ -1,4 +1,4 @@
-"""Methods under attacks are run in a given time, and the table of docs/robustness.md says what the files hold."""
+"""Methods under attacks are run in a given time, and the table of docs/robustness-study.md says what the files hold."""
 
 from __future__ import annotations
 

@@ -75,12 +75,16 @@ def _net(body: str, source: str, head: Any, init: str, bias: bool, norm: Any) ->
 
 @pytest.mark.parametrize("paper", list(PAPERS))
 def test_every_run_can_begin(paper: str) -> None:
+    begun: set[Any] = set()  # many runs differ in their clients alone
     for name in (name for name in names() if name.startswith(f"{paper}/")):
         for run in plan(recipe(name)).runs:
             config = run.config
             model = config.model
             net = _net(model.body, config.data.source, config.method.head, model.head_init, model.head_bias, model.norm)
-            assert stages(config, net)[-1].last >= 1, run.name
+            work = (config.method, config.train, config.personalize.part, net)
+            if work not in begun:
+                assert stages(config, net)[-1].last >= 1, run.name
+                begun.add(work)
             assert config.measure.names
             asked = {answer.partition("@")[0] for answer in run.answers.values()}
             assert {a for a in asked if not a.startswith("cost.")} <= set(config.measure.names)

@@ -75,7 +75,8 @@ def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
         return False
 
     def complete(self: Any, problem: BaseException | None) -> Any:
-        if problem is not None and not isinstance(problem, ConnectionError):
+        dropped = isinstance(problem, ConnectionError) or problem is ConnectionResetError  # asyncio gives the class
+        if problem is not None and not dropped:
             peer = getattr(self, "_transport", None) and self._transport.get_extra_info("peername")
             reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
             say(f"refused: {peer[0] if peer else 'somebody'}: no TLS connection came about ({reason})")

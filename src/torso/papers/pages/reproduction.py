@@ -35,8 +35,9 @@ def overview(tables: Mapping[str, Sequence[Answer]], own: Sequence[Answer] = ())
     lines = [
         "# What was run",
         "",
-        "Four papers' tables, run again with Torso. A number is *near* if it lies within 3 points of the paper. More: "
-        "[do the papers' claims hold?](claims.md), [how to run a table](../reproduction.md).",
+        "Tables of four papers, run again with Torso. A *claim* says that one number is larger than another "
+        "([claim by claim](claims.md)). A number is *near* if it lies within 3 points of the paper. "
+        "[The papers' tables](../reproduction.md) says how to run one, and why some numbers differ.",
         "",
         *glance(tables, verdicts(_with_blanks(tables, own))),
     ]
@@ -114,24 +115,22 @@ def _legend() -> list[str]:
         "- **near**: of the numbers that can be compared, how many lie within 3 points of the paper. Training that "
         "diverged is not near.",
         "- **within the error**: of the numbers with several seeds, how many lie within Student's 95 % interval of "
-        "ours minus published. The interval counts the spread of both over seeds. Where the paper gives no spread "
-        "over seeds (FedBABU's and FedFN's is over the clients of one run), we assume that the published number "
-        "varies as ours does. With three seeds against one run the interval is five standard deviations wide on "
-        "either side. So a number within it says little, and a number outside it says much.",
-        "- **difference**: the mean of ours minus published.",
+        "ours minus published. The interval counts the spread of both over seeds. If the paper gives no spread over "
+        "seeds (FedBABU's and FedFN's is over the clients of one run), we assume that of ours. With three seeds "
+        "against one run the interval is five standard deviations wide on either side: a number within it says "
+        "little, a number outside it says much.",
+        "- **difference**: the mean of ours minus published, in points.",
         "- **order**: the rank correlation of the methods (or options) with the paper's, averaged over settings with "
         "three or more. Difference and order leave out what diverged at any seed.",
-        "- **second lines near**: second lines are the same numbers run in another way, mostly as the paper's code "
-        "does it where the paper says something else. The name of the way follows the method. They count in no other "
-        "column. If second lines are near and the first lines of the same numbers are not, the published numbers were "
-        "probably made in that way.",
+        "- **second lines near**: they count in no other column. If second lines are near and the first lines of the "
+        "same numbers are not, the published numbers were probably made in that way.",
         "",
-        "Some numbers stand in several tables. If only one of these tables has run a number, the others show the same "
-        "result (`from` in the json file). If several have run it, each shows its own; on an accelerator two trainings "
-        "of one config and seed are the same to rounding only.",
+        "The cells of the tables below: ours (published, difference), in %. ✗: training diverged or failed, at all "
+        "seeds or at the number of seeds given; the mean is then over the other seeds.",
         "",
-        "In the tables: ours (published, difference). ✗: training diverged or failed, at all seeds or at the number of "
-        "seeds given; the mean is then over the other seeds.",
+        "Some numbers stand in several tables. If only one table has run a number, the others show its result (`from` "
+        "in the json file). If several have run it, each shows its own; on an accelerator two trainings of one config "
+        "and seed are the same to rounding only.",
     ]
 
 

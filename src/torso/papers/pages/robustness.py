@@ -1,4 +1,4 @@
-"""The part of docs/robustness.md that is made from docs/robustness/*/*.json: methods × attacks × server rules."""
+"""The part of docs/robustness-study.md that is made from docs/robustness/*/*.json: methods × attacks × server rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torso.papers.robust.lengths import known_lengths
 from torso.report.docs import replaced
 from torso.report.docs import table as markdown
 
-FOLDER, PAGE = "robustness", "robustness.md"
+FOLDER, PAGE = "robustness", "robustness-study.md"
 PLANS = (FILE, SMALL)  # each has a folder of its name, a section robustness-NAME of the page, and a picture
 FIRST = "fedavg"  # what the others are compared with
 _BACKDOOR, _BEFORE = "backdoor", "backdoor_initial"
@@ -71,10 +71,14 @@ class Section:
         if FIRST not in self.answers.methods or not others or not met:
             return
         first = self._label(FIRST)
-        yield f"**How many points less attacks take than from {first}**, mean over {'; '.join(met)}: what they take"
-        yield f"from {first}, minus what they take from the method, both against no attack under the plain mean. Above"
-        yield "0: harder to poison. ±: Student's 95 % interval over seeds. *Best rule*: for each method the one that is"
-        yield "best over these attacks, of those that were run with all of them; it is chosen on the same test data."
+        yield f"**Harder to poison than {first}?** The points that attacks take from {first}, minus those that they"
+        yield "take from the method. Above 0: the method is harder to poison."
+        yield ""
+        yield f"- Mean over these attacks: {'; '.join(met)}."
+        yield "- What an attack takes is counted from the accuracy without an attack, under the plain mean."
+        yield "- *Best rule*: for each method the rule that is best over these attacks, of those that met all of them."
+        yield "  It is chosen on the same test data."
+        yield "- ±: Student's 95 % interval over seeds."
         yield ""
         yield markdown([self._compared_row(method) for method in others])
         yield ""
@@ -92,8 +96,9 @@ class Section:
         rows = [attack for attack in self.answers.attacks if attack != NONE]
         if not rows:
             return
-        yield "**What each attack takes**, in points: without an attack under the plain mean, minus with it. First"
-        yield "under the mean, then under the method's best rule, which stands beside its name."
+        yield "**What each attack takes**, in points: accuracy without an attack under the plain mean, minus accuracy"
+        yield "with it. The first number is under the mean, the second under the method's best rule, which stands"
+        yield "beside its name."
         yield ""
         for measure, words in MEASURES.items():
             yield f"From {words} accuracy:" if measure != WORST else "From the worst tenth:"

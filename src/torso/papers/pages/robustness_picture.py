@@ -1,4 +1,4 @@
-"""The picture of docs/robustness.md: accuracy by attack (rows) and server rule (columns), for every method."""
+"""The picture of docs/robustness-study.md: accuracy by attack (rows) and server rule (columns), for every method."""
 
 from __future__ import annotations
 

@@ -88,26 +88,42 @@ def plan(
     """The runs of a table. Names and configs do not depend on `only`, so that a part of a table can be run first.
 
     `roots`: data source → data.root. `tried`: with the lines that try something out."""
-    lines = lines_of(recipe, weights=any(said.startswith(WEIGHTS) for said in sets))
+    whole = _grouped(recipe, tuple(sets))
+    lines = whole.lines
     keys = dict.fromkeys([k for line in lines for k in line.published.setting] + ["method", "metric"])
     accepted = f"{', '.join(keys)}, dataset, model, variant"
     found = select(only, lines, _values, recipe.name, accepted)
     chosen = frozenset(place for place in found if tried or not lines[place].variant.startswith(TRIED))
-    groups: dict[str, list[int]] = {}
-    for place, line in enumerate(lines):
-        if isinstance(line.wanted, Wanted):
-            config, measure = _config(recipe, line.wanted.sets, tuple(sets)), line.wanted.measure
-            apart = measure if measure in TRAIN_ANEW else ""
-            groups.setdefault(f"{_key(config)} {apart}", []).append(place)
-    names = _names(lines, list(groups.values()))
     first = Config.load(None, sets).run.seed
     runs = [
         _run(recipe, lines, places, f"{name}-seed{seed}", (*sets, f"run.seed={seed}"), roots or {})
-        for places, name in zip(groups.values(), names, strict=True)
-        if chosen & set(places)
+        for name, places in whole.groups
+        if not chosen.isdisjoint(places)
         for seed in range(first, first + seeds)
     ]
     return TablePlan(recipe, lines, tuple(sorted(runs, key=_order)), chosen)
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """All lines of a table, and the name of each run with the places of the lines that it answers."""
+
+    lines: tuple[TableLine, ...]
+    groups: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@lru_cache(maxsize=256)
+def _grouped(recipe: Recipe, sets: tuple[str, ...]) -> _Grouped:
+    """Kept: a list of tables, a page and a command ask for the same table again and again."""
+    lines = lines_of(recipe, weights=any(said.startswith(WEIGHTS) for said in sets))
+    groups: dict[str, list[int]] = {}
+    for place, line in enumerate(lines):
+        if isinstance(line.wanted, Wanted):
+            config, measure = _config(recipe, line.wanted.sets, sets), line.wanted.measure
+            apart = measure if measure in TRAIN_ANEW else ""
+            groups.setdefault(f"{_key(config)} {apart}", []).append(place)
+    names = _names(lines, list(groups.values()))
+    return _Grouped(lines, tuple(zip(names, map(tuple, groups.values()), strict=True)))
 
 
 def _order(run: TableRun) -> tuple[Any, ...]:

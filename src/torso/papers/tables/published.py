@@ -78,7 +78,7 @@ class SecondLine:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one of each table: plans are kept by it
 class Recipe:
     """A table: the config that its runs have in common, and the layout of the paper."""
 
