@@ -93,9 +93,7 @@ def test_resume_needs_only_the_folder(tiny: Torso, torso: Torso) -> None:
 def test_a_failed_run_exits_1_and_says_why(tiny: Torso) -> None:
     said = tiny("run", "--quiet", "--out", "here", sets=("train.lr=1e30",))
     assert (said.status, said.err) == (1, "")
-    assert re.search(
-        r"fedavg seed 0 failed: non-finite loss in round 1, client \d+ \(.* smaller train\.lr\)", said.out
-    )
+    assert re.search(r"fedavg seed 0 failed: non-finite loss in round 1, client \d+ \(.* smaller train\.lr\)", said.out)
     assert json.loads(Path("here/result.json").read_text())["status"].startswith("failed: non-finite loss in round 1")
     assert tiny("run", "--quiet", "--json", "--out", "json", sets=("train.lr=1e30",)).status == 1
 

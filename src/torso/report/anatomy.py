@@ -41,9 +41,8 @@ class Anatomy:
     bytes_up: int
 
 
-def anatomy(
-    method: Method, body: str = "conv4", classes: int = 10, image: tuple[int, int, int] = (3, 32, 32)
-) -> Anatomy:
+def anatomy(method: Method, body: str = "conv4", classes: int = 10) -> Anatomy:
+    """The anatomy of a method on images of 32 × 32 pixels."""
     config = Config(method=method, model={"body": body})
     net = build(body, classes, (3, 32, 32), config.method.head, lora=config.lora)
     stage = stages(config, net)[-1]
@@ -128,7 +127,7 @@ def explain(name: str) -> list[tuple[str, str]]:
         lines.append(("definition", f"docs/definitions.md, {', '.join(sections)}"))
     if method.start != Method().start:
         lines.append(("start", _rule("start", method)))
-    lines += [("train", _training(method)), ("share", _sharing(method.share, method))]
+    lines += [("train", _training(method)), ("share", _sharing(method.share))]
     lines += [(axis, _rule(axis, method)) for axis in ("head", "objective", "step", "drift", "server", "personal")]
     if method.statistics != Method().statistics:
         lines.append(("statistics", _rule("statistics", method)))
@@ -167,7 +166,7 @@ def _training(method: Method) -> str:
     return "clients train nothing" if method.train[0].part == "none" else ", then ".join(each)
 
 
-def _sharing(share: Share, method: Method) -> str:
+def _sharing(share: Share) -> str:
     if share.part == "none":
         return "nothing travels; every client goes on with its own"
     said = f"{share.part} travels, as far as somebody trains it"

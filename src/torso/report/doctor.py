@@ -181,7 +181,7 @@ def _data(report: Report, root: Path, data_sets: Mapping[str, str | None]) -> No
     report.data = {
         "root": str(root),
         "from": "TORSO_DATA" if "TORSO_DATA" in os.environ else "the default",
-        **{"sets": dict(data_sets)},
+        "sets": dict(data_sets),
     }
     if "TORSO_DATA" in os.environ and not root.is_dir():
         report.missing.append(f"TORSO_DATA is {str(root)!r}, and there is no such folder")

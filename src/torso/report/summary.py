@@ -29,6 +29,10 @@ def heading(comparison: Comparison) -> str:
     return f"{listed([entry.label for entry in comparison.entries])} on {listed(datasets)}"
 
 
+_DETAILS = {"shards": ("shards", "{} shards each"), "dirichlet": ("alpha", "α = {}")}
+"""Kind of partition → the key that says how it deals, and that in words."""
+
+
 def setting(comparison: Comparison) -> str:
     """`50 clients · shards, 2 each · conv3 · 30 rounds · seeds 0 and 1`, as far as all runs share it."""
     runs = comparison.runs
@@ -37,14 +41,14 @@ def setting(comparison: Comparison) -> str:
         values = {str(run.setting(key)): run.setting(key) for run in runs}
         return next(iter(values.values())) if len(values) == 1 else None
 
-    kind = one("data.partition")
-    detail = {"shards": ("shards", "{} shards each"), "dirichlet": ("alpha", "α = {}")}.get(str(kind).split("-")[0])
-    value = one(f"data.{detail[0]}") if detail else None
+    kind, clients, rounds = one("data.partition"), one("data.clients"), one("train.rounds")
+    key, said = _DETAILS.get(str(kind).split("-")[0], ("", ""))
+    value = one(f"data.{key}") if key else None
     parts = [
-        f"{one('data.clients')} clients" if one("data.clients") else "",
-        f"{kind}{f', {detail[1].format(value)}' if detail and value is not None else ''}" if kind else "",
+        f"{clients} clients" if clients else "",
+        str(kind or "") if value is None else f"{kind}, {said.format(value)}",
         str(one("model.body") or ""),
-        f"{one('train.rounds')} rounds" if one("train.rounds") else "",
+        f"{rounds} rounds" if rounds else "",
         _seeds(comparison),
     ]
     return " · ".join(part for part in parts if part)
@@ -52,7 +56,9 @@ def setting(comparison: Comparison) -> str:
 
 def _seeds(comparison: Comparison) -> str:
     seeds = sorted({run.seed for run in comparison.runs if run.seed is not None})
-    return f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds], 6)}" if seeds else ""
+    if not seeds:
+        return ""
+    return f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds], 6)}"
 
 
 def sentences(comparison: Comparison) -> list[str]:

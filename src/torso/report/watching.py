@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,11 +12,11 @@ from rich.console import Console
 if TYPE_CHECKING:
     from torso.runs.events import Listener, Stop
 
+    Displays = tuple[Callable[[Console], AbstractContextManager[Listener]], Callable[[Console], Listener]]
+
 
 @contextmanager
-def watching(
-    quiet: bool, tensorboard: bool = False, shown: tuple[Any, Any] | None = None
-) -> Iterator[tuple[Listener, Stop]]:
+def watching(quiet: bool, tensorboard: bool = False, shown: Displays | None = None) -> Iterator[tuple[Listener, Stop]]:
     """Progress on the error stream, and Ctrl-C or SIGTERM that stop after the round or measure; a second one at once.
 
     `shown`: other displays than the usual ones, for a terminal and elsewhere."""

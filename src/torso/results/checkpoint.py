@@ -148,10 +148,10 @@ def tidy(folder: Path) -> None:
     """Keep the newest checkpoints with their files; drop older ones and what a killed run left half-written."""
     newest = _newest_first(folder)[:KEPT]
     kept = {whole.stem for whole in newest} | {Path(name).stem for whole in newest for name in _client_files(whole)}
-    old = (folder.glob(pattern) for pattern in (".*", "round-*.json", "round-*.safetensors", "clients-*.safetensors"))
-    for path in (each for group in old for each in group):
-        if path.stem not in kept:
-            path.unlink()
+    for pattern in (".*", "round-*.json", "round-*.safetensors", "clients-*.safetensors"):
+        for path in folder.glob(pattern):
+            if path.stem not in kept:
+                path.unlink()
 
 
 def _client_files(path: Path) -> list[str]:

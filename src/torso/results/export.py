@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torso.data.sources.arrays import read_npz
 from torso.errors import RequestError
@@ -56,14 +56,10 @@ class Form:
             raise RequestError(f"--opset {opset} is of ONNX. Add --format onnx")
         if "onnx" in words:
             check_can_write(opset)
-        return cls(tuple(dict.fromkeys(words)), *_typed(preprocessing, norm), opset)
+        return cls(tuple(dict.fromkeys(words)), cast(Preprocessing, preprocessing), cast(Norm, norm), opset)
 
 
 PLAIN = Form()
-
-
-def _typed(preprocessing: str, norm: str) -> tuple[Preprocessing, Norm]:
-    return "beside" if preprocessing == "beside" else "inside", "batch" if norm == "batch" else "calibrated"
 
 
 @dataclass(frozen=True)
@@ -167,9 +163,11 @@ def chosen_clients(text: str, clients: int, names: Sequence[str] = ()) -> list[i
     """`all`, or numbers or names with commas between them."""
     if text.strip() == "all":
         return list(range(clients))
+    if not text.strip():
+        return []
     pieces = [text.strip()] if text.strip() in names else [piece.strip() for piece in text.split(",")]
     try:
-        return [names.index(piece) if piece in names else int(piece) for piece in pieces] if text.strip() else []
+        return [names.index(piece) if piece in names else int(piece) for piece in pieces]
     except ValueError:
         some = f"names such as {', '.join(names[:3])}, or " if names else ""
         raise RequestError(

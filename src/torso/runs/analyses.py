@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torso.config import MeasureConfig
 from torso.engine import Engine
 from torso.learn.phases import moved_by
-from torso.measure.analyses import Scene, analyses, watch
+from torso.measure.analyses import Scene, of_rounds, watch
 from torso.nets import learnable
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
@@ -23,15 +22,10 @@ def scene_of(job: Job, state: State, engine: Engine) -> Scene:
     return Scene(engine, job.roster, job.net, state.reported, how, job.measured_clients, trained, seed)
 
 
-def of_rounds(measure: MeasureConfig) -> list[str]:
-    """The analyses that look at single rounds."""
-    return [name for name in measure.analyses if analyses[name].when == "round"]
-
-
 def watch_round(job: Job, engine: Engine, before: State, after: State, played: Round) -> dict[str, Any]:
     """A look at the participants' models of a round between two states, where somebody asks for that and it is due."""
     measure, seed = job.config.measure, job.config.run.seed
-    names = of_rounds(measure)
+    names = of_rounds(measure.analyses)
     due = played.round % measure.analyses_every == 0 or played.round == job.rounds
     if not (names and due and played.participants):
         return {}

@@ -12,7 +12,7 @@ from torso.learn.attacks import attacks
 from torso.learn.gradients import not_reached
 from torso.learn.phases import Phase
 from torso.measure import measures
-from torso.measure.analyses import analyses
+from torso.measure.analyses import analyses, of_rounds
 from torso.nets import Network, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
 from torso.nets.heads import Dual
@@ -122,7 +122,7 @@ def check_time(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
             f"{chosen('attack.kind', config.attack.chosen)} looks at all uploads of a round, and {where}. "
             f"Accepted: {free}"
         )
-    for name in (name for name in config.measure.analyses if analyses[name].when == "round"):
+    for name in of_rounds(config.measure.analyses):
         raise RequestError(
             f"measure.analyses = {name!r} looks at participants that begin at the same model, and {where}. Leave it out"
         )

@@ -8,7 +8,7 @@ from torso.config import Config
 from torso.data.keys import changed
 from torso.learn.attacks import NoAttack
 from torso.learn.schedule import schedules
-from torso.measure.analyses import analyses
+from torso.measure.analyses import of_rounds
 from torso.runs.stage import Stage
 
 
@@ -34,8 +34,11 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     for key in ("clip_rate", "count_noise"):
         yield f"privacy.{key}", "privacy.quantile = 0: clip does not adapt", config.privacy.quantile > 0
     yield "measure.during", "measure.every = 0", measure.every > 0
-    of_rounds = [name for name in measure.analyses if analyses[name].when == "round"]
-    yield "measure.analyses_every", "measure.analyses names none that is taken of rounds", bool(of_rounds)
+    yield (
+        "measure.analyses_every",
+        "measure.analyses names none that is taken of rounds",
+        bool(of_rounds(measure.analyses)),
+    )
     asked = (*measure.names, *(measure.during if measure.every else ()))
     for start, keys in {"ece_": ("bins",), "shifted_": ("shift",), "corrupted_": ("corruptions", "severities")}.items():
         for key in keys:

@@ -37,7 +37,8 @@ def load(
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
         below = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
-        which = f"one of {', '.join(below[:5])}{' …' if len(below) > 5 else ''}" if below else "that of a finished run"
+        some = f"{', '.join(below[:5])}{' …' if len(below) > 5 else ''}"
+        which = f"one of {some}" if below else "that of a finished run"
         raise RequestError(f"{str(folder)!r} is not the folder of one run (no config.toml). Give {which}.")
     config = Config.load(folder / "config.toml")
     if not (folder / "result.json").is_file():

@@ -10,11 +10,11 @@ from typing import Any
 from torso.engine import ComeAndGo, Engine, MayEndUs, repairs
 from torso.errors import CannotWrite, PlaceLost, RunFailed
 from torso.measure import Accuracy, evaluate_in_parts
-from torso.measure.analyses import at_end, class_counts
+from torso.measure.analyses import at_end, class_counts, of_rounds
 from torso.personal.state import State
 from torso.results.folder import RunFolder
 from torso.results.result import Result
-from torso.runs.analyses import of_rounds, scene_of, watch_round
+from torso.runs.analyses import scene_of, watch_round
 from torso.runs.checks import asks_first, remarks
 from torso.runs.ending import Ending, Stopped
 from torso.runs.evaluation import evaluation_of
@@ -214,7 +214,7 @@ class Loop:
 
     def _watch(self, engine: Engine, before: State, played: Round) -> None:
         """The analyses that look at single rounds."""
-        if not of_rounds(self.config.measure):
+        if not of_rounds(self.config.measure.analyses):
             return
         with self.record.measuring():
             if found := watch_round(self.job, engine, before, self.state, played):

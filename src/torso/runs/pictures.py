@@ -123,6 +123,6 @@ def told(pictures: Sequence[Fitted], kind: Pixels) -> tuple[str, ...]:
 def _of(count: int, every: int) -> str:
     if every == 1:
         return "the image was"
-    return (
-        f"all {every} images were" if count == every else f"{count} of {every} images {'was' if count == 1 else 'were'}"
-    )
+    if count == every:
+        return f"all {every} images were"
+    return f"{count} of {every} images {'was' if count == 1 else 'were'}"

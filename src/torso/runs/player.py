@@ -7,8 +7,8 @@ from functools import partial
 from torso.engine import Engine
 from torso.engine.memory import patient_collector
 from torso.errors import TorsoError
+from torso.measure.analyses import of_rounds
 from torso.personal.state import State
-from torso.runs.analyses import of_rounds
 from torso.runs.events import Stop
 from torso.runs.faults import faults_of
 from torso.runs.features import FeaturePlan
@@ -52,7 +52,7 @@ class Player:
         other. It counts if this one ends as it was guessed, and nothing else comes between them."""
         after, measure = begun.number + 1, self.job.config.measure
         measured = measure.every and begun.number % measure.every == 0
-        if begun.guess is None or after > self.job.rounds or measured or of_rounds(measure) or self.stop.asked:
+        if begun.guess is None or after > self.job.rounds or measured or of_rounds(measure.analyses) or self.stop.asked:
             return None
         stage = self.job.stage(after)
         if stage.first == after:

@@ -61,10 +61,10 @@ def ways(net: Network, result: Result | None, new: bool) -> dict[str, str]:
     norms = any(isinstance(module, _BatchNorm) for module in net.modules())
     no_head = "this network makes no heads; only Fed-RoD's hypernetwork does (fedrod-hyper)"
     no_rule = "a model file does not say how new clients train; the folder of its run does"
-    known_only = "it is for known classes only, and the data have others"
+    known_only = "it is for known classes only, and the data have others" if new else ""
     return {
-        "hyper": no_head if not makes else known_only if new else "",
-        "calibrate": "this network has no BatchNorm" if not norms else known_only if new else "",
+        "hyper": known_only if makes else no_head,
+        "calibrate": known_only if norms else "this network has no BatchNorm",
         "class-means": "",
         "tune": no_rule if result is None else "",
     }

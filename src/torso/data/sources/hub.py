@@ -40,7 +40,7 @@ def hub(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(
             f"data.source = {options.source!r}{where} cannot be read: {reason}. Expected: {_EXPECTED}"
         ) from None
-    parts = [Columns(options.source, part.with_format("arrow")[:], local=True) for part in _splits(found, options)]
+    parts = [Columns(options.source, part.with_format("arrow")[:], local=True) for part in _splits(found)]
     return dataset_of_columns(name.rpartition("/")[2].replace(":", "-"), parts, options)
 
 
@@ -54,7 +54,7 @@ def _loaded(datasets: Any, name: str, root: str) -> Any:
     return datasets.load_dataset(str(folder), subset or None)
 
 
-def _splits(found: Any, options: DataConfig) -> list[Any]:
+def _splits(found: Any) -> list[Any]:
     """The training split and, where there is one, the test split."""
     if not isinstance(found, dict):
         return [found]

@@ -4,7 +4,7 @@ from torso.measure.analyses import models as _models  # noqa: F401  registers th
 from torso.measure.analyses import rounds as _rounds  # noqa: F401
 from torso.measure.analyses import similarity as _similarity  # noqa: F401
 from torso.measure.analyses.base import Analysis, RoundAnalysis, Scene, analyses, analysis
-from torso.measure.analyses.walk import at_end, class_counts, over_rounds, watch
+from torso.measure.analyses.walk import at_end, class_counts, of_rounds, over_rounds, watch
 
 __all__ = [
     "Analysis",
@@ -14,6 +14,7 @@ __all__ = [
     "analysis",
     "at_end",
     "class_counts",
+    "of_rounds",
     "over_rounds",
     "watch",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -56,6 +56,11 @@ class Watch:
 
     def for_clients(self, clients: Sequence[int]) -> Watch:
         return replace(self, visit=self.visit.for_clients(clients), scene=self.scene.for_clients(clients))
+
+
+def of_rounds(names: Iterable[str]) -> list[str]:
+    """Those of the analyses that look at single rounds."""
+    return [name for name in names if analyses[name].when == "round"]
 
 
 def watch(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torso.config import Config
 from torso.errors import TorsoError
-from torso.measure.analyses import analyses
+from torso.measure.analyses import of_rounds
 from torso.personal import FineTune, Kept, Personal
 from torso.results.checkpoint import adopt
 from torso.results.data_file import DATA
@@ -33,7 +33,7 @@ def training_key(config: Config) -> str:
     """Equal for configs with the same rounds. Measures after the last round do not count, measures between rounds
     do."""
     method, measure = config.method, config.measure
-    if measure.every or any(analyses[name].when == "round" for name in measure.analyses):
+    if measure.every or of_rounds(measure.analyses):
         return fingerprint(config.model_copy(update={"method": replace(method, name="custom")}))
     inert = type(method.personal) in (FineTune, Personal, Kept) and not method.personal.keeps
     plain = replace(method, name="custom", personal=FineTune() if inert else method.personal)

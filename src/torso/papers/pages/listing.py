@@ -22,7 +22,8 @@ def list_tables(device: str) -> tuple[list[dict[str, Any]], Rate]:
     for name in names():
         known = recipe(name)
         made = plan(known, tried=False)
-        there = [made.lines[i].published for i in {i for run in made.runs for i in run.answers}] or list(known.numbers)
+        answered = {place for run in made.runs for place in run.answers}
+        there = [made.lines[place].published for place in answered] or list(known.numbers)
         rows.append(
             {
                 "table": name,

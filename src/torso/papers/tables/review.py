@@ -107,9 +107,11 @@ def second_lines(answers: Sequence[Answer]) -> list[SecondLineCount]:
     for name in dict.fromkeys(str(answer["variant"]) for answer in answers if answer["variant"]):
         seconds = [answer for answer in answers if answer["variant"] == name and judged(answer)]
         near, there = within_points(seconds)
+        if not there:
+            continue
         first = [{**firsts[_number(second)], "not_comparable": ""} for second in seconds]
         near_first, run_first = within_points(first)
-        found += [SecondLineCount(name, near, there, near_first if run_first else None)] if there else []
+        found.append(SecondLineCount(name, near, there, near_first if run_first else None))
     return found
 
 
