@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 from tests.methods import tiny
-from tests.methods.test_pairs import assert_same
 from tests.methods.tiny import tiny_parts  # noqa: F401  a fixture
 from tests.runs import samples
+from tests.runs.samples import assert_same_state
 from torch import Tensor
 from torch.testing import assert_close
 from typer.testing import CliRunner
@@ -385,7 +385,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) ->
     assert whole is not None
     assert half is not None
     assert whole.clients.of_kind("own")
-    assert_same(whole, half)
+    assert_same_state(whole, half)
     assert samples.result_of(tmp_path / "whole") == samples.result_of(tmp_path / "half")
 
 

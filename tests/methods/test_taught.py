@@ -23,7 +23,7 @@ BASES = ("fedbabu", "fedper", "fedrep", "per-fedavg", "pfedme", "ditto", "mtl", 
 @pytest.mark.parametrize("base", BASES)
 def test_it_goes_with_other_methods(base: str, objective: NotTrue | Contrast, tmp_path: Path) -> None:
     job = simulate(_config(methods[base].but(objective=objective)), federation())
-    second = resumes(job, tmp_path)
+    _, second = resumes(job, tmp_path)
     plain = simulate(_config(methods[base]), federation())
     with OneByOne(plain.net, plain.federation, workers=1) as engine:
         without = State.begin(plain.model)

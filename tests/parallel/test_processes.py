@@ -234,7 +234,7 @@ class StopsWhileMeasuring(Heard):
 
 def test_a_stop_is_heard_while_a_run_is_measured(hands: Processes, tmp_path: Path) -> None:
     heard = StopsWhileMeasuring()
-    asked = tiny("fedper", "train.rounds=1", "personalize.epochs=200")
+    asked = tiny("fedper", "train.rounds=1", "personalize.epochs=200", "run.clients_at_once=1")  # heard between clients
     with pytest.raises(Stopped, match="fedper seed 0: stopped after round 1 of 1"):
         list(run_together([asked], [tmp_path / "0"], listener=heard, stop=heard.stop, crew=hands))
     assert not (tmp_path / "0" / "result.json").exists()
