@@ -315,14 +315,15 @@ def test_the_head_of_gaussian_classes_by_hand() -> None:
 
 
 def test_estimates_by_hand() -> None:
-    """Features 1 and 3 of class 0 and 5 of class 1, and 99 as padding: means 2 and 5, Σ = (1 + 1 + 0)/3; of a class
-    that is not there the told mean. Half way to μ = 0, Σ = 1: 1, 2.5 and ½·⅔ + ½."""
+    """Features 1 and 3 of class 0 and 5 of class 1, and 99 as padding: means 2 and 5, Σ = (1 + 1 + 0)/3, and the floor;
+    of a class that is not there the told mean. Half way to μ = 0, Σ = 1: 1, 2.5 and ½·⅔ + ½."""
     told = Gaussians(torch.zeros(1, 3, 1), torch.ones(1, 1, 1))
     told.means[0, 2] = 7.0
     seen = Seen(
         torch.tensor([[[1.0], [3.0], [5.0], [99.0]]]), torch.tensor([[0, 0, 1, 1]]), torch.tensor([[1.0, 1, 1, 0]])
     )
-    own = estimated(seen, told)
+    assert_close(estimated(seen, told, 0.5).covariance.flatten(), torch.tensor([2 / 3 + 0.5]))
+    own = estimated(seen, told, 0.0)
     assert_close(own.means.flatten(), torch.tensor([2.0, 5.0, 7.0]))
     assert_close(own.covariance.flatten(), torch.tensor([2 / 3]))
     half = own.mixed(told, torch.full((2, 1), 0.5))
@@ -344,9 +345,9 @@ def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_w
     features = torch.tensor([1.2, 0.8, 1.1, 0.9, -1.2, -0.8, -1.1, -0.9]).view(1, 8, 1)
     features = features[:, [0, 4, 1, 5, 2, 6, 3, 7]]
     seen = Seen(features, torch.tensor([[0, 1] * 4]), torch.ones(1, 8))
-    right = estimated(seen, Gaussians(torch.zeros(1, 2, 1), torch.ones(1, 1, 1)))
+    right = estimated(seen, Gaussians(torch.zeros(1, 2, 1), torch.ones(1, 1, 1)), 0.0)
     wrong = Gaussians(-right.means, right.covariance)
-    for statistics in (GaussianClasses(folds=4), GaussianClasses(folds=4, betas="two")):
+    for statistics in (GaussianClasses(folds=4, floor=0.0), GaussianClasses(folds=4, floor=0.0, betas="two")):
         assert float(statistics.chosen(seen, wrong)[0]) > 0.5
         assert statistics.chosen(seen, right).tolist() == [[0.0], [0.0]]
 
@@ -357,13 +358,13 @@ def test_two_betas_are_the_best_of_all_pairs() -> None:
     features = torch.tensor([[1.5, 0.2], [-1.0, 0.4], [0.7, -0.5], [-1.6, 0.1], [1.1, 0.9], [-0.4, -1.1]]).view(1, 6, 2)
     seen = Seen(features, torch.tensor([[0, 1] * 3]), torch.ones(1, 6))
     told = Gaussians(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]), 2 * torch.eye(2)[None])
-    statistics, counts = GaussianClasses(folds=3, steps=4, betas="two"), torch.tensor([[3, 3]])
+    statistics, counts = GaussianClasses(folds=3, steps=4, betas="two", floor=0.0), torch.tensor([[3, 3]])
 
     def loss(of_means: float, of_covariance: float) -> float:
         total = 0.0
         for fold in range(3):
             out = (torch.arange(6) % 3 == fold).float()
-            mixed = estimated(seen.only(1 - out), told).mixed(told, torch.tensor([[of_means], [of_covariance]]))
+            mixed = estimated(seen.only(1 - out), told, 0.0).mixed(told, torch.tensor([[of_means], [of_covariance]]))
             total += float(loss_of(seen.only(out), head_of(mixed, counts, statistics.ridge)))
         return total
 
@@ -400,9 +401,9 @@ def test_pfedfda_sends_means_and_a_covariance_and_clients_keep_nothing() -> None
 
 
 def test_a_personal_model_of_pfedfda_is_made_under_the_servers_body_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's s = (2, 1), so features are (2, 0), (1.2, 0) of class 0 and (0, 1), (0, 0.6) of class 1. Means (1.6,
-    0) and (0, 0.8); Σ = diag(2·0.4²/4, 2·0.2²/4) = diag(0.08, 0.02). Half way to μ = 0, Σ = 1: (0.8, 0), (0, 0.4) and
-    diag(0.54, 0.51). A body that the client's last visit left plays no part."""
+    """The server has s = (2, 1): features (2, 0), (1.2, 0) of class 0 and (0, 1), (0, 0.6) of class 1. Means are (1.6,
+    0), (0, 0.8); Σ = diag(2·0.4²/4, 2·0.2²/4) = diag(0.08, 0.02), and 1 as the floor. Half way to μ = 0 and Σ = 1 are
+    (0.8, 0), (0, 0.4) and diag(1.04, 1.01). A body that the client's last visit left plays no part."""
     monkeypatch.setattr(GaussianClasses, "chosen", lambda self, seen, told: torch.full((2, 1), 0.5))
     data = Data.of([[1, 0], [0.6, 0], [0, 1], [0, 0.6]], [0, 0, 1, 1])
     job = on(tiny.job("pfedfda", head="eye", bias=True), federated((data, data)))
@@ -411,7 +412,7 @@ def test_a_personal_model_of_pfedfda_is_made_under_the_servers_body_by_hand(monk
     state = State.begin(model, {0: ClientState(own={BODY: torch.tensor([9.0, 9.0])})}, round=1, statistics=said)
     desk = replace(Desk.at(job.net, job.federation), store=state.clients)
     own = evaluation_of(job, job.plan[0], state).own(desk, [0], desk.models(model, [0]))
-    wide = torch.tensor([0.5401, 0.5101])  # with the ridge
+    wide = torch.tensor([1.0401, 1.0101])  # with the ridge
     assert_close(own[BODY], torch.tensor([[2.0, 1.0]]))
     assert_close(own["head.weight"], torch.diag(torch.tensor([0.8, 0.4]) / wide)[None])
     assert_close(own["head.bias"], math.log(0.5) - torch.tensor([0.64, 0.16])[None] / wide / 2)

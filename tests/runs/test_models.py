@@ -17,6 +17,7 @@ from torso import Config, RequestError, Result
 from torso.nets import Network
 
 METHODS = (
+    "pfedfda",
     "fedavg",
     "fedbabu",
     "fedper",

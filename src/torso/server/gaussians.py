@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.errors import RequestError
-from torso.kinds import Count, Positive
+from torso.kinds import Count, NotNegative, Positive
 from torso.learn.looking import members
 from torso.learn.stacked import per_client
 from torso.nets import Network, Tensors
@@ -70,15 +70,17 @@ def _head(weight: Tensor, means: Tensor, counts: Tensor, like: Tensor) -> Tensor
     return {WEIGHT: weight.to(like), BIAS: bias.to(like)}
 
 
-def estimated(seen: Seen, told: Gaussians) -> Gaussians:
-    """The clients' own means and covariance; a class without samples has the told mean."""
+def estimated(seen: Seen, told: Gaussians, floor: float) -> Gaussians:
+    """The clients' own means, and covariance with `floor` more on its diagonal; a class without samples has the told
+    mean."""
     member = seen.members(told.means.shape[1])
     count = member.sum(dim=1)
     means = (member.mT @ seen.features) / count.clamp(min=1).unsqueeze(-1)
     means = torch.where((count > 0).unsqueeze(-1), means, told.means)
     apart = (seen.features - member @ means) * seen.real.unsqueeze(-1)
     size = count.sum(dim=1).clamp(min=1)
-    return Gaussians(means, (apart.mT @ apart) / per_client(size, told.covariance))
+    covariance = (apart.mT @ apart) / per_client(size, told.covariance)
+    return Gaussians(means, covariance + floor * torch.eye(covariance.shape[-1], device=covariance.device))
 
 
 def loss_of(seen: Seen, head: Tensors) -> Tensor:
@@ -95,12 +97,13 @@ class GaussianClasses(Statistics):
     the global one; the server averages them (pFedFDA, spec 19.16).
 
     β is that of `steps` + 1 values from 0 to 1 that has the lowest cross-entropy in `folds`-fold cross-validation;
-    `betas = "two"`: means and covariance have one each. `ridge` is added to the diagonal of a covariance before it is
-    inverted."""
+    `betas = "two"`: means and covariance have one each. `floor` is added to the diagonal of a client's own covariance,
+    `ridge` to that of any covariance before it is inverted."""
 
     folds: Count = 2
     steps: Count = 10
     betas: Literal["one", "two"] = "one"
+    floor: NotNegative = 1.0
     ridge: Positive = 1e-4
     passes: ClassVar[float] = 1.0
 
@@ -137,7 +140,7 @@ class GaussianClasses(Statistics):
     @torch.no_grad()
     def of_clients(self, at: Visited) -> Tensors:
         told, seen = Gaussians(at.told[MEANS], at.told[COVARIANCE]), _seen(at)
-        found = estimated(seen, told).mixed(told, self.chosen(seen, told))
+        found = estimated(seen, told, self.floor).mixed(told, self.chosen(seen, told))
         return {MEANS: found.means, COVARIANCE: found.covariance}
 
     def chosen(self, seen: Seen, told: Gaussians) -> Tensor:
@@ -149,7 +152,7 @@ class GaussianClasses(Statistics):
         total = torch.zeros(len(pairs), len(seen.labels), device=seen.features.device)
         for number in range(self.folds):
             out = (fold == number).to(seen.real.dtype)
-            own = estimated(seen.only(1 - out), told)
+            own = estimated(seen.only(1 - out), told, self.floor)
             total += self._losses(seen.only(out), own, told, counts, grid)
         return pairs[total.nan_to_num(torch.inf).argmin(dim=0)].T
 
