@@ -32,7 +32,16 @@ def is_random(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return given.get("dropout_p") != 0 and given.get("train") is not False
 
 
-class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees the operations of this thread. Nothing under it is compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks; to skip the compiler it would have to load it, which takes a second."""
+        return False
+
+
+class Watching(EagerMode):
     """Notes whether anything random is asked for."""
 
     def __init__(self) -> None:
@@ -51,7 +60,7 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return op(*args, **(kwargs or {}))
 
 
-class Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Keyed(EagerMode):
     """Every random operation inside draws from the key."""
 
     def __init__(self, key: int) -> None:
