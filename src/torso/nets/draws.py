@@ -11,12 +11,14 @@ A mode sees every operation, which slows down a network of many small ones. On C
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _default = threading.Lock()  # of torch's default generators, for operations that take no other
@@ -58,6 +60,39 @@ class Watching(EagerMode):
         if is_random(op, args, kwargs or {}):
             self.places.add(_device_of(args, kwargs or {}).type)
         return op(*args, **(kwargs or {}))
+
+
+class LooksAtNumbers(Exception):
+    """A body needs the content of its samples to go on."""
+
+
+@contextmanager
+def watching_zeros() -> Iterator[Watching]:
+    """As `Watching`, of a body that computes on zeros. It ends where the body looks at the numbers: what it asks for
+    may then depend on them."""
+    with _Unread(), _Unseeing() as seen:
+        yield seen
+
+
+class _Unseeing(Watching):
+    def __torch_dispatch__(
+        self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
+            raise LooksAtNumbers(str(op))
+        return super().__torch_dispatch__(op, types, args, kwargs)
+
+
+class _Unread(TorchFunctionMode):  # type: ignore[no-untyped-call]
+    """Nobody takes a tensor's numbers out of torch: that is no operation, and a dispatch mode does not see it."""
+
+    def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if call in _READERS:
+            raise LooksAtNumbers(call.__name__)
+        return call(*args, **(kwargs or {}))
+
+
+_READERS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__})
 
 
 class Keyed(EagerMode):
