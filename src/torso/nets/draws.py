@@ -74,7 +74,7 @@ def watching_zeros() -> Iterator[Watching]:
         yield seen
 
 
-class _Unseeing(Watching):
+class _Unseeing(Watching):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -83,7 +83,7 @@ class _Unseeing(Watching):
         return super().__torch_dispatch__(op, types, args, kwargs)
 
 
-class _Unread(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class _Unread(TorchFunctionMode):
     """Nobody takes a tensor's numbers out of torch: that is no operation, and a dispatch mode does not see it."""
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
