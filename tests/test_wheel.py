@@ -23,6 +23,9 @@ from pathlib import Path
 import torso
 from torso.papers.tables.published import names
 result = torso.run({"method": "fedbabu", "data": {"clients": 10}, "train": {"rounds": 1}}, "run")
+from torch import nn
+mine = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+torso.run({"method": "fedloge", "data": {"clients": 5}, "train": {"rounds": 1}}, model=mine)
 heavy = ("torch._dynamo", "sklearn", "scipy", "pandas", "matplotlib", "ray", "flwr")
 loaded = [name for name in heavy if name in sys.modules]
 from torso.report.write import report
@@ -81,7 +84,8 @@ def test_the_command_works_from_an_empty_folder(installed: Path, tmp_path: Path)
 def test_the_package_works_from_an_empty_folder_and_loads_no_more_than_it_needs(
     installed: Path, tmp_path: Path
 ) -> None:
-    """A run on digits needs neither scikit-learn nor torch's compiler, which take a second each to load."""
+    """Runs on digits, one with a network of the user's own, need neither scikit-learn nor torch's compiler, which take
+    a second each to load."""
     done = run(sys.executable, "-c", USED, cwd=tmp_path, PYTHONPATH=str(installed))
     found = json.loads(done.stdout)
     assert Path(found["file"]).is_relative_to(installed)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from torso.errors import RequestError
 from torso.nets import apply, body_of, skeleton, split
-from torso.nets.draws import Keyed, Watching
+from torso.nets.compute import draws
+from torso.nets.draws import Keyed, LooksAtNumbers, Watching, watching_zeros
 
 from .samples import images, spread
 
@@ -63,6 +64,35 @@ def test_what_draws_nothing_is_not_taken_for_random() -> None:
         F.dropout(torch.ones(3), 0.5, training=False)
         F.dropout(torch.ones(3), 0.0)
     assert not seen.drew
+    plain = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Dropout(0.0), nn.Linear(32, 3))
+    assert not draws(split(plain).train(), torch.zeros(1, 2, 1, 4, 4))
+    assert draws(split(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.Linear(6, 3))).train(), torch.zeros(1, 2, 6))
+
+
+READS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "truth": lambda x: bool(x[0] > 0),
+    "list": lambda x: x.tolist(),
+    "array": lambda x: x.detach().numpy(),
+    "mask": lambda x: x[x > 0],
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_who_looks_at_numbers_may_draw_with_others(read: Callable[[Tensor], object]) -> None:
+    """Zeros do not tell: this body draws where its features are not zero."""
+
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(self.fc(x), 0.5 if x.any() else 0.0) if read(x[0]) else self.fc(x)
+
+    assert draws(split(Hidden()).train(), images(1, 5, 6).float())
+    with pytest.raises(LooksAtNumbers), watching_zeros():
+        read(torch.zeros(2))
 
 
 def test_a_share_of_one_minus_p_survives() -> None:

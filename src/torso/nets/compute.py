@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso.data.inputs import Input, Tokens, as_input
 from torso.data.token_lens import trimmed
 from torso.errors import RequestError
-from torso.nets.draws import Keyed, Seeded, Watching
+from torso.nets.draws import Keyed, Seeded, Watching, watching_zeros
 from torso.nets.dropout import dropping, drops
 from torso.nets.network import Network, Output, Tensors, hollow
 from torso.nets.seat import skeleton
@@ -156,9 +156,14 @@ def vmap_fails(net: Network, input: Input, device: torch.device, dtype: torch.dt
 
 def _draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws random numbers in training: found out once, on tensors without content. A body that cannot
-    go without content may do anything, so it counts as one that does."""
+    go without content may do anything, so it counts as one that does.
+
+    Most draw nothing on zeros and look at none of them. The device `meta` loads torch's compiler, which takes a
+    second."""
     if net.body.native:
         return net.body.draws is True  # of adapters with dropout
+    if net.body.draws is None and _never_draws(net, x):
+        net.body.draws = False
     if net.body.draws is None:
         bare, dtype = skeleton(net).to("meta").train(), torch.float32 if x.dtype == torch.bfloat16 else x.dtype
         try:
@@ -168,6 +173,19 @@ def _draws(net: Network, x: Tensor) -> bool:
         except Exception:  # somebody's own forward: nobody knows what it may raise
             net.body.draws = True
     return net.body.draws
+
+
+def _never_draws(net: Network, x: Tensor) -> bool:
+    """Whether it draws nothing, and looks at no number on the way."""
+    bare, zeros = hollow(net)
+    given = {name.removeprefix("body."): t[0] for name, t in zeros.items() if name.startswith("body.")}
+    dtype = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+    try:
+        with watching_zeros() as seen, torch.no_grad():
+            functional_call(bare.body.train(), given, (torch.zeros(1, 2, *x.shape[2:], dtype=dtype),))
+    except Exception:  # somebody's own forward: nobody knows what it may raise
+        return False
+    return not seen.drew
 
 
 def pads(net: Network, x: Tensor) -> bool:

@@ -11,12 +11,14 @@ A mode sees every operation, which slows down a network of many small ones. On C
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _default = threading.Lock()  # of torch's default generators, for operations that take no other
@@ -32,7 +34,16 @@ def is_random(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return given.get("dropout_p") != 0 and given.get("train") is not False
 
 
-class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees the operations of this thread. Nothing under it is compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks; to skip the compiler it would have to load it, which takes a second."""
+        return False
+
+
+class Watching(EagerMode):
     """Notes whether anything random is asked for."""
 
     def __init__(self) -> None:
@@ -51,7 +62,40 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return op(*args, **(kwargs or {}))
 
 
-class Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LooksAtNumbers(Exception):
+    """A body needs the content of its samples to go on."""
+
+
+@contextmanager
+def watching_zeros() -> Iterator[Watching]:
+    """As `Watching`, of a body that computes on zeros. It ends where the body looks at the numbers: what it asks for
+    may then depend on them."""
+    with _Unread(), _Unseeing() as seen:
+        yield seen
+
+
+class _Unseeing(Watching):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(
+        self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
+            raise LooksAtNumbers(str(op))
+        return super().__torch_dispatch__(op, types, args, kwargs)
+
+
+class _Unread(TorchFunctionMode):
+    """Nobody takes a tensor's numbers out of torch: that is no operation, and a dispatch mode does not see it."""
+
+    def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if call in _READERS:
+            raise LooksAtNumbers(call.__name__)
+        return call(*args, **(kwargs or {}))
+
+
+_READERS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__})
+
+
+class Keyed(EagerMode):
     """Every random operation inside draws from the key."""
 
     def __init__(self, key: int) -> None:

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from torso.data.inputs import Input, as_input
 from torso.nets.compute import apply
+from torso.nets.draws import EagerMode
 from torso.nets.network import Network, hollow
 
 Counts = dict[tuple[tuple[int, ...], frozenset[str]], int]  # by the shape of a sample and the parameters that learn
@@ -49,17 +49,12 @@ def _construction(net: Network) -> object:
     return repr(net), tuple((name, tensor.shape) for name, tensor in net.state_dict(keep_vars=True).items())
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(EagerMode):
     """Adds up the operations of what is computed below it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch asks; to skip the compiler it would have to load it."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, kind = func(*args, **(kwargs or {})), func._overloadpacket
