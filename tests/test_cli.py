@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from PIL import Image
 from tests.conftest import Said, Torso
 
+from torso import cli
 from torso.data import partitions, sources
 from torso.methods import methods
 from torso.nets import bodies
@@ -93,9 +95,7 @@ def test_resume_needs_only_the_folder(tiny: Torso, torso: Torso) -> None:
 def test_a_failed_run_exits_1_and_says_why(tiny: Torso) -> None:
     said = tiny("run", "--quiet", "--out", "here", sets=("train.lr=1e30",))
     assert (said.status, said.err) == (1, "")
-    assert re.search(
-        r"fedavg seed 0 failed: non-finite loss in round 1, client \d+ \(.* smaller train\.lr\)", said.out
-    )
+    assert re.search(r"fedavg seed 0 failed: non-finite loss in round 1, client \d+ \(.* smaller train\.lr\)", said.out)
     assert json.loads(Path("here/result.json").read_text())["status"].startswith("failed: non-finite loss in round 1")
     assert tiny("run", "--quiet", "--json", "--out", "json", sets=("train.lr=1e30",)).status == 1
 
@@ -391,6 +391,17 @@ def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
     script = f"{code}\nimport sys\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_terminal_that_knows_ascii_only_gets_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torso attacks` says μ − zσ; a run would have failed when its table is printed, after hours."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    monkeypatch.setattr(sys, "argv", ["torso", "attacks"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert b"? ? z?" in written.getvalue()
 
 
 def test_python_dash_m_is_the_same_command(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -333,6 +334,9 @@ def _root(
 
 def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="replace")  # no run ends because a terminal has no ±
     try:
         with terminated_as_interrupted():
             app(prog_name="torso")  # also under `python -m torso`

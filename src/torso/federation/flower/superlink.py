@@ -74,7 +74,7 @@ def tell_failed_handshakes(say: Callable[[str], None]) -> bool:
     if before is None:
         return False
 
-    def complete(self: Any, problem: BaseException | None) -> Any:
+    def complete(self: Any, problem: Any) -> Any:
         dropped = isinstance(problem, ConnectionError) or problem is ConnectionResetError  # asyncio gives the class
         if problem is not None and not dropped:
             peer = getattr(self, "_transport", None) and self._transport.get_extra_info("peername")
