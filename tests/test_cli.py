@@ -404,6 +404,20 @@ def test_a_terminal_that_knows_ascii_only_gets_question_marks(monkeypatch: pytes
     assert b"? ? z?" in written.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("run --rounds 5", "no such option '--rounds'. It is a key: --set train.rounds=VALUE. See: torso run -h"),
+        ("compare fedavg --seeds 0", "invalid value for '--seeds': 0 is not in the range x>=1. See: torso compare -h"),
+        ("methods show", "missing argument 'NAME'. See: torso methods show -h"),
+        ("runn", "no such command 'runn'. Did you mean 'run'? See: torso -h"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line(torso: Torso, words: str, line: str) -> None:
+    said = torso(*words.split())
+    assert (said.status, said.out, said.err) == (2, "", f"torso: {line}\n")
+
+
 def test_python_dash_m_is_the_same_command(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "torso", "run", "--set", "train.lr=-1", "--out", str(tmp_path / "here")],
