@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from PIL import Image
 from tests.conftest import Said, Torso
 
+from torso import cli
 from torso.data import partitions, sources
 from torso.methods import methods
 from torso.nets import bodies
@@ -389,6 +391,31 @@ def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
     script = f"{code}\nimport sys\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_terminal_that_knows_ascii_only_gets_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torso attacks` says μ − zσ; a run would have failed when its table is printed, after hours."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    monkeypatch.setattr(sys, "argv", ["torso", "attacks"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert b"? ? z?" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("run --rounds 5", "no such option '--rounds'. It is a key: --set train.rounds=VALUE. See: torso run -h"),
+        ("compare fedavg --seeds 0", "invalid value for '--seeds': 0 is not in the range x>=1. See: torso compare -h"),
+        ("methods show", "missing argument 'NAME'. See: torso methods show -h"),
+        ("runn", "no such command 'runn'. Did you mean 'run'? See: torso -h"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line(torso: Torso, words: str, line: str) -> None:
+    said = torso(*words.split())
+    assert (said.status, said.out, said.err) == (2, "", f"torso: {line}\n")
 
 
 def test_python_dash_m_is_the_same_command(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -50,6 +51,9 @@ def _root(
 
 def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="replace")  # no run ends because a terminal has no ±
     try:
         with terminated_as_interrupted():
             app(prog_name="torso")  # also under `python -m torso`

@@ -57,6 +57,7 @@ def test_duplicates_by_what_they_cross() -> None:
         ("a0q a1r a1s b0t b0u b1v", {"parted": False}, "There is no test part."),
         ("a0q a0r a1s b0t", {}, "Classes with one sample: c1. "),
         ("a0q a1r! b0s b0t!", {}, "Classes in test only: c1. A run refuses them"),
+        ("a1q b1r!", {}, "Classes without a sample: c0. "),
         ("a0q a1r b0s!", {}, "Classes without a test sample: c1. "),
         ("a0q b0r! b1s!", {}, "Clients without a training sample: b. "),
         ("a0q a1r a0s!", {}, "There is one client, a. "),

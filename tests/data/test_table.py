@@ -126,6 +126,19 @@ def test_one_file_is_parted(tmp_path: Path) -> None:
     assert np.bincount(half.test.labels).tolist() == [6, 5]  # of 11 and 10 rows, by class; 5.5 to the even number
 
 
+def test_an_id_and_another_encoding_are_told(tmp_path: Path) -> None:
+    """24 patients, 4 held out: the other 20 names are as many features that say nothing of anybody else."""
+    path = tmp_path / "mine.csv"
+    lines = ["who,age,label", *(f"p{row} Zoë,{row},{row % 2}" for row in range(24))]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    (said,) = load(options(source="csv", root=str(path)), 0).remarks
+    assert "who is another in each of the 20 training rows" in said
+    assert said.endswith("data.csv.drop=who")
+    path.write_text("\n".join(lines), encoding="latin-1")
+    with pytest.raises(RequestError, match=r"mine.csv is not text in UTF-8 \(byte 0xeb at place 19\).*saved as UTF-8"):
+        load(options(source="csv", root=str(path)), 0)
+
+
 def test_numbers_may_be_categories_and_labels_are_sorted_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("zip;label\n10;9\n9;10\n10;10\n9;9\n", encoding="utf-8-sig")  # as a spreadsheet may write it

@@ -17,6 +17,7 @@ from torso.methods import methods
 from torso.nets import bodies
 from torso.nets.bodies import families
 from torso.report.lists import axes_in_words, list_methods, list_models
+from torso.report.printing import print_list
 from torso.report.table import rows, table
 from torso.results.result import Result
 from torso.runs.events import Begin
@@ -49,6 +50,21 @@ def shown(view: Table | str, width: int = 120) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
+def shown_table(results: list[Result], width: int = 120) -> str:
+    console = Console(file=StringIO(), width=width)
+    return shown(table(results, console), width)
+
+
+def test_a_usual_terminal_breaks_no_number_and_no_word() -> None:
+    """80 columns, four accuracies and the worst tenth: numbers that were folded read as two."""
+    names = ("initial", "without_head", "personalized")
+    own = dict.fromkeys(names, Accuracy.over([4.9, 95.5]))
+    said = shown_table([replace(made("fedrod-linear", 0, 50), accuracy={**made("x", 0, 1).accuracy, **own})], 80)
+    assert said.count("50.2±45.3") == 3
+    assert "personal-" in said
+    assert "…" not in said
+
+
 def test_clients_of_all_seeds_are_pooled_and_costs_averaged() -> None:
     """Unequal numbers of clients, so that the mean of means (37.5) would be another number."""
     (row,) = rows([made("fedavg", 0, 10, 20, 30), made("fedavg", 1, 50, generic=70)])
@@ -61,7 +77,7 @@ def test_clients_of_all_seeds_are_pooled_and_costs_averaged() -> None:
 
 
 def test_methods_come_in_order_of_appearance_with_mean_and_std() -> None:
-    text = shown(table([made("fedper", 0, 10, 20), made("fedavg", 0, 30, 50)]))
+    text = shown_table([made("fedper", 0, 10, 20), made("fedavg", 0, 30, 50)])
     assert text.index("fedper") < text.index("fedavg")
     assert "15.0 ± 5.0" in text
     assert "40.0 ± 10.0" in text
@@ -80,18 +96,18 @@ def test_a_failed_run_keeps_its_row_and_does_not_spoil_the_others() -> None:
     assert (bomb.failed, bomb.seeds) == (1, 1)
     assert (fedavg.failed, fedavg.seeds) == (1, 2)
     assert fedavg.accuracy["initial"].mean == 40
-    line = next(line for line in shown(table(results)).splitlines() if "bomb" in line)
+    line = next(line for line in shown_table(results).splitlines() if "bomb" in line)
     assert "(1 of 1 failed)" in line
     assert line.count("–") == 2
 
 
 def test_when_every_run_failed_there_is_still_a_table() -> None:
-    assert "bomb" in shown(table([made("bomb", 0, status="failed: x")]))
+    assert "bomb" in shown_table([made("bomb", 0, status="failed: x")])
 
 
 @pytest.mark.parametrize("name", ["my[bold]method[/bold]", "[/]", "[red]"])
 def test_names_are_not_markup(name: str) -> None:
-    assert name in shown(table([made(name, 0, 10)]))
+    assert name in shown_table([made(name, 0, 10)])
 
 
 @pytest.mark.parametrize("display", [PlainLines, LiveBars])
@@ -152,8 +168,8 @@ def test_the_worst_tenth_is_the_mean_of_the_lowest_clients_of_all_seeds() -> Non
     ]
     (row,) = rows(own)
     assert row.worst == 7.5
-    assert "7.5" in shown(table(own))
-    assert "worst" not in shown(table([one, other]))
+    assert "7.5" in shown_table(own)
+    assert "worst" not in shown_table([one, other])
 
 
 def test_the_worst_tenth_is_of_honest_clients_where_they_are_measured() -> None:
@@ -162,3 +178,14 @@ def test_the_worst_tenth_is_of_honest_clients_where_they_are_measured() -> None:
     accuracy = {"personalized": Accuracy.over(everybody), "benign": Accuracy.over(honest)}
     (row,) = rows([replace(made("fedavg", 0, 50), accuracy=accuracy)])
     assert row.worst == 20.0
+
+
+def test_a_list_that_a_terminal_is_too_narrow_for_is_blocks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, object]] = [{"name": "conv3", "takes": "images", "about": "Three blocks of 3×3 convolutions."}]
+    for width, expected in ((80, ["conv3   images   Three blocks of 3×3 convolutions."]), (20, [])):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_list(rows, as_json=False)
+        said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        assert (set(expected) or {"conv3", "Three blocks of", "3×3 convolutions.", "takes images"}) <= set(said)

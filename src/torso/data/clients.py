@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torso.data.images import Dataset, Ints, Labelled, Samples, checked
+from torso.data.images import Dataset, Ints, Labelled, Samples, checked, none_of_class_0
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.randomness import numpy_generator
@@ -89,7 +89,8 @@ class Clients:
         top = 1 + max(int(part.labels.max()) for part in (train, test) if len(part))
         classes = top if self.classes is None else self.classes
         made = Dataset(self.name, train, test, classes, input=self.input, names=self.names)
-        made = replace(made, class_names=self.class_names)
+        remarks = () if self.class_names or self.classes else none_of_class_0(train, test)
+        made = replace(made, class_names=self.class_names, remarks=remarks)
         return checked(made, "clients")
 
     @cached_property

@@ -197,6 +197,14 @@ def _check_labels(where: str, train: Labelled, test: Labelled, classes: int, nou
             )
 
 
+def none_of_class_0(train: Labelled, test: Labelled) -> tuple[str, ...]:
+    """A remark on labels that were counted from 1: they make a class that nobody has, and the network an output."""
+    least = min(int(train.labels.min()), int(test.labels.min()))
+    if least < 1:
+        return ()
+    return (f"the smallest label is {least}, and classes count from 0: nobody has class 0. Expected: labels from 0",)
+
+
 def histogram(images: NDArray[np.uint8]) -> Ints:
     """How often each channel has each value, [C, 256]."""
     channels = images.shape[-1]

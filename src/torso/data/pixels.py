@@ -24,6 +24,8 @@ from torso.data.input_base import (
 from torso.errors import RequestError
 from torso.kinds import Count, Many
 
+_CHANNELS = 4  # of pictures that people take: red, green, blue and how opaque a pixel is
+
 
 @dataclass(frozen=True)
 class Pixels(Input):
@@ -51,6 +53,11 @@ class Pixels(Input):
                 "Expected: uint8 (0 to 255), shape [n, height, width] or [n, height, width, channels]"
             )
         refuse_none(where, "images", images)
+        if images.ndim == 4 and images.shape[1] in (1, 3) and min(images.shape[2:]) > _CHANNELS:
+            raise RequestError(
+                f"{where}: images are {list(images.shape)}, with {images.shape[1]} as their height: channels seem to "
+                "come first. Expected: [n, height, width, channels], such as images.transpose(0, 2, 3, 1)"
+            )
         return np.ascontiguousarray(images if images.ndim == 4 else images[..., None])
 
     @classmethod

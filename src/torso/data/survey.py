@@ -176,6 +176,8 @@ def _on_classes(found: Survey) -> list[str]:
     train, test = (np.array(counts).sum(0) for counts in (found.train, found.test))
     names = np.array(found.classes, dtype=object)
     said = []
+    if nobody := names[train + test == 0].tolist():
+        said.append(f"Classes without a sample: {_some(nobody)}. Classes count from 0.")
     if (strange := names[(train == 0) & (test > 0)].tolist()) and found.parted:
         said.append(f"Classes in test only: {_some(strange)}. A run refuses them: add some to train, or remove them.")
     if (unseen := names[(train > 0) & (test == 0)].tolist()) and found.parted:

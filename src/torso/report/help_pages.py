@@ -1,14 +1,18 @@
 """Help pages that say the same with every version of Typer: newer ones print `<bool>` beside a flag, and Typer 0.20
-loses the help of arguments with Click 8.5."""
+loses the help of arguments with Click 8.5. What is wrong with the words of a command is a RequestError, in one line."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.utils import get_params_from_function
+
+from torso.errors import RequestError
+from torso.report.usage import WrongUsage, in_one_line
 
 
 def plain_help(app: typer.Typer) -> None:
@@ -37,5 +41,17 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
+    def main(self, *args: Any, **more: Any) -> Any:
+        if not more.get("standalone_mode", True):
+            return super().main(*args, **more)
+        try:
+            status = super().main(*args, **{**more, "standalone_mode": False})
+        except WrongUsage as error:
+            if type(error).__name__ != "NoArgsIsHelpError":
+                raise RequestError(in_one_line(error)) from None
+            error.show()  # the page of help
+            status = error.exit_code
+        sys.exit(status if isinstance(status, int) else 0)
+
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain(super().get_params(ctx), self.callback)

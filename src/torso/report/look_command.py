@@ -101,7 +101,8 @@ def _print(console: Console, path: Path, stock: Stock, found: Survey) -> None:
 
     clients = f"{len(found.clients)} clients, " if found.clients else ""
     console.print(
-        f"[bold]{escape(str(path))}[/bold]: {found.samples} {found.noun}, {clients}{len(found.classes)} classes",
+        f"[bold]{escape(str(path))}[/bold]: {found.samples} {found.noun}, {clients}{len(found.classes)} "
+        f"class{'' if len(found.classes) == 1 else 'es'}",
         soft_wrap=True,
     )
     console.print(escape(_kind(stock, found)), highlight=False, soft_wrap=True)

@@ -8,11 +8,14 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from torso.report.comparison import Comparison
 from torso.report.privacy import in_words
-from torso.report.table import differences, rows_of, table, view_of
+from torso.report.table import ENDLESS, differences, fitted, rows_of, table
 
 _UNITS = (
     "accuracy in %, mean ± std over clients (generic: one model, whole test set; worst tenth of the clients: "
@@ -33,7 +36,7 @@ def print_comparison(comparison: Comparison, as_json: bool) -> None:
         print(json.dumps([dict(run.result) or {"method": run.method, "status": run.status} for run in comparison.runs]))
         return
     console = _console()
-    console.print(view_of(rows_of(comparison)))
+    console.print(fitted(rows_of(comparison), console))
     console.print(_UNITS, soft_wrap=True)
     print_differences(comparison)
     for note in comparison.notes():
@@ -56,7 +59,7 @@ def print_results(results: list[Any], as_json: bool, data: Any) -> None:
         print(json.dumps(data))
         return
     console = _console()
-    console.print(table(results))
+    console.print(table(results, console))
     console.print(_UNITS, soft_wrap=True)
     for result in results:
         if not result.ok:
@@ -75,9 +78,23 @@ def print_list(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    view = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    console, view = Console(), Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(rows[0]):
         view.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)  # names stay whole
     for row in rows:
         view.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(view)
+    if Measurement.get(console, console.options.update(max_width=ENDLESS), view).minimum <= console.width:
+        console.print(view)
+    else:
+        _print_blocks(rows, console)
+
+
+def _print_blocks(rows: list[dict[str, Any]], console: Console) -> None:
+    """A block of lines for each row, where a table would break words: its name, its longest cell, the others."""
+    for row in rows:
+        (_, name), *others = ((column, str(value)) for column, value in row.items())
+        longest = max(others, key=lambda cell: len(cell[1]), default=None)
+        console.print(name, style="bold", highlight=False, markup=False)
+        rest = [f"{column.replace('_', ' ')} {value}" for column, value in others if (column, value) != longest]
+        for line in filter(None, [longest[1] if longest else "", "; ".join(rest)]):
+            console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from torso.measure import Accuracy
@@ -18,6 +20,7 @@ from torso.report.privacy import epsilon_cell
 from torso.report.statistics import Difference, Refused
 from torso.results.result import Result
 
+ENDLESS = 1_000_000  # columns of a terminal in which everything has room
 _OWN = ("benign", "personalized")  # whose worst tenth is told: that of honest clients, where they are measured apart
 
 
@@ -75,24 +78,36 @@ def _pool(found: Sequence[Accuracy]) -> Accuracy:
     return Accuracy.over(values, per_client=False)
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(results: Sequence[Result], console: Console) -> Table:
     """Accuracy in % as mean ± std over clients (of all seeds), megabytes moved in both directions, seconds of a run."""
-    return view_of(rows(results))
+    return fitted(rows(results), console)
 
 
-def view_of(made: Sequence[Row]) -> Table:
+def fitted(made: Sequence[Row], console: Console) -> Table:
+    """The table, with less space where it would be wider than the terminal."""
+    wide = view_of(made)
+    needed = Measurement.get(console, console.options.update(max_width=ENDLESS), wide).maximum
+    return wide if needed <= console.width else view_of(made, narrow=True)
+
+
+def view_of(made: Sequence[Row], narrow: bool = False) -> Table:
     """Sweeps of epochs (personalized@E) have no room here: `--json` and `torso report` show them."""
+
+    def add(title: str) -> None:
+        folded = title.replace(" ", "\n").replace("personalised", "personal-\nised")
+        view.add_column(folded if narrow else title, justify="right", no_wrap=narrow)
+
     names = list(dict.fromkeys(name for row in made for name in row.accuracy if "@" not in name))
     view = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    view.add_column("method", no_wrap=True)  # names stay whole; numbers may take two lines
+    view.add_column("method", no_wrap=True)
     for title in [*(title_of(name) for name in names), "MB", "seconds"]:
-        view.add_column(title, justify="right")
+        add(title)
     if private := any(row.epsilon != "–" for row in made):
-        view.add_column("ε", justify="right")
+        add("ε")
     if worst_known := any(row.worst is not None for row in made):
-        view.add_column("worst tenth", justify="right")
+        add("worst tenth")
     for row in made:
-        cells = [_cell(row.accuracy.get(name)) for name in names]
+        cells = [_cell(row.accuracy.get(name), "±" if narrow else " ± ") for name in names]
         failed = f" [red]({row.failed} of {row.seeds} {row.why})[/red]" if row.failed else ""
         last = [_amount(row.megabytes), _amount(row.seconds), *([row.epsilon] if private else [])]
         view.add_row(escape(row.method) + failed, *cells, *last, *([_amount(row.worst)] if worst_known else []))
@@ -143,7 +158,7 @@ def _amount(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def _cell(found: Accuracy | None) -> str:
+def _cell(found: Accuracy | None, between: str) -> str:
     if found is None or found.n == 0:
         return "–"
-    return f"{found.mean:.1f}" if found.n == 1 else f"{found.mean:.1f} ± {found.std:.1f}"
+    return f"{found.mean:.1f}" if found.n == 1 else f"{found.mean:.1f}{between}{found.std:.1f}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torso.data.fetch_catalogue import hint
-from torso.data.images import Dataset, Images, Labelled, as_images, as_samples
+from torso.data.images import Dataset, Images, Labelled, as_images, as_samples, none_of_class_0
 from torso.data.inputs import Array, Floats, Input, Pixels, Tokens, check_constants
 from torso.data.naming import by_name
 from torso.data.parted import parted
@@ -69,10 +70,12 @@ def dataset_of(path: Path, arrays: dict[str, np.ndarray], options: DataConfig) -
         raise RequestError(
             f"{path}: train label {top} with only {len(train)} {noun}. Expected: classes numbered from 0 up"
         )
+    remarks = () if names else none_of_class_0(train, test)
     names = names or tuple(map(str, range(top + 1)))
     mean, std = _constants(path, arrays)
     title = _words(path, arrays, "name") or (path.stem,)
-    return Dataset(title[0], train, test, len(names), mean, std, input=kind, class_names=names, names=clients)
+    constants = len(names), mean, std
+    return Dataset(title[0], train, test, *constants, input=kind, class_names=names, names=clients, remarks=remarks)
 
 
 def _words(path: Path, arrays: dict[str, np.ndarray], key: str) -> tuple[str, ...]:
@@ -229,13 +232,27 @@ def _check_writers(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def read_npz(path: Path, expected: str, parts: tuple[str, ...] = ("images", "labels")) -> dict[str, np.ndarray]:
     """Every array of the file, none of them pickled; `parts` must be there for both splits."""
-    with reading(path, expected):
+    with reading(path, expected), _without_objects(path, expected):
         archive: Any = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise RequestError(f"{path} is one array, not an archive of arrays. Expected: {expected}")
         with archive:
             arrays = {name: archive[name] for name in archive.files}
     return check_parts(path, arrays, expected, parts)
+
+
+@contextmanager
+def _without_objects(path: Path, expected: str) -> Iterator[None]:
+    """NumPy takes what is no archive for a pickle, and advises to load it."""
+    try:
+        yield
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise RequestError(
+            f"{path} is no archive of arrays, or has an array of Python objects, which is never loaded: it may hold "
+            f"code. Expected: {expected}"
+        ) from None
 
 
 def check_parts(

@@ -59,6 +59,9 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise RequestError(f"{path} does not exist. Expected: {expected}") from None
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at place {error.start}"
+        raise RequestError(f"{path} is not text in UTF-8 ({byte}). Expected: {expected}, saved as UTF-8") from None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         raise RequestError(f"{path} cannot be read, it may be damaged ({reason}). Expected: {expected}") from None

@@ -25,6 +25,7 @@ from torso.randomness import numpy_generator
 if TYPE_CHECKING:
     from torso.config import CsvConfig, DataConfig
 
+_FEW = 20  # rows: in fewer, categories may differ by chance
 _MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
 
 
@@ -216,11 +217,17 @@ def in_order(values: Iterable[str]) -> list[str]:
 
 
 def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
-    """What was missing and how it was filled."""
-    said = []
+    """What was missing and how it was filled, and columns that say nothing of another row."""
+    said, ids = [], [c for c in columns if isinstance(c, Categories) and len(c.values) == len(tables[0]) >= _FEW]
+    alone = tuple(
+        f"data.source = {source!r}: {c.name} is another in each of the {len(tables[0])} training rows, and becomes as "
+        f"many features. If it is an id: data.csv.drop={c.name}"
+        for c in ids
+    )
     for column in columns:
         count = sum(map(is_missing, (cell for table in tables for cell in table.column(column.name))))
         if count:
             how = f"mean {column.mean:.6g}" if isinstance(column, Numbers) else "a category of their own"
             said.append(f"{column.name} ({count}, {how})")
-    return (f"data.source = {source!r}: missing values were filled: {', '.join(said)}",) if said else ()
+    filled = (f"data.source = {source!r}: missing values were filled: {', '.join(said)}",) if said else ()
+    return (*alone, *filled)
