@@ -119,7 +119,7 @@ def samples_of(data: Federation) -> int:
     return len(data.train.labels) + len(data.test.labels)
 
 
-FEW = 60  # samples with which a network is tried out before a run, and each split before its pass
+FEW = 80  # samples with which a network is tried out before a run, and each split before its pass
 
 
 @pytest.mark.parametrize("engine", ["one-by-one", "batched"])

@@ -204,3 +204,64 @@ def test_a_foreign_batchnorm_goes_one_client_at_a_time_and_the_run_says_so(engin
     assert len({tuple(mean.tolist()) for mean in means}) == len(means)
     with pytest.raises(RequestError, match=r"run\.clients_at_once = 2: BatchNorm"):
         run(asked.but("run.clients_at_once=2"), federation=samples.digits())
+
+
+class HandNorm(nn.Module):
+    """BatchNorm as many write it: forward puts other tensors in the place of its buffers, or of plain attributes."""
+
+    def __init__(self, registered: bool) -> None:
+        super().__init__()
+        self.mean, self.var = torch.zeros(4), torch.ones(4)
+        if registered:
+            del self.mean, self.var
+            self.register_buffer("mean", torch.zeros(4))
+            self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = self.mean, self.var
+        if self.training:
+            mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+            unbiased = var.detach() * (x.numel() / 4) / (x.numel() / 4 - 1)
+            self.mean, self.var = 0.9 * self.mean + 0.1 * mean.detach(), 0.9 * self.var + 0.1 * unbiased
+        wide = (slice(None), None, None)
+        return (x - mean[wide]) / torch.sqrt(var[wide] + 1e-5)
+
+
+def net_with(norm: nn.Module) -> nn.Module:
+    torch.manual_seed(2)
+    flat = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)]
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, *flat)
+
+
+def test_buffers_that_forward_replaces_move_as_those_that_it_changes() -> None:
+    """nn.BatchNorm2d says what comes out: training, averaging and evaluation by running statistics."""
+    asked = samples.tiny("fedavg", "train.rounds=2")
+    by_torch, by_hand = (
+        run(asked, federation=samples.digits(), model=net_with(norm))
+        for norm in (nn.BatchNorm2d(4, affine=False), HandNorm(registered=True))
+    )
+    assert by_torch.state is not None
+    assert by_hand.state is not None
+    theirs, ours = by_torch.state.model, by_hand.state.model
+    for name, tensor in ours.items():
+        like = name.replace("1.mean", "1.running_mean").replace("1.var", "1.running_var")
+        torch.testing.assert_close(tensor, theirs[like], rtol=1e-3, atol=1e-4)
+    assert ours["body.module.1.mean"].abs().max() > 0.01
+
+
+def test_what_lasts_outside_buffers_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"depends on its earlier calls, .* self\.register_buf"):
+        run(samples.tiny("fedavg"), federation=samples.digits(), model=net_with(HandNorm(registered=False)))
+
+
+def test_a_norm_by_the_batch_meets_one_sample_of_one_pixel() -> None:
+    """In evaluation its answer is the layer's bias, as with Torso's own BatchNorm; operations are counted, too."""
+    layers = [nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4, track_running_stats=False)]
+    torch.manual_seed(2)
+    module = nn.Sequential(*layers, nn.Linear(4, 10))
+    nn.init.constant_(layers[2].get_parameter("bias"), 0.5)
+    result = run(samples.tiny("fedavg", "train.rounds=1"), federation=samples.digits(), model=module)
+    net = result.network()
+    torch.testing.assert_close(
+        net.features(torch.randn(1, 1, 8, 8))[0], net.get_parameter("body.module.2.bias"), rtol=0, atol=1e-4
+    )

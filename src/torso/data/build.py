@@ -14,14 +14,13 @@ from torch import Tensor
 from torso.data.augment import augmentations
 from torso.data.draws import draw_meta_rows, draw_newcomers, draw_server_rows, few, held_out, mixed, ordered, tailed
 from torso.data.federation import Federation, Split
-from torso.data.fit import fitted
-from torso.data.fit_images import sized
+from torso.data.fit import fitted, read_for
 from torso.data.images import Dataset, Ints, Labelled
 from torso.data.inputs import Array, Input, Pixels
 from torso.data.keys import noting, unread
 from torso.data.partitions import Partition, deal
 from torso.data.rows import Rows
-from torso.data.sources import is_seedless, load
+from torso.data.sources import is_seedless
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 
@@ -61,8 +60,8 @@ class Shelf:
         if key not in self._read:
             keys: set[str] = set()
             noted = noting(options, keys)
-            found = load(noting(sized(options, wants), keys), seed)
-            found = fitted(few(tailed(found, noted, seed), noted, seed), noted, wants)
+            found, wanted = read_for(options, seed, keys, wants)
+            found = fitted(few(tailed(found, noted, seed), noted, seed), noted, wanted)
             self._read[key] = found, frozenset(keys)
         found, came_from = self._read[key]
         if read is not None:

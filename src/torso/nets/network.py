@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -160,7 +161,9 @@ class Network(nn.Module):
 
     def fill(self, tensors: Tensors, personal: bool) -> None:
         """Take all weights, and what the head is told of the client that the network speaks for from now on."""
-        self.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in self.told})
+        state = OrderedDict((name, tensor) for name, tensor in tensors.items() if name not in self.told)
+        state._metadata = self.state_dict()._metadata  # type: ignore[attr-defined]  # versions, which some layers ask for
+        self.load_state_dict(state)
         self.personal = personal
         for name in self.told.keys() & tensors.keys() if personal else ():
             where, _, leaf = name.rpartition(".")

@@ -9,12 +9,14 @@ from typing import Any, TypeGuard
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from torso.errors import RequestError
 from torso.nets.body import Body
 from torso.nets.compiled import Compiled
 from torso.nets.draws import Watching
+from torso.nets.hidden_state import in_place, replaced_buffers
 from torso.nets.layers import Linear, in_line
 from torso.nets.layout import laid_out
 from torso.nets.network import Network
@@ -31,6 +33,7 @@ class ForeignBody(Body):
     def __init__(self, module: nn.Module, features: int, parts: Mapping[str, Predicate] | None = None) -> None:
         nn.Module.__init__(self)
         self.features, self.module = features, module
+        self.replaces: tuple[str, ...] = ()  # buffers in whose place forward puts other tensors
         self._call = Compiled()
         self._as_given: tuple[nn.Module, Network, str] | None = None  # in a tuple, so that it is no part of this one
         self.blocks = tuple(child for child in module.children() if any(True for _ in child.parameters()))
@@ -48,8 +51,18 @@ class ForeignBody(Body):
                 "torso.nets.apply runs it for several"
             )
         x, clients = laid_out(in_line(x)), x.shape[0]
-        said = self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self._call(self.module, x))
-        return said.view(clients, -1, *said.shape[1:])
+        samples = len(x)
+        if samples == 1 and not self.training and goes_by_batch(self.module):
+            x = torch.cat([x, x])  # PyTorch's BatchNorm refuses one value; two alike have its statistics
+        if self.replaces:
+            with in_place(self.module, self.replaces):
+                said = self._said(x)
+        else:
+            said = self._said(x)
+        return said[:samples].view(clients, -1, *said.shape[1:])
+
+    def _said(self, x: Tensor) -> Tensor:
+        return self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self._call(self.module, x))
 
     def _autocast(self, x: Tensor) -> Tensor:
         """Products in bfloat16, the rest as the module has it; features in float32, for heads and losses."""
@@ -60,6 +73,11 @@ class ForeignBody(Body):
     def split_from(self, module: nn.Module, net: Network, name: str) -> None:
         """Remember what it was split from, until there are images to check the split by."""
         self._as_given = module, net, name
+
+    def look_for_state(self, where: str, example: Tensor) -> None:
+        """Find out what it keeps from call to call."""
+        self.replaces = replaced_buffers(self.module, example, where)
+        self.vmaps = self.vmaps and not self.replaces
 
     def check_split(self, where: str, example: Tensor) -> None:
         """Refuse a split that does not give what the module gave; then forget the module."""
@@ -87,6 +105,11 @@ class OfTokens(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         mask = (tokens != self.padding).long()
         return logits_of(self.model(input_ids=tokens, attention_mask=mask))
+
+
+def goes_by_batch(module: nn.Module) -> bool:
+    """Whether a BatchNorm in it has no running statistics."""
+    return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in module.modules())
 
 
 def logits_of(said: Any) -> Tensor:

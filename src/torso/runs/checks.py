@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torso.config import Config, FaultsConfig
 from torso.data import Input, Roster
+from torso.data.fit_images import reads_files
 from torso.data.pixels import Pixels
 from torso.errors import RequestError
 from torso.learn.attacks import attacks
@@ -32,7 +33,13 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
             f"method.name = {config.method.name!r} is meant for a body trained elsewhere, and model.weights is empty: "
             "it begins at random weights"
         )
-    lr = wants_of(config.model.body, config.model.weights).lr
+    wants = wants_of(config.model.body, config.model.weights)
+    if wants.usual and not config.model.weights and reads_files(config.data.source):
+        found.append(
+            f"model.weights is empty: model.body = {config.model.body!r} begins at random weights, with train.lr = "
+            f"{config.train.lr}. Set model.weights to begin at trained ones"
+        )
+    lr = wants.lr
     if lr and lr == config.train.lr:
         found.append(f"train.lr = {lr} is the default with pre-trained weights")
     if net.body.lora is not None:

@@ -68,7 +68,8 @@ class Timm(Outside):
 
     def bare(self) -> Wants:
         """The size that some are made for."""
-        return Wants(self.key, self._about.input_size[-1] if self._fixed else 0)
+        usual = self._about.input_size[-1] if self._about else 0
+        return Wants(self.key, usual if self._fixed else 0, usual=usual)
 
     def trained(self, word: str) -> Wants:
         about = self._about

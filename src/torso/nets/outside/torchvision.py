@@ -82,8 +82,8 @@ class Torchvision(Outside):
 
     def bare(self) -> Wants:
         """Three channels; and the size that some are made for."""
-        size = self.trained("").size if self.own_name.startswith(_FIXED) else 0
-        return Wants(self.key, size, channels=3)
+        usual = self.trained("").size
+        return Wants(self.key, usual if self.own_name.startswith(_FIXED) else 0, channels=3, usual=usual)
 
     def trained(self, word: str) -> Wants:
         known = self.models.get_model_weights(self.own_name)
