@@ -133,14 +133,14 @@ def test_where_nothing_looks_better_fedavg_is_the_best_guess() -> None:
         assert "the best of the others is fedavg-brm-ft" in "\n".join(found.lines())
 
 
-def test_training_alone_is_advised_where_it_gains_the_most_and_clearly() -> None:
+def test_training_alone_is_compared_with_and_not_advised() -> None:
     found = answered((62, 73, 84), alone=(72, 83, 94))
-    assert found.headline() == "Advice: train alone (local-only)."
-    assert (found.stay, found.over_alone) == (False, None)
-    assert found.config.method.name == "local-only"
-    assert answered((62, 73, 84), alone=(61, 72, 83)).headline() == "Advice: fedavg-brm-ft."
-    unsure = answered((61, 69, 83), alone=(50, 80, 110))  # 10 on average, and −10 at one client
-    assert (unsure.stay, unsure.guess.arm.name) == (True, "fedavg-brm-ft")
+    assert found.headline() == "Advice: fedavg-brm-ft."
+    over = found.over_alone
+    assert over is not None
+    assert (over.mean, over.low, over.high) == (-10, -10, -10)  # the same at every client, on the last part
+    assert "over training alone: -10.0 points [-10.0, -10.0]: training alone looks better" in "\n".join(found.lines())
+    assert "looks better" not in "\n".join(answered((62, 73, 84)).lines())
 
 
 def test_where_all_others_fail_fedavg_is_left() -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from torso.advise.arms import tuned
-from torso.advise.candidates import ALONE, FEDAVG
+from torso.advise.candidates import FEDAVG
 from torso.advise.choice import SURE, USUAL, Gain, Outcome, best_guess, gain, ranked, reference
 from torso.advise.tournament import Course
 from torso.advise.traits import Traits
@@ -32,7 +32,7 @@ class Answer:
 
     @cached_property
     def _guessed(self) -> tuple[Outcome | None, Gain | None]:
-        return best_guess(self.course.fedavg, self.course.others, self.course.alone)
+        return best_guess(self.course.fedavg, self.course.others)
 
     @property
     def best(self) -> Outcome | None:
@@ -62,9 +62,9 @@ class Answer:
 
     @property
     def over_alone(self) -> Gain | None:
-        """The gain of what is advised over training alone; None where that is the advice, or where it was not run."""
+        """The gain of what is advised over training alone; None where that was not run."""
         alone = self.course.alone
-        return None if alone is None or self.method is alone else gain(self.method.scores, alone.scores, USUAL)
+        return None if alone is None else gain(self.method.scores, alone.scores, USUAL)
 
     @property
     def config(self) -> Config:
@@ -72,7 +72,7 @@ class Answer:
         return config_for(self.asked, self.method)
 
     def headline(self) -> str:
-        return f"Advice: {STAY}." if self.stay else f"Advice: {_called(self.method)}."
+        return f"Advice: {STAY}." if self.stay else f"Advice: {self.method.arm.name}."
 
     def lines(self) -> list[str]:
         said = [*self.traits.lines(), "", self.headline(), f"  rates: {_listed(self.method)}"]
@@ -81,12 +81,14 @@ class Answer:
         elif not self.stay:
             said.append(f"  over FedAvg with fine-tuning: {self.over_fedavg}")
         elif self.guess is self.best:
-            said.append(f"  best guess: {_called(self.best)}, with {_listed(self.best)}")
+            said.append(f"  best guess: {self.best.arm.name}, with {_listed(self.best)}")
             said.append(f"  its gain over FedAvg with fine-tuning: {self.over_fedavg}: not clearly better")
         else:
-            said.append(f"  the best of the others is {_called(self.best)}: {self.over_fedavg}")
-        if self.over_alone is not None and self.guess is not self.course.alone:
-            said.append(f"  {self.method.arm.name} over training alone: {self.over_alone}")
+            said.append(f"  the best of the others is {self.best.arm.name}: {self.over_fedavg}")
+        if self.over_alone is not None:
+            high = self.over_alone.high
+            better = ": training alone looks better here" if high is not None and high < 0 else ""
+            said.append(f"  {self.method.arm.name} over training alone: {self.over_alone}{better}")
         return [*said, *self._how()]
 
     def _how(self) -> list[str]:
@@ -145,7 +147,7 @@ class Answer:
 
     def as_toml(self, guess: bool = False) -> str:
         """A config for `torso run`: of what is advised, or of the best guess."""
-        said = f"Best guess: {_called(self.guess)}." if guess else self.headline()
+        said = f"Best guess: {self.guess.arm.name}." if guess else self.headline()
         method = self.guess if guess else self.method
         over = self.over_fedavg if method is self.best else None
         head = f"# Made by `torso advise`. {said} Train it: torso run FILE.toml\n"
@@ -166,10 +168,6 @@ def config_for(config: Config, method: Outcome) -> Config:
     if not (tuned(found) and tuning.epochs):
         return found
     return found.but(f"personalize.lr={tuning.lr}", f"personalize.epochs={tuning.epochs}")
-
-
-def _called(method: Outcome) -> str:
-    return "train alone (local-only)" if method.arm.candidate is ALONE else method.arm.name
 
 
 def _listed(method: Outcome) -> str:

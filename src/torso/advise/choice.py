@@ -165,11 +165,8 @@ def joined(before: Sequence[Outcome], found: Sequence[Outcome]) -> list[Outcome]
     ]
 
 
-def best_guess(
-    fedavg: Outcome, others: Sequence[Outcome], alone: Outcome | None = None
-) -> tuple[Outcome | None, Gain | None]:
-    """Whose gain over FedAvg is the largest after it has been shrunk, and that gain. Training alone, of which less is
-    known, has to be clearly better than FedAvg."""
-    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in (*others, *([] if alone is None else [alone]))]
-    known = [(one, over) for one, over in gains if over is not None and (one is not alone or over.clear)]
+def best_guess(fedavg: Outcome, others: Sequence[Outcome]) -> tuple[Outcome | None, Gain | None]:
+    """Whose gain over FedAvg is the largest after it has been shrunk, and that gain."""
+    gains = [(one, gain(one.scores, fedavg.scores, USUAL)) for one in others]
+    known = [(one, over) for one, over in gains if over is not None]
     return max(known, key=lambda pair: pair[1].mean) if known else (None, None)
