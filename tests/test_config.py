@@ -207,7 +207,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("train.epochs=1", ["train.epochs is not a key; did you mean 'local_epochs'?", "batch_size"]),
         ("data.synthetic.sampels=1", ["data.synthetic.sampels is not a key; did you mean 'samples'?"]),
         ("method.drfit=proximal", ["method.drfit is not a key; did you mean 'drift'?"]),
-        ("method.drift.mu=1", ["method.drift.mu is not a key. It has no options."]),
+        ("method.drift.mu=1", ["method.drift.mu is not a key. It has no options. method.drift = 'proximal' or "]),
         ("method.share.parts=body", ["method.share.parts is not a key; did you mean 'part'?", "rest, frozen"]),
         ("train.lr.x=1", ["train.lr = {'x': 1}", "valid number"]),
         # types
@@ -271,6 +271,7 @@ def test_an_axis_can_be_switched_off() -> None:
         ("run.engine=aut", ["run.engine = 'aut' is unknown; did you mean 'auto'?"]),
         # syntax
         ("train.lr", ["--set 'train.lr' is not KEY=VALUE", "Example: --set train.lr=0.1"]),
+        ("method=fedbabu", ["Example: --set method.name=fedbabu"]),
         ("lr=0.1", ["--set 'lr=0.1' is not KEY=VALUE"]),
         (".lr=0.1", ["is not KEY=VALUE"]),
         ("=0.1", ["is not KEY=VALUE"]),

@@ -93,6 +93,16 @@ def test_a_failed_run_is_named_and_counts_for_nothing(tmp_path: Path) -> None:
     assert note == "fedavg, seed 1: failed: non-finite loss in round 1, client 2. Its numbers are left out."
 
 
+def test_own_models_of_clients_that_never_took_part_are_told(tmp_path: Path) -> None:
+    """Clients 0 and 1 of 50 took part, 3 never train: 45 models of Ditto are random. FedBABU tunes what was shared."""
+    for place, (method, sets) in enumerate((("ditto", ["data.new_clients=3"]), ("fedbabu", []))):
+        write_run(tmp_path / str(place), method, sets=sets)
+    (note,) = (note for note in compare_folders([tmp_path]).notes() if "no round" in note)
+    assert note.startswith("ditto: 45 of 47 clients took part in no round, and the models of their own are those that")
+    write_run(tmp_path / "all", "ditto", sets=["data.clients=2"])
+    assert not [note for note in compare_folders([tmp_path / "all"]).notes() if "no round" in note]
+
+
 def test_the_summary_says_who_is_best_and_who_is_too_close(tmp_path: Path) -> None:
     write_run(tmp_path / "a", accuracy={"personalized": [70.0, 80.0, 90.0], "initial": [75.0, 60.0, 90.0]})
     write_run(tmp_path / "b", "fedbabu", accuracy={"personalized": [81.0, 89.0, 100.0]})

@@ -38,9 +38,8 @@ def assign(tree: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys) or len(keys) < 2:
-        raise RequestError(
-            f"--set {assignment!r} is not KEY=VALUE with a key like train.lr. Example: --set train.lr=0.1"
-        )
+        example = f"method.name={text}" if keys == ["method"] and equals and text else "train.lr=0.1"
+        raise RequestError(f"--set {assignment!r} is not KEY=VALUE with a key like train.lr. Example: --set {example}")
     if keys[0] == "method" and keys[1] == "name":
         tree["method"] = {}  # a new preset starts from its own axes
     node = tree

@@ -118,7 +118,7 @@ def _build(key: str, cls: type[T], options: Any) -> T:
     if not isinstance(options, Mapping):
         raise RequestError(f"{key} = {options!r} is not a table of options.")
     made: Any = cls
-    _check_keys(key, options, [f.name for f in fields(made)] if is_dataclass(made) else [])
+    _check_keys(key, options, _options(made))
     return cls(
         **{
             name: _phases(f"{key}.phases", value)
@@ -133,7 +133,13 @@ def _check_keys(key: str, options: Mapping[str, Any], known: Sequence[str]) -> N
     for name in options:
         if name not in known:
             keys = f"Keys here: {', '.join(known)}" if known else "It has no options."
-            raise RequestError(f"{key}.{name} is not a key{did_you_mean(name, known)} {keys}")
+            owners = [chosen for chosen, kind in Registry.every.get(key, {}).items() if name in _options(kind)]
+            hint = f" {key} = {' or '.join(map(repr, owners))} has it." if owners else ""
+            raise RequestError(f"{key}.{name} is not a key{did_you_mean(name, known)} {keys}{hint}")
+
+
+def _options(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else []
 
 
 def _typed(key: str, kind: Any, value: Any) -> Any:

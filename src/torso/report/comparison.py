@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torso.errors import RequestError, did_you_mean
+from torso.report import unheard
 from torso.report.privacy import in_words
 from torso.report.records import Record, Scores, find, names_apart, read
 from torso.report.statistics import Difference, Refused, paired_difference
@@ -135,7 +136,9 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader must know before reading a number."""
-        return [*_failures(self.entries), *_problems(self.entries), *_strangers(self), *_private(self.entries)]
+        odd = [*_failures(self.entries), *_problems(self.entries), *_strangers(self)]
+        untrained = [f"{each.label}: {said}" for each in self.entries if (said := unheard.in_words(each.good))]
+        return [*odd, *untrained, *_private(self.entries)]
 
 
 def _private(entries: Sequence[Entry]) -> list[str]:

@@ -95,4 +95,8 @@ def test_the_command_says_what_agrees_and_ends_with_1_where_something_does_not(t
     wrong = {one["name"]: one["wrong"] for one in json.loads(said.out)["cells"]}
     assert wrong == {"preset fedavg": "the models have other bits", "preset fedbabu": ""}
     assert "is no folder" in torso("reproduce", "--verify", "nowhere").err
+    (tmp_path / "empty").mkdir()
+    nothing = torso("reproduce", "--verify", "empty")
+    assert (nothing.status, nothing.out) == (2, "")
+    assert "--verify 'empty' holds no results" in nothing.err
     assert "PAPER/TABLE" in torso("reproduce").err

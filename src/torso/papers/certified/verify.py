@@ -16,6 +16,7 @@ from typing import Any
 
 import torso
 from torso.config import Config
+from torso.errors import RequestError
 from torso.papers.certified.cells import Cell, cells
 from torso.papers.certified.ledger import Ledger, here, roots, run_cells
 from torso.papers.certified.record import differences
@@ -87,6 +88,11 @@ def verify(folder: Path, sample: int, *, root: Path, device: str, minutes: float
     numbers, small = list(numbers_of(folder)), [cell for cell in cells() if cell.name in ledger.records]
     there, data = roots(small, root), known_roots(root)
     everything: list[Number | Cell] = [*numbers, *small]
+    if not everything:
+        raise RequestError(
+            f"--verify {str(folder)!r} holds no results: neither cells.json nor a file of a table, such as "
+            "fedbabu-13.json. Expected: a folder such as docs/reproduction"
+        )
     random.Random(draw).shuffle(everything)
     rate = rate_of(device) if numbers else None
     for one in everything:
