@@ -121,6 +121,9 @@ def test_files_of_different_sizes_are_read_at_the_size_that_a_body_wants(picture
     asked = options(source="folder", root=str(pictures), clients=2, partition="iid")
     with pytest.raises(RequestError, match=r"one size for all images, or data\.size"):
         build(asked, 0, CPU)
+    plain = build(asked, 0, CPU, wants=Wants(by=BY, usual=8))  # a body without weights, which was made for a size
+    assert (plain.input.shape, plain.augment) == ((3, 8, 8), "flip")
+    assert plain.remarks[0] == f"images are resized to 8×8 as {BY} expects"
     found = build(asked, 0, CPU, wants=PHOTOS)
     assert found.input == Pixels(3, 12, 12, PHOTOS.mean, PHOTOS.std)
     assert found.augment == "flip"

@@ -173,7 +173,7 @@ def test_words_of_the_libraries_and_what_their_weights_expect(tmp_path: Path, mo
     assert torch.equal(net.state_dict()["body.module.conv1.weight"], theirs.state_dict()["conv1.weight"])
     key, usual = f"model.body = {body!r}", ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert wants_of(body, "IMAGENET1K_V1") == Wants(key, 224, 3, *usual, lr=0.01)
-    assert wants_of(body) == Wants(key, channels=3)
+    assert wants_of(body) == Wants(key, channels=3, usual=224)
     assert wants_of("timm/test_vit", "pretrained").size == wants_of("timm/test_vit").size == 160
     assert wants_of("timm/test_vit").mean == ()
     assert wants_of("timm/test_resnet").size == 0

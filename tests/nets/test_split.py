@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -166,3 +167,26 @@ def test_statistics_of_a_frozen_norm_without_weights_stay() -> None:
     assert not net.body.get_submodule("module.1").training
     set_modes(net, part_names(net, "body"))
     assert net.body.get_submodule("module.1").training
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.Linear(4, 3))
+
+
+def cannot_be_copied() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 3))
+    module(torch.ones(1, 4))
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lazy, "Sequential has lazy layers that have no sizes yet. Call it once"),
+        (cannot_be_copied, "Sequential cannot be copied: .* torch.nn.utils.parametrizations.weight_norm"),
+    ],
+)
+def test_modules_that_cannot_be_given_tensors(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        split(make())

@@ -333,3 +333,37 @@ def test_adapters_of_another_scale_have_other_features(where: Any, federation: F
 
     assert torch.equal(features(16.0), features(16.0))
     assert not torch.equal(features(16.0), features(17.0))
+
+
+def test_what_is_neither_printed_nor_in_the_state_makes_other_features(federation: Federation, tmp_path: Path) -> None:
+    """A layer's number and a buffer of no state_dict: a change that a look at a few samples might take for rounding."""
+
+    def made(factor: float, shift: float) -> Any:
+        def make(channels: int, height: int, width: int) -> Body:
+            torch.manual_seed(1)
+            module = Scaled()
+            module.factor = factor
+            module.shift += shift
+            return body_of(module)
+
+        return make
+
+    for number, (factor, shift) in enumerate([(1.0, 0.0), (1.001, 0.0), (1.0, 0.001), (1.0, 0.0)]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(bodies, "counted", made(factor, shift))
+            features_kept._kept.clear()
+            run(config("fedncm", features="disk", measure={"names": ("initial",)}), federation=federation)
+        files = len(list((tmp_path / "cache" / "features").iterdir()))
+        assert files == min(number + 1, 3)
+
+
+class Scaled(Counted):
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1.0
+        self.register_buffer("shift", torch.zeros(()), persistent=False)
+
+    def changed(self, features: Tensor) -> Tensor:
+        return self.factor * features + self.shift

@@ -265,3 +265,8 @@ def test_a_norm_by_the_batch_meets_one_sample_of_one_pixel() -> None:
     torch.testing.assert_close(
         net.features(torch.randn(1, 1, 8, 8))[0], net.get_parameter("body.module.2.bias"), rtol=0, atol=1e-4
     )
+
+
+def test_a_module_of_another_precision_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"0\.weight of model \(Sequential\) is float64\. Expected: float32"):
+        run(samples.tiny("fedavg"), federation=samples.digits(), model=net_with(nn.Identity()).double())

@@ -11,6 +11,8 @@ import json
 import os
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from numpy.typing import NDArray
 from torso.data.clients import checksum
 
 _ABOUT = "about.json"
+_NEW = ".new-"  # so begin folders in the making
+_STALE_S = 24 * 3600.0  # one that is older was left behind by a process that ended
 
 
 class ArrayFile:
@@ -30,9 +34,9 @@ class ArrayFile:
 
     def read(self, mapped: bool = False) -> tuple[NDArray[Any] | None, str]:
         """The array, mapped into memory if asked for, and what is wrong with the file; neither where there is none."""
-        if not self.folder.exists():
-            return None, ""
         try:
+            if not self.folder.exists():
+                return None, ""
             about = json.loads((self.folder / _ABOUT).read_text(encoding="utf-8"))
             found = np.load(self.folder / self.data, mmap_mode="c" if mapped else None, allow_pickle=False)
             if found.shape != self.shape or found.dtype != self.dtype:
@@ -55,7 +59,8 @@ class NewArray:
     def __init__(self, file: ArrayFile) -> None:
         self.file = file
         file.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix=".new-", dir=file.folder.parent))
+        _sweep(file.folder.parent)
+        self.folder = Path(tempfile.mkdtemp(prefix=_NEW, dir=file.folder.parent))
         try:
             self.array = np.lib.format.open_memmap(
                 self.folder / file.data, mode="w+", dtype=file.dtype, shape=file.shape
@@ -80,6 +85,14 @@ class NewArray:
 
     def drop(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what ended processes have left behind."""
+    for each in folder.glob(f"{_NEW}*"):
+        with suppress(OSError):  # another process was quicker
+            if time.time() - each.stat().st_mtime > _STALE_S:
+                shutil.rmtree(each, ignore_errors=True)
 
 
 def _reserve(path: Path) -> None:

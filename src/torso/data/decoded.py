@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,6 @@ from torso.data.clients import checksum
 FORMAT = 1
 MOST_BYTES = 8 * 2**30  # of all files together
 _LEAST_BYTES = 2**20  # an array below is decoded as quickly
-_STALE_S = 24 * 3600.0  # a file in the making that is older was left behind by a process that ended
 _DATA = "pixels.npy"
 
 
@@ -78,17 +76,13 @@ def _used(folder: Path) -> None:
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Remove what was used least recently until so many bytes fit, and what an ended process has left behind."""
+    """Remove what was used least recently until so many bytes fit."""
     if not folder.exists():
         return
     kept = []
     for each in folder.iterdir():
-        used = each.stat().st_mtime
-        if each.name.startswith("."):
-            if time.time() - used > _STALE_S:
-                shutil.rmtree(each, ignore_errors=True)
-        else:
-            kept.append((used, each))
+        if not each.name.startswith("."):
+            kept.append((each.stat().st_mtime, each))
     total = size + sum(map(_bytes, (each for _, each in kept)))
     for _, each in sorted(kept):
         if total <= MOST_BYTES:

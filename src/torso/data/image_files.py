@@ -30,6 +30,7 @@ _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap height and wi
 _ORIENTATION = 0x0112
 _DEEP = "more than 8 bits per pixel"
 
+
 class SeveralSizes(RequestError):
     """Images are of several sizes, and nobody has said which one they are to have."""
 

@@ -56,9 +56,13 @@ class KeptFeatures:
 
     @property
     def _structure(self) -> str:
-        """What the body computes with its tensors. The scale of adapters is in no tensor and is not printed."""
-        lora = self.net.body.lora
-        return repr(self.net.body) if lora is None else f"{self.net.body!r} {lora.scale}"
+        """What the body computes with its tensors: what it prints, numbers and words of its layers that it may not
+        print (the scale of adapters, say), and buffers that no state_dict holds."""
+        body = self.net.body
+        told = [(n, k, v) for n, each in body.named_modules() for k, v in vars(each).items() if _is_told(k, v)]
+        held = body.state_dict().keys()
+        hidden = [buffer for name, buffer in body.named_buffers() if name not in held]
+        return f"{body!r} {told} {digest_of(hidden)}"
 
     def _digest(self, body: Tensors) -> str:
         """The checksum of a body; that of the last one needs no second look at its content."""
@@ -125,6 +129,11 @@ class KeptFeatures:
             input=repr(self.federation.input),
             precision="fp32",
         )
+
+
+def _is_told(name: str, value: object) -> bool:
+    plain = isinstance(value, bool | int | float | str)
+    return plain and name not in ("training", "draws", "draws_there", "vmaps", "once")  # found out on the way
 
 
 def _memory(shape: tuple[int, int], device: torch.device) -> Tensor:

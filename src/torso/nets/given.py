@@ -17,7 +17,7 @@ from torso.nets.bodies import GIVEN, bodies
 from torso.nets.body import Body
 from torso.nets.heads import head_inits
 from torso.nets.network import Network
-from torso.nets.split import body_of, split
+from torso.nets.split import body_of, copied, split
 
 _holders: Counter[str] = Counter()
 
@@ -30,12 +30,17 @@ def register_model(model: Any, name: str = "") -> str:
             f"model is {type(model).__name__}. Expected: an nn.Module whose last layer is an nn.Linear, or what "
             "torso.split makes of one"
         )
+    module = copied(model)
+    for key, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise RequestError(f"{key} of model ({type(model).__name__}) is {kind}. Expected: float32 (model.float())")
     digest = hashlib.blake2b(repr(model).encode(), digest_size=4)
     for key, tensor in sorted(model.state_dict().items()):
         digest.update(key.encode() + tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     name = name or f"{GIVEN}{type(model).__name__}:{digest.hexdigest()}"
     _holders[name] += 1
-    bodies[name] = GivenBody(copy.deepcopy(model))
+    bodies[name] = GivenBody(module)
     head_inits[name] = GivenHead(*_last_linear(model))
     return name
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import is_lazy
 
 from torso.errors import RequestError
 from torso.nets.body import Body
@@ -114,7 +115,9 @@ def goes_by_batch(module: nn.Module) -> bool:
 
 def logits_of(said: Any) -> Tensor:
     """What a module says, out of the object that the transformers library wraps it in."""
-    found: Tensor = said if isinstance(said, Tensor) else getattr(said, "logits", said)
+    found = said if isinstance(said, Tensor) else getattr(said, "logits", said)
+    if not isinstance(found, Tensor):
+        raise RequestError(f"the module gives {type(found).__name__}. Expected: one tensor, or an object with .logits")
     return found
 
 
@@ -127,7 +130,7 @@ def split(module: nn.Module, example: Tensor | None = None, parts: Mapping[str, 
     tensor in the module, the layer that holds it).
     """
     name, linear = head_of(module)
-    whole = copy.deepcopy(module)
+    whole = copied(module)
     parent, _, attribute = name.rpartition(".")
     setattr(whole.get_submodule(parent), attribute, nn.Identity())
     head = Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
@@ -152,12 +155,27 @@ def body_of(module: nn.Module, features: int | None = None, parts: Mapping[str, 
     Parameters with `requires_grad=False` stay as they are: never trained, never sent, held once for all clients.
     """
     if features is not None:
-        return ForeignBody(copy.deepcopy(module), features, parts)
+        return ForeignBody(copied(module), features, parts)
     net = split(module, parts=parts)
     body = net.body
     assert isinstance(body, ForeignBody)
     body.split_from(module, net, head_of(module)[0])
     return body
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of somebody's module; refused where it cannot be one, or Torso cannot give it tensors."""
+    kind = type(module).__name__
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise RequestError(f"{kind} has lazy layers that have no sizes yet. Call it once with an example batch first")
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise RequestError(
+            f"{kind} cannot be copied: {said}. Layers of torch.nn.utils.weight_norm can be with "
+            "torch.nn.utils.parametrizations.weight_norm"
+        ) from None
 
 
 def head_of(module: nn.Module) -> tuple[str, nn.Linear]:
