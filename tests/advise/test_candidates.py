@@ -28,8 +28,9 @@ def known() -> dict[str, dict[str, float]]:
         if row["personal"] and row["status"] == "ok":
             found.setdefault(row["setting"], {})[NAMES.get(row["method"], row["method"])] = row["personal"]["mean"]
     of = tomllib.loads((ROOT / "bench" / "advise.toml").read_text("utf-8"))
+    unseen = {*of["version4"], *of["version5"]}
     for setting, search in json.loads((ROOT / "docs" / "advise" / "study.json").read_text("utf-8"))["settings"].items():
-        if setting not in of["version4"] and "fedbabu-balanced" in search["personal"]:
+        if setting not in unseen and "fedbabu-balanced" in search["personal"]:
             found[setting] = {name: value["mean"] for name, value in search["personal"].items()}
     return found
 
