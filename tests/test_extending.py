@@ -35,9 +35,11 @@ from torso.learn.steps import Pupil, Step
 from torso.measure import measures
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors, bodies
+from torso.personal import FineTune, OwnModelStart, VisitStart, personals
 from torso.personal.state import State
 from torso.personal.store import ClientState
 from torso.registry import Registry
+from torso.runs.loop import play
 from torso.runs.rounds import play_round
 from torso.runs.run import Stopped
 
@@ -178,6 +180,39 @@ class Lopsided(Step):
 def test_so_are_those_of_a_step() -> None:
     with pytest.raises(RunFailed, match=r"method.step = 'Lopsided' gives a gradient of .* of shape \[2\]"):
         tiny.play(tiny.job(methods["fedavg"].but(step=Lopsided())))
+
+
+# models that a personal strategy gives
+
+
+@dataclass(frozen=True)
+class Careless(FineTune):
+    """Forgets the notes, a tensor, or the client dimension."""
+
+    how: str = "notes"
+
+    def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
+        if self.how == "notes":
+            return at.received  # type: ignore[return-value]
+        return (at.received if self.how == "begin" else {n: t[0] for n, t in at.received.items()}), at.notes
+
+    def begin(self, at: OwnModelStart) -> Tensors:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("notes", "before() returns dict. Expected: the models that the visit begins with, and the clients' notes"),
+        ("shape", "before() returns a 'body.blocks.0.weight' of shape [2]. Expected: [1, 2], clients first"),
+        ("begin", "begin() returns models without body.blocks.0.weight, head.weight. Expected: all of body.blocks.0"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused_by_name(how: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(personals, "careless", Careless)
+    job = tiny.job(methods["fedavg"].but(personal=Careless(how=how)))
+    with OneByOne(job.net, job.federation, workers=1) as engine:
+        assert f"failed: method.personal = 'careless': {words}" in play(job, engine).status
 
 
 # a start, and an attack

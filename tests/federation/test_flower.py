@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,20 @@ class After(Listener):
         self.notes.append(text)
 
 
+class Freeze(After):
+    """The same, while some clients stand still: the next round cannot end before that is done."""
+
+    def __init__(self, those: Sequence[Process], round: int, work: Callable[[], None]) -> None:
+        super().__init__(round, work)
+        self.those = those
+
+    def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
+        if round.round == self.number:
+            for client in self.those:
+                client.child.send_signal(signal.SIGSTOP)
+        super().round(round, seconds, accuracy)
+
+
 ROUNDS = ("train.rounds=3", "train.fraction=1.0")
 
 
@@ -168,14 +182,7 @@ def test_clients_that_are_killed_in_mid_round(
             client.kill()
             client.start()
 
-    class Freeze(After):
-        def round(self, round: Round, seconds: float, accuracy: Mapping[str, Accuracy]) -> None:
-            if round.round == 1:
-                for client in those:
-                    client.child.send_signal(signal.SIGSTOP)
-            super().round(round, seconds, accuracy)
-
-    listener = Freeze(1, strike)
+    listener = Freeze(those, 1, strike)
     real = federation.run(
         federation.config.but(f"method.name={method}", *ROUNDS, *PATIENT), tmp_path / "real", listener=listener
     )
@@ -192,16 +199,17 @@ def test_clients_that_are_killed_in_mid_round(
 
 def test_a_server_that_is_killed_in_mid_round(federation: Running, tmp_path: Path) -> None:
     alone = simulated("ditto", *ROUNDS)
-    client = federation.clients["client-001"]
+    client, still = federation.clients["client-001"], federation.clients["client-002"]
     done = client.said.count("round 2: training")
 
     def strike() -> None:
         client.wait_for("round 2: training", done + 1)
         federation.server.kill()
+        still.child.send_signal(signal.SIGCONT)
 
     config = federation.config.but("method.name=ditto", *ROUNDS, *PATIENT)
-    with pytest.raises(PlaceLost, match=r"stopped after round [12] of 3, with a checkpoint.*--resume"):
-        federation.run(config, tmp_path / "real", listener=After(1, strike))
+    with pytest.raises(PlaceLost, match=r"stopped after round 1 of 3, with a checkpoint.*--resume"):
+        federation.run(config, tmp_path / "real", listener=Freeze([still], 1, strike))
     federation.server.start()
     federation.server.wait_for("TLS and authentication of clients are on", 2)
     real = federation.run(config, tmp_path / "real", resume=True)

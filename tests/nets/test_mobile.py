@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets import Body, LinearHead, bodies, build, part_names, wants_of
 from torso.nets.blocks import Residual, Unit
@@ -111,8 +112,12 @@ def test_a_daisy_is_a_daisy(ours: Body, theirs: Any) -> None:
     assert theirs._fc(ours(image[None])[0]).argmax().item() == 985
 
 
-def test_without_these_weights_it_wants_nothing() -> None:
-    assert wants_of(NAME) == wants_of(NAME, "runs/mine") == wants_of("conv4")
+BARE = Wants(by=f"model.body = {NAME!r}", usual=224)
+"""Images of several sizes become those that the network was made for; nothing else changes."""
+
+
+def test_without_these_weights_it_wants_no_more_than_a_size() -> None:
+    assert wants_of(NAME) == wants_of(NAME, "runs/mine") == BARE
     assert named_weights(NAME, "runs/mine") is None
 
 
@@ -128,7 +133,7 @@ def test_runs_and_files_that_began_with_these_weights_want_the_same_constants(tm
         found = wants_of(NAME, str(folder))
         assert (found.size, found.mean, found.std, found.lr) == (64, imagenet.mean, imagenet.std, 0.01)
         assert repr(str(folder)) in found.by
-    assert wants_of(NAME, str(scratch)) == wants_of("conv4")
+    assert wants_of(NAME, str(scratch)) == BARE
     about = {"image": "[3, 48, 48]", "mean": "[0.1, 0.2, 0.3]", "std": "[0.4, 0.5, 0.6]"}
     save_file({"body.x": torch.zeros(1)}, tmp_path / "model.safetensors", about)
     found = wants_of(NAME, str(tmp_path / "model.safetensors"))

@@ -52,15 +52,18 @@ class ForeignBody(Body):
                 "torso.nets.apply runs it for several"
             )
         x, clients = laid_out(in_line(x)), x.shape[0]
-        samples = len(x)
-        if samples == 1 and not self.training and goes_by_batch(self.module):
-            x = torch.cat([x, x])  # PyTorch's BatchNorm refuses one value; two alike have its statistics
+        # PyTorch's BatchNorm refuses one value; two alike have its statistics. An exported program takes any batch
+        alone = not self.training and not torch.compiler.is_compiling() and len(x) == 1
+        twice = alone and goes_by_batch(self.module)
+        if twice:
+            x = torch.cat([x, x])
         if self.replaces:
             with in_place(self.module, self.replaces):
                 said = self._said(x)
         else:
             said = self._said(x)
-        return said[:samples].view(clients, -1, *said.shape[1:])
+        said = said[:1] if twice else said
+        return said.view(clients, -1, *said.shape[1:])
 
     def _said(self, x: Tensor) -> Tensor:
         return self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self._call(self.module, x))

@@ -18,6 +18,7 @@ from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
 from torso.nets import Tensors
 from torso.personal import OwnModelStart, Personal
+from torso.personal.guests import check_models
 from torso.personal.models import own_models_of
 from torso.personal.state import State
 from torso.registry import is_foreign
@@ -154,7 +155,10 @@ class Own:
             lambda: self.usual.said_by(desk, clients, held),
             frozenset(desk.room.net.parts["head"]),
         )
-        return self.personal.begin(at)
+        made = self.personal.begin(at)
+        if is_foreign(self.personal):
+            check_models(self.personal, "begin()", made, held)
+        return made
 
     def for_clients(self, clients: Sequence[int]) -> Own:
         return replace(self, usual=self.usual.for_clients(clients))

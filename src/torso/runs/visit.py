@@ -26,6 +26,7 @@ from torso.learn.taught import PREVIOUS, TOLD, hears, remembers
 from torso.measure.accuracy import mean_loss
 from torso.nets import Tensors
 from torso.personal import Personal, VisitStart
+from torso.personal.guests import check_start
 from torso.personal.models import models_of, own_models_of, with_own
 from torso.personal.store import KINDS, ClientState
 from torso.registry import is_foreign
@@ -134,7 +135,10 @@ class Visit:
 
     def _before(self, at: VisitStart) -> tuple[Tensors, Tensors, Tensors]:
         """The models that the visit begins with, the clients' notes, and those of these that the server is told."""
-        start, found = self.personal.before(at)
+        made = self.personal.before(at)
+        if is_foreign(self.personal):
+            check_start(self.personal, made, at.received)
+        start, found = made
         declared = self.personal.declares(len(at.offered))
         heard = {f"{TOLD}{name}": at.told[name] for name in hears(self.habits.objective)}
         notes = {name: note for name, note in found.items() if name not in declared}
