@@ -27,7 +27,6 @@ from torso.report import (
     try_command,
 )
 from torso.report.help_pages import plain_help
-from torso.report.watching import watching
 from torso.signals import AT_ONCE, terminated_as_interrupted
 
 app = typer.Typer(
@@ -88,7 +87,7 @@ for commands in (
     try_command,
     federation_command,
     papers,
+    advise_command,
 ):
     commands.add_to(app)
-advise_command.add_to(app, watching)
 plain_help(app)

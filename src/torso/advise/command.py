@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,90 +13,81 @@ from rich.console import Console
 
 from torso.errors import RequestError
 from torso.plugins import Plugins, load_plugins
+from torso.report.options import Json, Quiet, Sets
 from torso.report.starting import starting
+from torso.report.watching import watching
 
 if TYPE_CHECKING:
     from torso.advise.answer import Answer
-    from torso.runs.events import Listener, Stop
-
-    Watching = Callable[..., AbstractContextManager[tuple[Listener, Stop]]]
+    from torso.runs.events import Stop
 
 MINUTES = 10.0
 
 
-def add_to(app: typer.Typer, watching: Any) -> None:
-    """Give the command line its command; `watching` takes Ctrl-C."""
+def add_to(app: typer.Typer) -> None:
+    """Give the command line its command."""
+    app.command()(advise)
 
-    @app.command()
-    def advise(
-        what: Annotated[
-            list[str] | None, typer.Argument(metavar="CONFIG.toml", help="A config; its data and network count.")
-        ] = None,
-        data: Annotated[
-            str, typer.Option(metavar="PATH | SOURCE", help="Your data (as `torso data look` takes), or a data source.")
-        ] = "",
-        counts: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Class counts, clients × classes, .csv or .json; no samples."),
-        ] = None,
-        stand_in: Annotated[
-            str, typer.Option(metavar="SOURCE", help="With --counts: hold the tournament on these data, dealt so.")
-        ] = "",
-        minutes: Annotated[float | None, typer.Option(help="Budget; default: 10.")] = None,
-        rounds: Annotated[
-            int | None, typer.Option(help="Budget in rounds of FedAvg instead: gives the same answer again.")
-        ] = None,
-        methods: Annotated[
-            str, typer.Option(metavar="A,B", help="Who competes beside FedAvg and training alone.")
-        ] = "",
-        sets: Annotated[
-            list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the config.")
-        ] = [],  # noqa: B006  typer copies it
-        out: Annotated[
-            Path | None, typer.Option(metavar="FILE.toml", help="Write a config for `torso run` with what is advised.")
-        ] = None,
-        guess: Annotated[
-            bool, typer.Option("--guess", help="With --out: write the best guess, also where it is not clearly better.")
-        ] = False,
-        plugin: Plugins = [],  # noqa: B006
-        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    ) -> None:
-        """Say which method suits your data. Methods compete on held-out training samples within a budget; the best one
-        is judged on others. Test data are not used.
 
-        Example: torso advise --data my_images --minutes 10 --out advised.toml"""
-        _check_budget(minutes, rounds)
-        _check_out(out)
-        if guess and out is None:
-            raise RequestError("--guess says what --out FILE.toml writes. Give both, or leave it out")
-        if counts is None and stand_in:
-            raise RequestError(f"--stand-in {stand_in!r} goes with --counts FILE. Your own data: --data PATH")
-        if counts is not None and (data or out is not None):
-            other = "--data" if data else "--out"
-            raise RequestError(f"--counts and {other}: counts are no data. Leave one of them out")
-        with starting(quiet):
-            load_plugins(plugin)
-            from torso.advise.advising import advise as advice
-            from torso.advise.advising import check_sets
-            from torso.advise.request import config_file, config_of
+def advise(
+    what: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG.toml", help="A config; its data and network count.")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(metavar="PATH | SOURCE", help="Your data (as `torso data look` takes), or a data source.")
+    ] = "",
+    counts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Class counts, clients × classes, .csv or .json; no samples."),
+    ] = None,
+    stand_in: Annotated[
+        str, typer.Option(metavar="SOURCE", help="With --counts: hold the tournament on these data, dealt so.")
+    ] = "",
+    minutes: Annotated[float | None, typer.Option(help="Budget; default: 10.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Budget in rounds of FedAvg instead: gives the same answer again.")
+    ] = None,
+    methods: Annotated[str, typer.Option(metavar="A,B", help="Who competes beside FedAvg and training alone.")] = "",
+    sets: Sets = [],  # noqa: B006  typer copies it
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Write a config for `torso run` with what is advised.")
+    ] = None,
+    guess: Annotated[
+        bool, typer.Option("--guess", help="With --out: write the best guess, also where it is not clearly better.")
+    ] = False,
+    plugin: Plugins = [],  # noqa: B006
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Say which method suits your data. Methods compete on held-out training samples within a budget; the best one
+    is judged on others. Test data are not used.
 
-        check_sets(sets)
-        file = config_file(what or [])
-        if counts is not None and not stand_in:
-            _print_counts(counts, as_json)
-            return
-        config = config_of(file, stand_in or data, sets, "--stand-in" if stand_in else "--data")
-        federation, scale = _dealt(config, counts) if counts is not None else (None, 1.0)
-        budget = {"rounds": rounds, "minutes": None if rounds else minutes or MINUTES}
-        names = [name.strip() for name in methods.split(",") if name.strip()]
-        with _watched(watching, quiet) as (stop, told):
-            found = advice(config, methods=names, federation=federation, stop=stop, told=told, **budget)
-        if out is not None:
-            from torso.results.files import write_text
+    Example: torso advise --data my_images --minutes 10 --out advised.toml"""
+    _check_budget(minutes, rounds)
+    _check_out(out, guess)
+    _check_counts(counts, stand_in, data, out)
+    with starting(quiet):
+        load_plugins(plugin)
+        from torso.advise.advising import advise as advice
+        from torso.advise.advising import check_sets
+        from torso.advise.request import config_file, config_of
 
-            write_text(out, found.as_toml(guess).replace("FILE.toml", str(out)))
-        _print(found, as_json, out, stand_in if counts is not None else "", scale)
+    check_sets(sets)
+    file = config_file(what or [])
+    if counts is not None and not stand_in:
+        _print_counts(counts, as_json)
+        return
+    config = config_of(file, stand_in or data, sets, "--stand-in" if stand_in else "--data")
+    federation, scale = _dealt(config, counts) if counts is not None else (None, 1.0)
+    budget = {"rounds": rounds, "minutes": None if rounds else minutes or MINUTES}
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    with _watched(quiet) as (stop, told):
+        found = advice(config, methods=names, federation=federation, stop=stop, told=told, **budget)
+    if out is not None:
+        from torso.results.files import write_text
+
+        write_text(out, found.as_toml(guess).replace("FILE.toml", str(out)))
+    _print(found, as_json, out, stand_in if counts is not None else "", scale)
 
 
 def _check_budget(minutes: float | None, rounds: int | None) -> None:
@@ -108,8 +99,10 @@ def _check_budget(minutes: float | None, rounds: int | None) -> None:
         raise RequestError(f"--rounds {rounds} is no budget. Accepted: 1 or more")
 
 
-def _check_out(out: Path | None) -> None:
+def _check_out(out: Path | None, guess: bool) -> None:
     """Before anything is run: the file can be written, and nothing is there."""
+    if guess and out is None:
+        raise RequestError("--guess says what --out FILE.toml writes. Give both, or leave it out")
     if out is None:
         return
     if out.suffix != ".toml":
@@ -120,6 +113,14 @@ def _check_out(out: Path | None) -> None:
         raise RequestError(f"--out {str(out)!r}: the folder {str(out.parent)!r} does not exist")
 
 
+def _check_counts(counts: Path | None, stand_in: str, data: str, out: Path | None) -> None:
+    if counts is None and stand_in:
+        raise RequestError(f"--stand-in {stand_in!r} goes with --counts FILE. Your own data: --data PATH")
+    if counts is not None and (data or out is not None):
+        other = "--data" if data else "--out"
+        raise RequestError(f"--counts and {other}: counts are no data. Leave one of them out")
+
+
 def _dealt(config: Any, counts: Path) -> Any:
     from torso.advise.counts import read_counts
     from torso.advise.stand_in import dealt
@@ -128,7 +129,7 @@ def _dealt(config: Any, counts: Path) -> Any:
 
 
 @contextmanager
-def _watched(watching: Any, quiet: bool) -> Iterator[tuple[Stop, Callable[[str], None]]]:
+def _watched(quiet: bool) -> Iterator[tuple[Stop, Callable[[str], None]]]:
     """How to stop, and a line that says how far it is, on a terminal's error stream."""
     console = Console(stderr=True)
     with watching(True) as (_, stop):
