@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody loads torch
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's is 15: beside other tests its workers would hardly run
 import torch
 
 from torso.caches import CACHE
