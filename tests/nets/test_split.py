@@ -136,6 +136,25 @@ def test_what_cannot_be_split() -> None:
         split(Small(finish=True), example=torch.randn(2, 2, 5, 5))
 
 
+class Renewed(Small):
+    """Reads states of its first version in another way, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(
+        self, state: dict[str, Tensor], prefix: str, about: dict[str, int], *rest: object
+    ) -> None:
+        assert about.get("version") == 2, "taken for a state of the first version"
+        super()._load_from_state_dict(state, prefix, about, *rest)  # type: ignore[arg-type]
+
+
+def test_tensors_of_a_layer_have_its_version() -> None:
+    net = split(Renewed())
+    weights = {name: torch.full_like(tensor, 2) for name, tensor in net.state_dict().items()}
+    net.fill(weights, personal=False)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in net.state_dict().items())
+
+
 def test_a_plugin_registers_a_body() -> None:
     @bodies.register("mine")
     def mine(channels: int, height: int, width: int) -> Body:
