@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -145,7 +146,7 @@ class Renewed(Small):
         self, state: dict[str, Tensor], prefix: str, about: dict[str, int], *rest: object
     ) -> None:
         assert about.get("version") == 2, "taken for a state of the first version"
-        super()._load_from_state_dict(state, prefix, about, *rest)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state, prefix, about, *rest)
 
 
 def test_tensors_of_a_layer_have_its_version() -> None:
