@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 READY := .venv/.ready
 ZOO := .venv/.zoo
 
-.PHONY: demo test quick test-cuda lint docs bench browser network clean
+.PHONY: demo test quick test-cuda interpreted lint docs bench browser network clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Torso needs Python 3.11 or newer, found " + sys.version.split()[0])'
@@ -54,6 +54,11 @@ quick: $(READY)
 CUDA_TESTS := tests/nets/test_kernels.py tests/nets/test_memory.py tests/data/test_look.py tests/learn/test_sgd.py tests/learn/test_recorded.py tests/learn/test_recorded_foreign.py tests/engine/test_cuda.py
 test-cuda: $(READY)
 	TORSO_TEST_CUDA=1 $(BIN)/python -m pytest $(CUDA_TESTS)
+
+# what the kernels of convolutions compute, without an accelerator: Triton's interpreter (once, 286 MB)
+interpreted: $(READY)
+	@test -d .venv/triton || $(PIP) --no-deps --target .venv/triton triton
+	TRITON_INTERPRET=1 PYTHONPATH=.venv/triton $(BIN)/python -m pytest tests/nets/test_convolution_ways.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
