@@ -47,6 +47,10 @@ class Registry(dict[str, T], Generic[T]):
             "--plugin MODULE names"
         )
 
+    def name_of(self, choice: object) -> str:
+        """The name that the class of a choice is registered under; the class's own where it is not."""
+        return next((name for name, kind in self.items() if kind is type(choice)), type(choice).__name__)
+
     def is_guest(self, name: str) -> bool:
         """Whether others than Torso have registered it; a method of theirs may be made of Torso's parts alone."""
         changed = self.own is not None and self.own.get(name) is not self[name]

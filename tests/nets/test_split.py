@@ -136,6 +136,14 @@ def test_what_cannot_be_split() -> None:
         split(Small(finish=True), example=torch.randn(2, 2, 5, 5))
 
 
+def test_what_is_frozen_later_no_longer_learns() -> None:
+    net = split(Small())
+    everything = tuple(net.state_dict())
+    assert "body.module.conv.weight" in learnable(net, everything)
+    net.body.requires_grad_(False)
+    assert learnable(net, everything) == ("head.weight", "head.bias")
+
+
 class Renewed(Small):
     """Reads states of its first version in another way, as torchvision's MNASNet does."""
 

@@ -242,7 +242,7 @@ def attacked(federation: Federation, attack: Attack, fraction: float, seed: int)
     if not count:
         raise RequestError(
             f"attack.fraction = {fraction} of {len(training)} training clients is nobody, and attack.kind = "
-            f"{_name(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = none"
+            f"{attacks.name_of(attack)!r}. Accepted: {1 / len(training):.3g} or more, or attack.kind = none"
         )
     drawn = numpy_generator(seed, "attack", "clients").choice(training, count, replace=False)
     federation = replace(federation, malicious=frozenset(drawn.tolist()))
@@ -255,7 +255,7 @@ def attacked(federation: Federation, attack: Attack, fraction: float, seed: int)
 def _check_marks(federation: Federation, attack: Attack) -> None:
     if not isinstance(federation.input, Pixels):
         raise RequestError(
-            f"attack.kind = {_name(attack)!r} marks images, and the data are {federation.input.words}. "
+            f"attack.kind = {attacks.name_of(attack)!r} marks images, and the data are {federation.input.words}. "
             f"Accepted: {', '.join(sorted(name for name, kind in attacks.items() if not kind.changes_samples()))}"
         )
     if attack.wanted() >= federation.classes:
@@ -308,7 +308,7 @@ def _changed(federation: Federation, attack: Attack, seed: int) -> Federation:
 
 def _labels(federation: Federation, attack: Attack, honest: Tensor, seed: int) -> Tensor:
     """The labels [n] that malicious clients train on, checked."""
-    rng, what = numpy_generator(seed, "attack", "labels"), f"attack.kind = {_name(attack)!r}: labels"
+    rng, what = numpy_generator(seed, "attack", "labels"), f"attack.kind = {attacks.name_of(attack)!r}: labels"
     expected = f"int64 [{len(honest)}] from 0 to {federation.classes - 1}"
     with from_outside(what, expected):
         said = attack.labels(honest, federation.classes, rng).to(honest.device)
@@ -317,7 +317,3 @@ def _labels(federation: Federation, attack: Attack, honest: Tensor, seed: int) -
         found = f"{str(said.dtype).removeprefix('torch.')} {list(said.shape)} from {said.min()} to {said.max()}"
         raise RequestError(f"{what} gives {found}. Expected: {expected}")
     return said
-
-
-def _name(attack: Attack) -> str:
-    return next((name for name, kind in attacks.items() if kind is type(attack)), type(attack).__name__)

@@ -58,9 +58,8 @@ def not_reached(names: Sequence[str], key: str = "method.train") -> RequestError
 def check_gradients(axis: Registry[Any], choice: object, grads: Tensors, like: Tensors) -> None:
     """Refuse gradients that a choice of the user's own has made if they are not of the shape of `like`: a tensor that
     lacks the client dimension would be broadcast in silence."""
-    known = next((name for name, kind in axis.items() if kind is type(choice)), type(choice).__name__)
     for name, grad in grads.items():
-        what = f"{axis.key} = {known!r} gives a gradient of {name!r}"
+        what = f"{axis.key} = {axis.name_of(choice)!r} gives a gradient of {name!r}"
         if name not in like:
             raise RunFailed(f"{what}, which does not learn here. Expected: some of {', '.join(like)}")
         if not isinstance(grad, Tensor):

@@ -139,11 +139,6 @@ class Network(nn.Module):
         return frozen_names(self) | self.base
 
     @cached_property
-    def learnable(self) -> frozenset[str]:
-        """The parameters that its owner did not freeze."""
-        return frozenset(name for name, parameter in self.named_parameters() if parameter.requires_grad)
-
-    @cached_property
     def base(self) -> frozenset[str]:
         """The body without its adapters, where it has any."""
         adapters = self.parts.get("lora", ())
@@ -232,7 +227,8 @@ def _piece_names(net: Network, part: str) -> tuple[str, ...]:
 
 def learnable(net: Network, names: Iterable[str]) -> tuple[str, ...]:
     """Those of the names that are parameters and not frozen; the others are buffers, or their owner froze them."""
-    return tuple(name for name in names if name in net.learnable)
+    parameters = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    return tuple(name for name in names if name in parameters)
 
 
 def set_modes(net: Network, learning: Collection[str]) -> None:

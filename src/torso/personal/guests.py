@@ -15,8 +15,8 @@ def check_start(choice: Personal, found: object, like: Tensors) -> None:
     """Refuse what `before` returns if it is not the models that a visit begins with and the clients' notes."""
     if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
         raise RunFailed(
-            f"{_named(choice)}: before() returns {_kind(found)}. Expected: the models that the visit begins with, and "
-            "the clients' notes, such as `return at.received, at.notes`"
+            f"method.personal = {personals.name_of(choice)!r}: before() returns {_kind(found)}. Expected: the models "
+            "that the visit begins with, and the clients' notes, such as `return at.received, at.notes`"
         )
     check_models(choice, "before()", found[0], like)
 
@@ -24,7 +24,7 @@ def check_start(choice: Personal, found: object, like: Tensors) -> None:
 def check_models(choice: Personal, told: str, found: object, like: Tensors) -> None:
     """Refuse models that lack a tensor of `like`, or have one of another shape: far from here, that would be told in
     PyTorch's words, or broadcast in silence."""
-    what = f"{_named(choice)}: {told} returns"
+    what = f"method.personal = {personals.name_of(choice)!r}: {told} returns"
     if not isinstance(found, Mapping):
         raise RunFailed(f"{what} {_kind(found)}. Expected: the clients' models, a dict of tensors by name")
     if lacking := [name for name in like if name not in found]:
@@ -34,11 +34,6 @@ def check_models(choice: Personal, told: str, found: object, like: Tensors) -> N
         if not isinstance(one, Tensor) or one.shape != model.shape:
             kind = f"of shape {list(one.shape)}" if isinstance(one, Tensor) else f"that is {_kind(one)}"
             raise RunFailed(f"{what} a {name!r} {kind}. Expected: {list(model.shape)}, clients first")
-
-
-def _named(choice: Personal) -> str:
-    known = next((name for name, kind in personals.items() if kind is type(choice)), type(choice).__name__)
-    return f"method.personal = {known!r}"
 
 
 def _kind(found: object) -> str:
