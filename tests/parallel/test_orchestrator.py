@@ -29,7 +29,7 @@ from torso.parallel.ray_crew import OnRay
 from torso.parallel.together import run_together
 from torso.personal import personals
 from torso.runs.events import Begin
-from torso.runs.job import device_of
+from torso.runs.devices import device_of
 from torso.runs.progress import LiveBars, PlainLines
 from torso.runs.run import Stopped
 
