@@ -36,5 +36,5 @@ class Encoded(Floats):
 def origins_of(samples: Array) -> Ints:
     """A checksum of each of n samples."""
     rows = np.ascontiguousarray(samples).reshape(len(samples), -1).view(np.uint8)
-    found = [hashlib.blake2b(row, digest_size=8).digest() for row in rows]
+    found = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
     return np.frombuffer(b"".join(found), dtype="<i8").astype(np.int64)
