@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.nets.text_models import save_sentence
+from tests.runs.samples import Heard
 from tests.runs.test_texts import rows, table
 from torch import Tensor, nn
 
@@ -18,7 +19,10 @@ import torso
 from torso import Config, RequestError, load_model, predict, run
 from torso.engine import feature_space
 from torso.engine.feature_files import CACHE
+from torso.federation.run import for_federation
+from torso.federation.split import split
 from torso.nets import bodies, body_of
+from torso.results.export import export
 from torso.runs.job import data_of, simulate
 
 TRAIN = [
@@ -238,9 +242,8 @@ def test_pictures(images: list[str], tmp_path: Path) -> None:
         (["model.encoder=colours", "model.encoder_weights=random", "data.augment=flip"], "data.augment = 'flip'"),
         (["model.encoder=colours", "model.encoder_weights=random", "model.body=conv4"], "model.body = 'conv4' takes"),
         (["model.encoder=neighbourly", "model.encoder_weights=random"], "the other samples of its batch"),
-        (["model.encoder=conv4", "model.encoder_weights=random"], "model.encoder = 'conv4': its BatchNorm"),
+        (["model.encoder=conv3", "model.encoder_weights=random"], "model.encoder = 'conv3': its BatchNorm"),
         (["model.encoder=transformer", "model.encoder_weights=random"], "model.encoder = 'transformer' takes"),
-        (["model.encoder_weights=imagenet"], "model.encoder_weights = 'imagenet'"),
     ],
 )
 def test_refusals(images: list[str], sets: list[str], said: str, tmp_path: Path) -> None:
@@ -249,6 +252,39 @@ def test_refusals(images: list[str], sets: list[str], said: str, tmp_path: Path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_of_no_encoder_are_said_to_be_unread(images: list[str], tmp_path: Path) -> None:
+    heard = Heard()
+    run(Config.load(None, [*images, "model.encoder_weights=imagenet", "train.rounds=1"]), listener=heard)
+    assert any(note.startswith("model.encoder_weights = 'imagenet' is set, but has no effect") for note in heard.notes)
+
+
+def test_a_real_federation_refuses_it_and_takes_the_features(place: Path, tmp_path: Path) -> None:
+    """`torso federation split` writes each client's features, and a config without an encoder."""
+    config = texts(place, "data.new_clients=0", "measure.names=generic")
+    with pytest.raises(RequestError, match="do not encode their samples"):
+        for_federation(config)
+    split(config, tmp_path / "sites")
+    told = Config.load(tmp_path / "sites/config.toml")
+    assert told.model.encoder == ""
+    found = np.load(tmp_path / "sites/client-000.npz")["train_samples"]
+    data = data_of(config)
+    np.testing.assert_array_equal(found, data.train.samples[data.train.rows(0)].numpy())
+
+
+def test_an_export_holds_the_encoder_once(place: Path, tmp_path: Path) -> None:
+    result = run(texts(place), tmp_path / "run")
+    export(result, tmp_path / "models", clients=[0, 1, 2])
+    files = sorted(path.name for path in (tmp_path / "models").iterdir())
+    about = result.network().card
+    assert about is not None
+    assert about.encoder is not None
+    encoder = f"encoder-{about.encoder.digest[:12]}.safetensors"
+    assert files == sorted(
+        ["README.md", "generic.safetensors", *(f"client-{k}.safetensors" for k in range(3)), encoder]
+    )
+    assert encoder in (tmp_path / "models/README.md").read_text()
 
 
 def test_a_federation_of_others_is_refused(images: list[str]) -> None:

@@ -17,7 +17,7 @@ from torso.data.inputs import Floats, Known
 
 @dataclass(frozen=True)
 class Encoded(Floats):
-    """Features [d] that an encoder has made of samples of another kind. They are standardised like any other numbers."""
+    """Features [d] that an encoder has made of samples of another kind. They are standardised like other numbers."""
 
     raw: Known | None = None  # the kind of what they were made from
     encoder: str = ""  # its name

@@ -64,7 +64,7 @@ class Network(nn.Module):
         self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
-        self.encoder: Callable[[Tensor], Tensor] | None = None  # makes features of stored samples, where it stands on one
+        self.encoder: Callable[[Tensor], Tensor] | None = None  # makes features of stored samples, if there is one
         self.seat: Seat[Network] = Seat()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:

@@ -17,8 +17,8 @@ import torch
 
 from torso.config import Config
 from torso.precision import precision_of
-from torso.runs.events import Listener, Through
 from torso.runs.devices import device_named
+from torso.runs.events import Listener, Through
 from torso.runs.job import data_of
 from torso.runs.run import run
 

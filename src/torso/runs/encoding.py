@@ -38,7 +38,7 @@ def wanted(config: Config) -> Wants:
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder by its names; its network is made when somebody has samples for it. `weights` "": drawn from `seed`."""
+    """An encoder by its names; its network is made when somebody has samples. `weights` "": drawn from `seed`."""
 
     name: str
     weights: str
@@ -77,9 +77,7 @@ class FrozenEncoder:
             f"encoded once, as {encoder.features} numbers each, and model.body stands on them"
         )
         remarks = (*dataset.remarks, *notes, said)
-        return replace(
-            dataset, train=train, test=test, input=kind, mean=(), std=(), augment="none", remarks=remarks
-        )
+        return replace(dataset, train=train, test=test, input=kind, mean=(), std=(), augment="none", remarks=remarks)
 
     def _features(self, encoder: Encoder, dataset: Dataset, notes: list[str]) -> Features:
         device = device_of(self.run)
