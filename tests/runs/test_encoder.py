@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import torso
 from torso import Config, RequestError, load_model, predict, run
+from torso.data.encoded import Encoded
+from torso.data.inputs import Floats
 from torso.engine import feature_space
 from torso.engine.feature_files import CACHE
 from torso.federation.run import for_federation
@@ -198,6 +200,33 @@ def colours(channels: int, height: int, width: int) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return body_of(nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 8), nn.Tanh(), nn.Linear(8, 2)))
+
+
+def test_numbers(tmp_path: Path) -> None:
+    """A table of numbers under an encoder of random weights: standardised before it, and its features after it."""
+    draw = np.random.default_rng(0)
+    samples, labels = draw.normal(5, 3, (60, 4)).astype(np.float32), np.arange(60) % 2
+    arrays = {
+        f"{part}_{what}": each
+        for part in ("train", "test")
+        for what, each in (("samples", samples), ("labels", labels))
+    }
+    np.savez(tmp_path / "table.npz", **arrays)
+    sets = [
+        "data.source=npz",
+        f"data.root={tmp_path / 'table.npz'}",
+        "model.encoder=mlp",
+        "model.encoder_weights=random",
+    ]
+    config = Config.load(None, [*sets, *DEAL, *TRAIN])
+    net = run(config).network()
+    data = data_of(config)
+    assert isinstance(data.input, Encoded)
+    assert isinstance(data.input.raw, Floats)
+    np.testing.assert_allclose(data.input.raw.mean, samples.mean(axis=0), rtol=1e-5)
+    kind = data.input
+    wanted = (data.train.samples - torch.tensor(kind.mean)) / torch.tensor(kind.std)
+    torch.testing.assert_close(net.prepare(samples), wanted, rtol=1e-4, atol=1e-5)
 
 
 class Neighbourly(nn.Sequential):

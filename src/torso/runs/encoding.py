@@ -59,6 +59,7 @@ class FrozenEncoder:
     def encoded(self, dataset: Dataset) -> Dataset:
         """The data set with features, float32 [n, d], in place of samples: each is computed once, and kept in a file
         that later runs find unless `run.features` is "device" or "off"."""
+        dataset = replace(dataset, input=dataset.kind.fitted([dataset.train.samples]))  # numbers need their constants
         encoder = self.encoder_of(dataset.kind)
         notes: list[str] = []
         found = self._features(encoder, dataset, notes)
