@@ -26,7 +26,7 @@ import torso
 from torso.data import build
 from torso.engine.bench import measure_engine
 from torso.methods import methods
-from torso.runs.job import device_named
+from torso.runs.devices import device_named
 
 FROM_A_BODY = {
     "ft",

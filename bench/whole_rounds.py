@@ -32,7 +32,8 @@ from torso.engine import engines
 from torso.engine.bench import row, wait
 from torso.precision import precision_of
 from torso.report.pfl_bench import pfl_config
-from torso.runs.job import data_of, device_named, simulate
+from torso.runs.devices import device_named
+from torso.runs.job import data_of, simulate
 from torso.runs.loop import Loop
 
 Row = dict[str, Any]

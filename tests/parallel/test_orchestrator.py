@@ -28,8 +28,8 @@ from torso.parallel.hire import crew
 from torso.parallel.ray_crew import OnRay
 from torso.parallel.together import run_together
 from torso.personal import personals
+from torso.runs.devices import device_of
 from torso.runs.events import Begin
-from torso.runs.job import device_of
 from torso.runs.progress import LiveBars, PlainLines
 from torso.runs.run import Stopped
 

@@ -19,7 +19,7 @@ from torso.data.fingerprint import Fingerprint
 from torso.data.sources.made import digits
 from torso.errors import ChangedData, MissingData, RequestError
 from torso.results.data_file import DataFile, where_data_were
-from torso.runs.job import device_named
+from torso.runs.devices import device_named
 from torso.runs.run import Stopped
 
 OWN = ("data.source=npz", "data.partition=by-client", "data.clients=0", "train.rounds=2", "measure.names=initial")

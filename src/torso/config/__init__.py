@@ -7,6 +7,7 @@ adjusted (`method.drift.mu=0.1`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,6 +109,7 @@ class Config(Section):
         from torso.measure.corruptions import corruptions
         from torso.nets import bodies, head_inits
         from torso.nets.bodies import GIVEN
+        from torso.nets.encoder import spoken_of_encoder
 
         names, during = self.measure.names, self.measure.during
         named: tuple[tuple[Registry[Any], str, str], ...] = (
@@ -115,6 +117,7 @@ class Config(Section):
             (partitions, self.data.partition, "data.partition"),
             (augmentations, self.data.augment, "data.augment"),
             (bodies, self.model.body, "model.body"),
+            *([(bodies, self.model.encoder, "model.encoder")] if self.model.encoder else []),
             (head_inits, self.model.head_init, "model.head_init"),
             (schedules, self.train.schedule, "train.schedule"),
             (engines, self.run.engine, "run.engine"),
@@ -126,7 +129,8 @@ class Config(Section):
         for registry, name, key in named:
             if (registry is bodies or registry is head_inits) and name.startswith(GIVEN):
                 continue  # a module of a program: looked for where the network is built
-            registry.look_up(name, key)  # raises RequestError with the nearest name
+            with spoken_of_encoder() if key == "model.encoder" else nullcontext():
+                registry.look_up(name, key)  # raises RequestError with the nearest name
         return self
 
     @property

@@ -40,6 +40,16 @@ class ModelConfig(Section):
     """Which network (spec 11) and how its head starts (spec 12.1)."""
 
     body: str = Field("mlp", description="see Networks; or torchvision/NAME, timm/NAME, hf/FOLDER-OR-ID")
+    encoder: str = Field(
+        "",
+        description="a body that never learns and makes features of every sample once; model.body is then the network "
+        "on these features. Any name of a body; empty: none",
+    )
+    encoder_weights: str = Field(
+        "auto",
+        description="weights of the encoder, as model.weights has those of the body; auto: the library's own trained "
+        "ones; random: drawn from run.seed",
+    )
     head_init: str = Field("default", description="see Head initialisations")
     head_bias: bool = Field(True, description="whether the head has a bias")
     weights: str = Field(

@@ -15,7 +15,7 @@ from torso.data.augment import augmentations
 from torso.data.draws import draw_meta_rows, draw_newcomers, draw_server_rows, few, held_out, mixed, ordered, tailed
 from torso.data.federation import Federation, Split
 from torso.data.fit import fitted, read_for
-from torso.data.images import Dataset, Ints, Labelled
+from torso.data.images import Dataset, Ints, Labelled, Samples
 from torso.data.inputs import Array, Input, Pixels
 from torso.data.keys import noting, unread
 from torso.data.partitions import Partition, deal
@@ -116,6 +116,7 @@ def build(
         names=dealt.names,
         remarks=(*dataset.remarks, *_unused_names(dataset, dealt, options), *_unread(given, read)),
         class_names=dataset.class_names,
+        encoding=wants.encoding,
     )
 
 
@@ -169,9 +170,13 @@ def _nothing_held(share: float, most: int) -> str:
 def _apart(split: Split, rows: Rows) -> Split:
     """Some of a split's samples as a split of their own: "all of it" then means these."""
     taken = torch.from_numpy(rows.order).to(split.samples.device)
-    return Split(split.samples[taken], split.labels[taken], torch.arange(len(taken), device=taken.device), rows.offsets)
+    origins = None if split.origins is None else split.origins[taken]
+    order = torch.arange(len(taken), device=taken.device)
+    return Split(split.samples[taken], split.labels[taken], order, rows.offsets, origins)
 
 
 def _split(shelf: Shelf, part: Labelled, rows: Rows, device: torch.device) -> Split:
     samples, labels = (shelf.there(array, device) for array in (part.samples, part.labels))
-    return Split(samples, labels, torch.from_numpy(rows.order).to(device), rows.offsets)
+    made_from = part.origins if isinstance(part, Samples) else None
+    origins = None if made_from is None else shelf.there(made_from, device)
+    return Split(samples, labels, torch.from_numpy(rows.order).to(device), rows.offsets, origins)

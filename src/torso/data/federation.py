@@ -19,6 +19,7 @@ from torso.data.inputs import Input, Tokens
 from torso.data.roster import Roster
 from torso.data.sending import sent_to
 from torso.data.token_lens import lengths_of
+from torso.data.wants import Encoding
 from torso.randomness import numpy_generator
 
 
@@ -30,6 +31,7 @@ class Split:
     labels: Tensor  # int64 [n]
     order: Tensor  # int64 [rows that somebody owns]
     offsets: Ints  # [N + 1], on the host
+    origins: Tensor | None = None  # int64 [n]: checksums of what samples were made from, where an encoder made them
 
     @property
     def sizes(self) -> Ints:
@@ -63,7 +65,8 @@ class Split:
         offsets = np.zeros_like(self.offsets)
         offsets[client + 1 :] = own = len(rows) - len(others)
         order = torch.arange(own, device=rows.device)
-        return Split(self.samples[rows], self.labels[rows], order, offsets)
+        origins = None if self.origins is None else self.origins[rows]
+        return Split(self.samples[rows], self.labels[rows], order, offsets, origins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,7 @@ class Federation:
     names: tuple[str, ...] = ()  # of the clients, where the data have them
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
     class_names: tuple[str, ...] = ()  # by their number, where the data know them
+    encoding: Encoding | None = None  # what made the samples, where an encoder did
 
     @property
     def device(self) -> torch.device:

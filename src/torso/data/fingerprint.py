@@ -51,7 +51,7 @@ class Fingerprint:
         train, test = federation.train, federation.test
         size = sum(split.samples.numel() * split.samples.element_size() for split in (train, test))
         every, block = -(-size // _BYTES) or 1, -(-federation.clients // _BLOCKS)
-        kind = type(federation.input).__name__
+        kind = federation.input.identity
         parts = [tuple(_parts(split, federation.clients, block, every)) for split in (train, test)]
         return cls(federation.classes, kind, federation.clients, block, every, *parts)
 
@@ -116,7 +116,8 @@ def _parts(split: Split, clients: int, block: int, every: int) -> Iterator[_Part
 
 
 def _checksum(split: Split, rows: torch.Tensor, every: int, about: list[int]) -> str:
-    looked_at = (split.samples[rows[::every]], split.labels[rows])
+    made_from = split.samples if split.origins is None else split.origins  # features differ between machines
+    looked_at = (made_from[rows[::every]], split.labels[rows])
     return checksum(about, (tensor.cpu().numpy() for tensor in looked_at))
 
 

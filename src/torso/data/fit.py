@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 def fitted(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
     """The data set as a body wants it."""
+    found = _of_kind(dataset, options, wants)
+    return wants.encoding.encoded(found) if wants.encoding else found
+
+
+def _of_kind(dataset: Dataset, options: DataConfig, wants: Wants) -> Dataset:
     if isinstance(dataset.kind, Texts):
         return tokenised(dataset, options, wants)
     if isinstance(dataset.kind, Pixels) and (wants.size or wants.channels or wants.mean or wants.usual):

@@ -43,18 +43,21 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One split of any other kind. `writers` says who each sample belongs to, where the data know it."""
+    """One split of any other kind. `writers` says who each sample belongs to, where the data know it; `origins` has a
+    checksum of what each sample was made from, where an encoder has made it."""
 
     samples: Array  # [n, *]
     labels: Ints  # [n]
     writers: Ints | None = None  # [n]
+    origins: Ints | None = None  # [n]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: Ints) -> Samples:
         """The same split with only these rows, in this order."""
-        return Samples(self.samples[rows], self.labels[rows], None if self.writers is None else self.writers[rows])
+        writers, origins = (None if each is None else each[rows] for each in (self.writers, self.origins))
+        return Samples(self.samples[rows], self.labels[rows], writers, origins)
 
 
 Labelled = Images | Samples

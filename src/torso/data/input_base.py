@@ -43,6 +43,11 @@ class Input(ABC):
         return math.prod(self.shape) * self.stored.itemsize
 
     @property
+    def identity(self) -> str:
+        """What the samples of two runs must have in common to be the same."""
+        return type(self).__name__
+
+    @property
     def argument(self) -> str:
         """What `Network.prepare` takes, for the page beside exported models."""
         return f"{str(self.stored).removeprefix('torch.')} {axes(self.shape)}"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torso.data.images import Dataset
+    from torso.data.input_base import Input
 
 
 class Tokenizer(Protocol):
@@ -40,6 +46,18 @@ class Tokenizer(Protocol):
         ...
 
 
+class Encoding(Protocol):
+    """A network that never learns, in front of the one that does. It is frozen and hashable."""
+
+    def encoded(self, dataset: Dataset) -> Dataset:
+        """The data set with the features of its samples in their place."""
+        ...
+
+    def encoder_of(self, kind: Input) -> Callable[[Tensor], Tensor]:
+        """What makes features [n, d] of stored samples [n, *] of a kind."""
+        ...
+
+
 @dataclass(frozen=True)
 class Wants:
     """Sizes, constants and the tokenizer of a body's weights. Zero, empty or None: whatever the data are will do."""
@@ -50,6 +68,7 @@ class Wants:
     mean: tuple[float, ...] = ()  # per channel, on the 0..1 scale
     std: tuple[float, ...] = ()
     tokenizer: Tokenizer | None = None
+    encoding: Encoding | None = None
     usual: int = 0  # the size of images that the network was made for: taken where theirs are different
     lr: float = 0.0  # the local learning rate that fine-tunes the weights, unless somebody sets one
 

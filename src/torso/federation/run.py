@@ -228,6 +228,9 @@ def for_federation(config: Config) -> Config:
         " round must not be played twice. Accepted with privacy: 0": config.privacy.on and config.measure.every > 0,
         f"model.body = {config.model.body!r} is a module of a program, which does not travel. Accepted: names of "
         "networks that all machines have": config.model.body.startswith(GIVEN),
+        f"model.encoder = {config.model.encoder!r}: the clients of a real federation do not encode their samples. Give "
+        "each its features as numbers (torso federation split writes such files), or set model.body to the encoder "
+        "with method.name = lp or fedncm": bool(config.model.encoder),
         f"data.source = {SOURCE!r} is for clients that a program hands over": config.data.source == SOURCE,
     }
     for reason, wrong in refusals.items():

@@ -23,7 +23,7 @@ from torso.data.naming import by_name
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.federation.description import CLIENT_NAME, by_class_name
-from torso.nets import wants_of
+from torso.runs.encoding import wanted
 from torso.runs.job import prepare
 
 CONFIG, TEST = "config.toml", "test"
@@ -37,7 +37,7 @@ def split(config: Config, out: str | Path) -> list[Path]:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"{str(out)!r} exists and is not empty. Expected: a new folder; nothing is overwritten")
     shelf, cpu = Shelf(), torch.device("cpu")
-    wants = wants_of(config.model.body, config.model.weights)
+    wants = wanted(config)
     federation = build(config.data, config.run.seed, cpu, shelf, wants)
     plan = prepare(config.but("run.engine=flower"), federation.roster, cpu, begins=False).plan
     if any(stage.uses_meta for stage in plan):
@@ -128,7 +128,7 @@ def _told(config: Config, federation: Federation, wants: Wants) -> str:
     """The config of the federation: how samples were dealt is over, what is done with them stays."""
     dealt = config.data
     data = DataConfig(source="npz", clients=federation.clients, augment=federation.augment)
-    if wants.mean or wants.size:  # what the config says against the body is not in the files
+    if wants.encoding is None and (wants.mean or wants.size):  # what it says against the body is not in the files
         data = data.model_copy(update={"size": dealt.size, "normalize": dealt.normalize})
     head = (
         f"# A federation of the {federation.clients} clients that were simulated with data.source = {dealt.source!r}, "
@@ -136,4 +136,7 @@ def _told(config: Config, federation: Federation, wants: Wants) -> str:
     )
     everybody = config.run.flower.model_copy(update={"clients": federation.clients})  # to wait for: the run is theirs
     run = config.run.model_copy(update={"flower": everybody})
-    return head + config.model_copy(update={"data": data, "run": run}).as_toml()
+    model = config.model.model_copy(update={"encoder": "", "encoder_weights": "auto"})
+    if wants.encoding is not None:
+        head += f"# Its samples are features: model.encoder = {config.model.encoder!r} has made them.\n"
+    return head + config.model_copy(update={"data": data, "model": model, "run": run}).as_toml()

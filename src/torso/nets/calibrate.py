@@ -36,7 +36,11 @@ def calibrated(net: Network, samples: Any) -> Network:
     them), so that it answers a single sample as it would in a batch with all of them.
 
     A network without BatchNorm of this kind (`card.batch_statistics`) is copied unchanged."""
-    x = net.prepare(samples)
+    return calibrated_on(net, net.prepare(samples))
+
+
+def calibrated_on(net: Network, x: Tensor) -> Network:
+    """The same for input that is prepared already."""
     made = calibrate(net, x)
     if made.card is not None and goes_by_batch(net):
         made.card = replace(made.card, norm="running", batch_statistics=False, calibrated=len(x))

@@ -110,4 +110,5 @@ def _checked_file() -> Path:
 
 
 efficientnet_lite0.wants = _wants  # type: ignore[attr-defined]
+efficientnet_lite0.words = (_WORD,)  # type: ignore[attr-defined]
 efficientnet_lite0.weights = _weights  # type: ignore[attr-defined]

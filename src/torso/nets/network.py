@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class Network(nn.Module):
         self.input = input
         self.card: Card | None = None  # of networks that came out of a run
         self.personal = False  # whether a call answers with the personal logits of a dual head
+        self.encoder: Callable[[Tensor], Tensor] | None = None  # makes features of stored samples, if there is one
         self.seat: Seat[Network] = Seat()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
@@ -172,10 +173,11 @@ class Network(nn.Module):
     def prepare(self, samples: Any) -> Tensor:
         """Samples as a source has them (NumPy, or a tensor) as what the network takes: uint8 images [n, H, W, C] or
         [n, H, W] become [n, C, H, W], numbers [n, *] are standardised, token ids [n, L] are padded; a list
-        of texts becomes token ids, where the model knows its tokenizer.
+        of texts becomes token ids, where the model knows its tokenizer. Where the network stands on an encoder, they
+        become its features.
 
         For networks that came out of a run, which know how they were trained."""
-        return card_of(self).prepare(samples, next(self.parameters()).device)
+        return card_of(self).prepare(samples, next(self.parameters()).device, self.encoder)
 
     @property
     def made_head(self) -> str:

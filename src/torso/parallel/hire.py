@@ -12,7 +12,7 @@ from torso.config import RunConfig
 from torso.engine.connect import connected
 from torso.errors import RequestError
 from torso.parallel.crew import Crew
-from torso.runs.job import device_of
+from torso.runs.devices import device_of
 
 _MOST = 4  # processes, with which an H200 was busy all the time (bench/README.md)
 _ROOM = 20 * 2**30  # bytes of a device for each: a hundred clients of mobilenet take 11 GiB

@@ -21,8 +21,8 @@ from torso.learn.lockstep import Lockstep
 from torso.results.folder import RunFolder
 from torso.results.result import Result
 from torso.results.same_run import fingerprint
+from torso.runs.devices import device_of
 from torso.runs.events import Listener, Stop
-from torso.runs.job import device_of
 from torso.runs.run import Stopped, run
 
 CLIENTS = 128  # in one stack: more of them make an accelerator no faster

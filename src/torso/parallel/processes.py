@@ -22,7 +22,8 @@ from torso.errors import RequestError
 from torso.parallel.crew import Letter, Lost, Task, Unsound, do, portable
 from torso.registry import guests, welcome
 from torso.results.result import Result
-from torso.runs.job import data_of, device_of
+from torso.runs.devices import device_of
+from torso.runs.job import data_of
 
 _HEARD_BY_US = (signal.SIGINT, signal.SIGTERM)  # where runs are dealt: those under way end with a checkpoint
 _PATIENCE = 20.0  # seconds in which an idle process has to end

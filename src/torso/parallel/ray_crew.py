@@ -30,7 +30,8 @@ from torso.engine.worker import Home
 from torso.errors import RequestError
 from torso.parallel.crew import Letter, Lost, Task, Unsound, do
 from torso.results.result import Result
-from torso.runs.job import data_of, device_of
+from torso.runs.devices import device_of
+from torso.runs.job import data_of
 
 _LOOK = 0.2  # seconds between looks at whether to stop
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)

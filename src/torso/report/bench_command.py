@@ -37,7 +37,7 @@ def bench_engine(
     """Measure training steps of stacked clients in images per second, beside clients one by one and one large
     model."""
     from torso.engine.bench import measure_engine
-    from torso.runs.job import device_named
+    from torso.runs.devices import device_named
 
     try:
         counts = [int(count) for count in clients.split(",")]

@@ -137,7 +137,7 @@ def join(
     from torso.federation.keys import check_name
     from torso.federation.site_data import read_site
     from torso.nets import wants_of
-    from torso.runs.job import device_named
+    from torso.runs.devices import device_named
     from torso.signals import terminated_as_interrupted
 
     strange = [text for text in sets if not text.strip().startswith(("data.", "model.body", "model.weights"))]

@@ -17,8 +17,9 @@ import torch
 
 from torso.config import Config
 from torso.precision import precision_of
+from torso.runs.devices import device_named
 from torso.runs.events import Listener, Through
-from torso.runs.job import data_of, device_named
+from torso.runs.job import data_of
 from torso.runs.run import run
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from torso.data import Federation, Split
 from torso.nets import Network
-from torso.nets.calibrate import LEAST, calibrated, goes_by_batch
+from torso.nets.calibrate import LEAST, calibrated, calibrated_on, goes_by_batch
+from torso.nets.network import card_of
 from torso.results.result import Result
 
 MOST = 4096  # samples that statistics are taken from: of more, as many, evenly spread
@@ -61,7 +62,7 @@ def calibrate_client(data: Federation, net: Network, client: int | None) -> Netw
     rows = training_rows(data, client)
     if not goes_by_batch(net) or len(rows) < LEAST:
         return None
-    return calibrated(net, data.train.samples[rows].cpu())
+    return calibrated_on(net, card_of(net).look(data.train.samples[rows].cpu()))
 
 
 def calibrate_newcomer(name: str, net: Network, samples: Any) -> tuple[Network, Calibration | None]:
@@ -103,7 +104,7 @@ def accuracy(net: Network, test: Split, rows: Tensor, batch: int = _AT_ONCE) -> 
 
 
 def _right(net: Network, test: Split, rows: Tensor) -> int:
-    said = net(net.prepare(test.samples[rows].cpu())).argmax(dim=1)
+    said = net(card_of(net).look(test.samples[rows].cpu())).argmax(dim=1)
     return int((said == test.labels[rows].cpu()).sum())
 
 

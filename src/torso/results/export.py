@@ -14,6 +14,7 @@ from torso.errors import RequestError
 from torso.nets import Network
 from torso.nets.calibrate import goes_by_batch
 from torso.results.calibration import Calibration, calibrate_newcomer, calibrate_own
+from torso.results.encoder_file import PREFIX
 from torso.results.export_page import page
 from torso.results.files import write_text
 from torso.results.model_file import FORMATS, save_model
@@ -135,7 +136,7 @@ def write_models(
         text = page(last, [path.name for path in written], preprocessing=form.preprocessing, batch=batch, more=more)
         write_text(out / PAGE, text)
     except BaseException:
-        _remove([*written, out / PAGE], None if existed else out)
+        _remove([*written, out / PAGE, *out.glob(f"{PREFIX}*")], None if existed else out)
         raise
     return written
 

@@ -10,6 +10,7 @@ from torso.nets.bodies import bodies
 from torso.nets.card import Card
 from torso.nets.heads import heads
 from torso.nets.network import card_of
+from torso.results.encoder_file import encoder_name
 from torso.results.model_file import FORMATS
 from torso.results.portable import OUTPUT, Preprocessing, about
 
@@ -155,6 +156,12 @@ def _takes(card: Card, preprocessing: Preprocessing, programs: Sequence[str], te
     if tensors:
         by_hand = f"Where you prepare {card.input.noun} yourself: {card.input.by_hand}."
         said.append(f"`net.prepare` takes {card.input.argument}. {by_hand}")
+    if card.encoder is not None:
+        beside = f" It is in the file {encoder_name(card.encoder)}; keep it beside the others." * tensors
+        said.append(
+            f"Before the network stands a frozen encoder, `{card.encoder.body}`, which makes {card.taken.words} of "
+            f"{card.input.noun}; they are standardised with `mean` and `std` of the card's `encoder`.{beside}"
+        )
     return said
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torso import nets
 from torso.data.inputs import Pixels, Tokens
 from torso.errors import CannotWrite, RequestError, TorsoError
+from torso.learn.encoder import Encoder
 from torso.methods import method_from_config
 from torso.nets import Network, Tensors
 from torso.nets.card import Card
@@ -25,6 +26,7 @@ from torso.nets.given import forget_model, register_model
 from torso.nets.network import card_of
 from torso.reading import parse_json
 from torso.results import onnx_file, program_file
+from torso.results.encoder_file import read_encoder, write_encoder
 from torso.results.files import replace_file, writing
 from torso.results.portable import Preprocessing
 from torso.results.state_tensors import check_fits
@@ -36,7 +38,7 @@ FORMATS = {"safetensors": SUFFIX, "onnx": onnx_file.SUFFIX, "torch-export": prog
 """The formats of models by name, with how their files end."""
 _TEXTS = {"method", "dataset", "body", "norm", "kind", "torso", "form", "tokenizer_file", "answers"}
 """Words as they are; everything else is JSON."""
-_NEWER = {"class_names", "calibrated", "lora", "tokenizer_file", "answers"}
+_NEWER = {"class_names", "calibrated", "lora", "tokenizer_file", "encoder", "answers"}
 """In the metadata where there is something to tell; older files have none."""
 
 
@@ -48,7 +50,8 @@ def save_model(
     `.safetensors`: plain tensors, which `load_model` reads again; `.onnx`: a program for onnxruntime and others (needs
     the extra `onnx`); `.pt2`: a torch.export program for PyTorch. A program needs no Torso and takes any number of
     samples. With the preprocessing "inside" it takes images as uint8 [n, H, W, C], or numbers as they were measured;
-    "beside": what `net.prepare` gives. `opset`: of ONNX."""
+    "beside": what `net.prepare` gives. `opset`: of ONNX. The encoder of a model lies in a file of its own beside it,
+    one for all models of a folder; programs hold it."""
     path, card = Path(path), card_of(net)
     if path.suffix not in FORMATS.values():
         raise RequestError(
@@ -64,6 +67,8 @@ def save_model(
         else:
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.contents().items()}
             replace_file(path, lambda temporary: temporary.write_bytes(_file(tensors, _metadata(card))))
+            if isinstance(net.encoder, Encoder) and card.encoder is not None:
+                write_encoder(net.encoder, card.encoder, path.parent)
     except CannotWrite as error:
         raise RequestError(str(error)) from None
     return path
@@ -81,7 +86,7 @@ def load_model(path: str | Path, model: Any = None) -> Network:
     try:
         head = method_from_config({"head": card.head}).head
         net = nets.build(
-            card.body, card.classes, card.input, head, head_bias=card.head_bias, norm=card.norm, lora=card.lora
+            card.body, card.classes, card.taken, head, head_bias=card.head_bias, norm=card.norm, lora=card.lora
         )
     except TorsoError as error:
         raise RequestError(f"{str(path)!r}: {error} (A plugin's network: import the plugin first.)") from None
@@ -92,6 +97,7 @@ def load_model(path: str | Path, model: Any = None) -> Network:
     _check(path, tensors, net, personal)
     net.fill(tensors, personal)
     net.card = card
+    net.encoder = None if card.encoder is None else read_encoder(card, path.parent)
     return net.eval()
 
 
@@ -174,10 +180,10 @@ def _check_sizes(path: Path, card: Card, tensors: Tensors) -> None:
     values = sum(tensor.numel() for tensor in tensors.values())
     options = {f"head.{key}": value for key, value in card.head.items() if isinstance(value, int)}
     options |= {} if card.lora is None else {"lora.rank": card.lora.rank}
-    what = "image" if isinstance(card.input, Pixels) else "input"
-    sizes = {"classes": card.classes, **options, **{f"{what}.{i}": side for i, side in enumerate(card.input.shape)}}
-    if isinstance(card.input, Tokens):
-        sizes["input.vocabulary"] = card.input.vocabulary
+    what = "image" if isinstance(card.taken, Pixels) else "input"
+    sizes = {"classes": card.classes, **options, **{f"{what}.{i}": side for i, side in enumerate(card.taken.shape)}}
+    if isinstance(card.taken, Tokens):
+        sizes["input.vocabulary"] = card.taken.vocabulary
     for name, size in sizes.items():
         if size > max(values, _SIDE):
             raise RequestError(f"{str(path)!r}: {name} = {size} in its metadata, but the file has {values} weights.")

@@ -22,8 +22,9 @@ from torch.export import Dim, ExportedProgram
 from torso.data.inputs import Floats, Known, Pixels
 from torso.errors import RequestError
 from torso.fast import plain_path
+from torso.learn.encoder import Encoder
 from torso.nets import Network
-from torso.nets.card import Card
+from torso.nets.card import Card, EncoderCard
 from torso.nets.network import card_of
 
 Preprocessing = Literal["inside", "beside"]
@@ -38,13 +39,15 @@ _TALKERS = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")  
 
 class Portable(nn.Module):
     """The network as one function of one tensor, samples as the card says: stored ones where the preprocessing is
-    inside (images uint8 [n, H, W, C], numbers as they were measured), prepared ones where it is beside."""
+    inside (images uint8 [n, H, W, C], numbers as they were measured), prepared ones where it is beside. An encoder
+    before the network is a part of it."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, net: Network, input: Known, preprocessing: Preprocessing) -> None:
         super().__init__()
+        self.encoder = _encoder(net)
         self.net, self.pixels = copy.deepcopy(net).eval().requires_grad_(False), isinstance(input, Pixels)
         self.constants = preprocessing == "inside" and isinstance(input, Pixels | Floats)
         if self.constants and isinstance(input, Pixels | Floats):
@@ -58,8 +61,35 @@ class Portable(nn.Module):
         if self.constants:
             samples = samples.permute(0, 3, 1, 2).float() if self.pixels else samples
             samples = (samples - self.mean) / self.std
+        if self.encoder is not None:
+            samples = self.encoder(samples)
         logits: Tensor = self.net(samples)
         return logits
+
+
+class _Encoding(nn.Module):
+    """An encoder with its weights: samples become features, standardised as the network wants them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: Encoder, card: EncoderCard) -> None:
+        super().__init__()
+        self.net = copy.deepcopy(encoder.net).eval()
+        self.net.load_state_dict({**self.net.state_dict(), **encoder.tensors})
+        self.register_buffer("mean", torch.tensor(card.mean))
+        self.register_buffer("std", torch.tensor(card.std))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return (self.net.features(samples) - self.mean) / self.std
+
+
+def _encoder(net: Network) -> nn.Module | None:
+    card = card_of(net).encoder
+    if card is None:
+        return None
+    assert isinstance(net.encoder, Encoder)
+    return _Encoding(net.encoder, card)
 
 
 def example(input: Known, samples: int, preprocessing: Preprocessing) -> Tensor:

@@ -47,6 +47,8 @@ _YOUNGER = {
     "data.npz.test_share": NpzConfig().test_share,
     "data.npz": NpzConfig().model_dump(mode="json", exclude={"test_share"}),  # after what is younger in it
     "data.folder": FolderConfig().model_dump(mode="json"),
+    "model.encoder": "",
+    "model.encoder_weights": "auto",
     "model.lora": LoraConfig().model_dump(mode="json"),
     "run.faults": FaultsConfig().model_dump(mode="json"),
     "run.speeds": SpeedsConfig().model_dump(mode="json"),

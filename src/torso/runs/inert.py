@@ -47,6 +47,7 @@ def _conditions(config: Config, plan: Sequence[Stage]) -> Iterator[tuple[str, st
     uses_meta = any(stage.uses_meta for stage in plan)
     yield "data.meta_per_class", f"method {config.method.name!r} uses no samples of the server", uses_meta
     yield "model.lora", "model.lora.rank = 0, and no part of the method is one of adapters", config.lora is not None
+    yield "model.encoder_weights", "model.encoder is empty", bool(config.model.encoder)
     # not run.ray: a cluster does whole runs with run.engine = auto in its workers
     yield "run.flower.secure", "run.flower.secure.kind = 'none'", run.flower.secure.kind != "none"
     yield "run.flower", f"run.engine = {run.engine!r}", run.engine == "flower"

@@ -31,6 +31,8 @@ from torso.runs.checks import (
     check_secure,
     check_time,
 )
+from torso.runs.devices import device_of
+from torso.runs.encoding import check_given, wanted
 from torso.runs.exchange import misfit
 from torso.runs.privacy import Privacy
 from torso.runs.private_plan import private
@@ -104,13 +106,13 @@ class Simulation(Job):
 
 def data_of(config: Config, shelf: data.Shelf | None = None) -> Federation:
     """The clients of a run, on its device; `shelf` keeps what was read for the next."""
-    wants = nets.wants_of(config.model.body, config.model.weights)
-    return data.build(config.data, config.run.seed, device_of(config.run), shelf, wants)
+    return data.build(config.data, config.run.seed, device_of(config.run), shelf, wanted(config))
 
 
 def simulate(config: Config, federation: Federation | None = None, *, begins: bool = True) -> Simulation:
     """Read the data and work the config out; raises RequestError and writes nothing."""
     federation = federation or data_of(config)
+    check_given(config.model, federation)
     device = _where(federation, config.run)
     federation = attacked(federation, config.attack.chosen, config.attack.fraction, config.run.seed)
     job = prepare(config, federation.roster, device, begins=begins)
@@ -131,7 +133,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         head_bias=config.model.head_bias,
         norm=config.model.norm,
         seed=config.run.seed,
-        source=config.data.source,
+        source="" if config.model.encoder else config.data.source,
         lora=config.lora,
     )
     plan = stages(config, net)
@@ -179,29 +181,6 @@ def _started(start: Start, drawn: Tensors) -> Tensors:
     if wrong := misfit(found, drawn):
         raise RequestError(f"method.start = {start} begins with {wrong}")
     return {name: found[name].to(tensor.device) if name in found else tensor for name, tensor in drawn.items()}
-
-
-def device_of(run: RunConfig) -> torch.device:
-    """Where the run's tensors are. The driver of a cluster, and the server of a federation, only add up: the
-    accelerators are the workers'."""
-    return device_named("cpu" if run.engine in ("ray", "flower") and run.device == "auto" else run.device)
-
-
-def device_named(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if device.type == "meta":
-            raise RuntimeError("it holds no data")
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason, there = str(error).splitlines()[0].rstrip("."), torch.cuda.device_count()
-        usable = ["auto", "cpu", *(["cuda"] if there else []), *(f"cuda:{number}" for number in range(there))]
-        raise RequestError(
-            f"run.device = {name!r} cannot be used here: {reason}. Accepted: {', '.join(usable)}"
-        ) from None
-    return device
 
 
 def _where(federation: Federation, run: RunConfig) -> torch.device:

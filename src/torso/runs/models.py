@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data import Federation, Split
-from torso.data.images import Labelled
-from torso.data.inputs import Tokens, known
+from torso.data.encoded import Encoded
+from torso.data.images import Labelled, Samples
+from torso.data.inputs import Input, Tokens, known
 from torso.data.tokenizers import stored
 from torso.engine import Desk, Engine, engines
 from torso.measure.base import Evaluation
@@ -21,12 +23,13 @@ from torso.measure.evaluate import own_models
 from torso.measure.head_ensemble import centres_of
 from torso.measure.newcomers import settled
 from torso.methods.parse import axis_to_config
-from torso.nets import Network, Tensors, heads, wants_of
-from torso.nets.card import Card
+from torso.nets import Network, Tensors, heads
+from torso.nets.card import Card, EncoderCard
 from torso.nets.dual import DualHead
 from torso.nets.network import CENTRES
 from torso.personal.models import generic_model
 from torso.personal.state import State
+from torso.runs.encoding import wanted
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Job, Simulation
 
@@ -107,6 +110,8 @@ class TrainedModels:
         `epochs`: how long it trains for itself (None: as newcomers that are measured; 0: not at all)."""
         job, number = self.job, self.job.roster.clients if number is None else number
         found = card_of(job, "newcomer").samples("newcomer", samples, labels)
+        if (encode := _encoder_of(job)) is not None:
+            found = Samples(encode(torch.from_numpy(found.samples)).numpy(), found.labels)
         how = self._evaluation()
         if epochs is not None:
             how = replace(how, arrival=tuple(replace(lesson, epochs=epochs) for lesson in how.arrival))
@@ -124,16 +129,18 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
     from torso import __version__
 
     config, roster = job.config, job.roster
+    kind_of_run = roster.input
     by_batch = any(isinstance(module, _BatchNorm) and module.running_mean is None for module in job.net.modules())
     return Card(
         method=config.method.name,
         dataset=roster.name,
         body=config.model.body,
+        encoder=_encoder_card(kind_of_run),
         head=axis_to_config(heads, config.method.head),
         head_bias=config.model.head_bias,
         norm=config.model.norm,
         classes=roster.classes,
-        input=known(roster.input),
+        input=known(_raw(kind_of_run)),
         batch_statistics=by_batch,
         kind=kind,
         torso=__version__,
@@ -146,17 +153,34 @@ def card_of(job: Job, kind: Literal["generic", Made], client: int | None = None)
 
 def _tokenizer_file(job: Job) -> str:
     """What a model file has to hold so that it takes texts: nothing where the run's data were no texts."""
-    kind = job.roster.input
+    kind = _raw(job.roster.input)
     if not isinstance(kind, Tokens) or not kind.tokenizer:
         return ""
-    return stored(wants_of(job.config.model.body, job.config.model.weights).tokenizer)
+    return stored(wanted(job.config).tokenizer)
+
+
+def _raw(kind: Input) -> Input:
+    """The kind of sample that a person has: what an encoder takes, where there is one."""
+    return kind.raw if isinstance(kind, Encoded) and kind.raw is not None else kind
+
+
+def _encoder_card(kind: Input) -> EncoderCard | None:
+    if not isinstance(kind, Encoded):
+        return None
+    return EncoderCard(kind.encoder, kind.weights, kind.digest, kind.mean, kind.std)
+
+
+def _encoder_of(job: Job) -> Callable[[Tensor], Tensor] | None:
+    """What makes features of stored samples, in a run that stands on an encoder."""
+    made = job.federation.encoding if isinstance(job, Simulation) else None
+    return made.encoder_of(_raw(job.roster.input)) if made is not None else None
 
 
 def network_of(job: Job, tensors: Tensors, kind: Literal["generic", Made], client: int | None) -> Network:
     """Ready to answer: in evaluation mode, on the CPU."""
     net = copy.deepcopy(job.net)
     net.fill(tensors, personal=kind != "generic")
-    net.card = replace(card_of(job, kind, client), answers=_answers(net))
+    net.card, net.encoder = replace(card_of(job, kind, client), answers=_answers(net)), _encoder_of(job)
     return net.eval()
 
 

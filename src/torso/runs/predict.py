@@ -19,6 +19,7 @@ from torso.nets import Network
 from torso.nets.card import Card
 from torso.nets.network import card_of
 from torso.results.calibration import calibrate_client
+from torso.results.encoder_file import is_encoder
 from torso.results.files import replace_file
 from torso.results.model_file import SUFFIX, load_model
 from torso.results.result import Result
@@ -140,7 +141,7 @@ def model_file(path: Path) -> Path:
     """The file in a folder that export or personalize wrote, where it is the only one; any other path as it is."""
     if not path.is_dir() or (path / "config.toml").exists():
         return path
-    found = sorted(file.name for file in path.glob(f"*{SUFFIX}"))
+    found = sorted(file.name for file in path.glob(f"*{SUFFIX}") if not is_encoder(file))
     if len(found) > 1:
         some = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
         raise RequestError(f"{str(path)!r} holds {len(found)} models. Give one of them: {some}")

@@ -81,7 +81,7 @@ class Record:
         result = Result(
             method=config.method.name,
             dataset=job.roster.name,
-            model=config.model.body,
+            model=f"{config.model.body} on {config.model.encoder}" if config.model.encoder else config.model.body,
             seed=config.run.seed,
             rounds=state.round,
             status=status,

@@ -37,6 +37,7 @@ class TextEncoder:
 
     name: str
     takes: ClassVar[tuple[type[Input], ...]] = (Tokens,)
+    words: ClassVar[tuple[str, ...]] = (PRETRAINED,)
 
     @property
     def key(self) -> str:

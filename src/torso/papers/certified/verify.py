@@ -26,7 +26,7 @@ from torso.papers.tables import collect
 from torso.papers.tables.answers import Answer, read
 from torso.papers.tables.plan import TableRun
 from torso.results.checksums import of_model
-from torso.runs.job import device_named
+from torso.runs.devices import device_named
 
 LEAST = 2.0  # points of the spread; two sessions on one accelerator differ by as much at one seed
 

@@ -145,7 +145,7 @@ def _contestants(
     from torso.papers.board.contestants import Contestant
     from torso.papers.board.trials import BoardPlan
     from torso.papers.experiments.datasets import roots_for
-    from torso.runs.job import device_of
+    from torso.runs.devices import device_of
 
     configs = [plan.config(setting, entry, {}) for setting, entry, _ in candidates]
     device_of(configs[0].run)

@@ -141,7 +141,7 @@ def _planned(table: str, only: str, seeds: int, sets: list[str], root: Path | No
     from torso.papers.tables.plan import plan
     from torso.papers.tables.published import recipe
     from torso.papers.tables.settings import REASONS
-    from torso.runs.job import device_of
+    from torso.runs.devices import device_of
 
     tried = "variant=" in only.replace(" ", "")  # only where somebody asks for them
     made = plan(recipe(table), only, seeds, sets, tried=tried)

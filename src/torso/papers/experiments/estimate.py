@@ -29,7 +29,7 @@ from torso.papers.experiments.reuse import TRAIN_ANEW, opening_key, training_key
 from torso.papers.experiments.runner import NamedConfig
 from torso.parallel.packs import CLIENTS, packs, participants
 from torso.precision import precision_of
-from torso.runs.job import device_named
+from torso.runs.devices import device_named
 
 _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large ones only 10 were measured
     "conv4": (623_000, 1_296_000),

@@ -16,7 +16,7 @@ from torso.precision import precision_of
 from torso.report.comparison import flat
 from torso.results.files import write_text
 from torso.results.same_run import is_free
-from torso.runs.job import device_of
+from torso.runs.devices import device_of
 
 
 def changed(config: Config) -> dict[str, Any]:

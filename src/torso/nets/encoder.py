@@ -1,0 +1,50 @@
+"""What is asked of a body that is an encoder: `model.encoder`, a network that never learns, under any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from torso.data.wants import Wants
+from torso.errors import RequestError
+from torso.nets.bodies import bodies, wants_of
+
+AUTO, RANDOM = "auto", "random"
+
+
+@contextmanager
+def spoken_of_encoder() -> Iterator[None]:
+    """Inside, messages about `model.body` are about `model.encoder`: an encoder is a body, found in the same way."""
+    try:
+        yield
+    except RequestError as error:
+        said = _of_encoder(str(error))
+        raise error if said == str(error) else type(error)(said) from None
+
+
+def weights_of(name: str, word: str) -> str:
+    """`model.encoder_weights`, with "auto" worked out; "": they are drawn."""
+    if word == RANDOM:
+        return ""
+    if word != AUTO:
+        return word
+    with spoken_of_encoder():
+        known: tuple[str, ...] = tuple(getattr(bodies[name], "words", ()))
+    if not known:
+        raise RequestError(
+            f"model.encoder = {name!r} comes without trained weights, and an encoder never learns. Set "
+            f"model.encoder_weights to a file or a run folder, or to {RANDOM}: features of random weights"
+        )
+    return "DEFAULT" if "DEFAULT" in known else known[0]
+
+
+def wants_of_encoder(name: str, weights: str) -> Wants:
+    """What it expects of samples. It brings no learning rate, since it does not learn."""
+    with spoken_of_encoder():
+        found = wants_of(name, weights)
+    return replace(found, by=_of_encoder(found.by), lr=0.0)
+
+
+def _of_encoder(text: str) -> str:
+    return text.replace("model.body", "model.encoder").replace("model.weights", "model.encoder_weights")

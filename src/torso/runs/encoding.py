@@ -1,0 +1,144 @@
+"""`model.encoder`: samples become features once, before the run, under a body that never learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torso import nets
+from torso.config import Config, ModelConfig, RunConfig
+from torso.data import Dataset, Federation, Input, Samples, Split, Wants
+from torso.data.encoded import Encoded, origins_of
+from torso.data.images import Labelled
+from torso.data.inputs import known
+from torso.engine import engines
+from torso.engine.base import Features
+from torso.engine.feature_files import check_cache
+from torso.engine.features_kept import KeptFeatures, Where
+from torso.errors import RequestError
+from torso.learn.encoder import Encoder, check_features
+from torso.nets.encoder import spoken_of_encoder, wants_of_encoder, weights_of
+from torso.results.encoder_file import made_encoder
+from torso.runs.devices import device_of
+
+
+def wanted(config: Config) -> Wants:
+    """What the networks of a run expect of samples: the body, or the encoder before it."""
+    model = config.model
+    if not model.encoder:
+        return nets.wants_of(model.body, model.weights)
+    weights = weights_of(model.encoder, model.encoder_weights)
+    encoding = FrozenEncoder(model.encoder, weights, 0 if weights else config.run.seed, config.run)
+    return replace(wants_of_encoder(model.encoder, weights), encoding=encoding)
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder by its names; its network is made when somebody has samples. `weights` "": drawn from `seed`."""
+
+    name: str
+    weights: str
+    seed: int
+    run: RunConfig = field(compare=False, repr=False)  # where features are computed and kept
+    _made: dict[Input, Encoder] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __reduce__(self) -> Any:
+        return FrozenEncoder, (self.name, self.weights, self.seed, self.run)  # who gets it reads the weights itself
+
+    def encoder_of(self, kind: Input) -> Encoder:
+        if kind not in self._made:
+            self._made.clear()
+            with spoken_of_encoder():
+                self._made[kind] = made_encoder(self.name, self.weights, kind, self.seed)
+        return self._made[kind]
+
+    def encoded(self, dataset: Dataset) -> Dataset:
+        """The data set with features, float32 [n, d], in place of samples: each is computed once, and kept in a file
+        that later runs find unless `run.features` is "device" or "off"."""
+        dataset = replace(dataset, input=dataset.kind.fitted([dataset.train.samples]))  # numbers need their constants
+        encoder = self.encoder_of(dataset.kind)
+        notes: list[str] = []
+        found = self._features(encoder, dataset, notes)
+        kind = Encoded(
+            (encoder.features,),
+            raw=known(dataset.kind),
+            encoder=self.name,
+            weights=self.weights,
+            digest=encoder.digest,
+        )
+        parts = zip((dataset.train, dataset.test), (found.train, found.test), strict=True)
+        train, test = (self._part(part, features) for part, features in parts)
+        count = len(train) + len(test)
+        said = (
+            f"model.encoder = {self.name!r} (weights {self.weights or 'random'}) is frozen: {count:,} samples are "
+            f"encoded once, as {encoder.features} numbers each, and model.body stands on them"
+        )
+        remarks = (*dataset.remarks, *notes, said)
+        return replace(dataset, train=train, test=test, input=kind, mean=(), std=(), augment="none", remarks=remarks)
+
+    def _features(self, encoder: Encoder, dataset: Dataset, notes: list[str]) -> Features:
+        device = device_of(self.run)
+        federation = _of_nobody(dataset, device)
+        tensors = {name: tensor.to(device) for name, tensor in encoder.tensors.items()}
+        kept = KeptFeatures(encoder.net, federation, self._where(notes), notes.append)
+        with engines["auto"](encoder.net, federation, self.run) as engine:
+            found = kept.of(engine, tensors, ["train", "test"])
+        if found is None:
+            raise RequestError(
+                f"model.encoder = {self.name!r}: a feature depends on the other samples of its batch, so it cannot be "
+                "computed once. Expected: a body without BatchNorm, or with running statistics"
+            )
+        return found
+
+    def _where(self, notes: list[str]) -> Where:
+        if self.run.features in ("device", "off"):
+            return "device"
+        try:
+            check_cache()
+        except RequestError as error:
+            if self.run.features == "disk":
+                raise
+            notes.append(f"features are not kept for later runs: {error}")
+            return "device"
+        return "disk"
+
+    def _part(self, part: Labelled, features: Tensor | None) -> Samples:
+        assert features is not None
+        found = check_features(features, self.name).cpu().numpy()
+        return Samples(np.ascontiguousarray(found), part.labels, part.writers, origins_of(part.samples))
+
+
+def check_given(config: ModelConfig, federation: Federation) -> None:
+    """Refuse data that are loaded already where the encoder is not the one that has made them."""
+    made_by = federation.input.encoder if isinstance(federation.input, Encoded) else ""
+    if made_by != config.encoder:
+        raise RequestError(
+            f"model.encoder = {config.encoder!r}, and the federation that was given holds "
+            f"{federation.input.words}. Give one that was made with this config"
+        )
+
+
+def _of_nobody(dataset: Dataset, device: torch.device) -> Federation:
+    """All samples of a data set, as a federation of one client."""
+
+    def split(part: Labelled) -> Split:
+        samples, labels = (torch.from_numpy(array).to(device) for array in (part.samples, part.labels))
+        return Split(samples, labels, torch.arange(len(labels), device=device), np.array([0, len(labels)]))
+
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
+    return Federation(
+        name=dataset.name,
+        train=split(dataset.train),
+        test=split(dataset.test),
+        classes=dataset.classes,
+        input=dataset.kind,
+        augment="none",
+        clients=1,
+        newcomers=np.array([], dtype=np.int64),
+        server_rows=nothing,
+        meta_rows=nothing,
+    )
