@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from torso.cli import app
 from torso.errors import RequestError
+from torso.learn.drift import drifts
 from torso.methods import methods
 from torso.papers.experiments.datasets import DATASETS
 from torso.plugins import load_plugins
@@ -142,6 +143,23 @@ def test_what_is_wrong_in_a_plugin_is_said_with_file_and_line(text: str, said: s
         with pytest.raises(RequestError, match=re.escape(said.format(path))) as error:
             load_plugins([name])
         assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_taken_says_by_whom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(drifts, "pulled", drifts["none"])  # so that it is forgotten in the end
+    del drifts["pulled"]
+    mine = "from torso.learn.drift import Drift, drifts\n@drifts.register({!r})\nclass Mine(Drift):\n    ...\n"
+    own = write(folder / "own_drift.py", mine.format("scaffold"))
+    with pytest.raises(
+        RequestError, match=r"method\.drift = 'scaffold' is registered already, by Torso\. Choose another"
+    ):
+        load_plugins([own])
+    load_plugins([write(folder / "first_drift.py", mine.format("pulled"))])
+    with pytest.raises(RequestError, match=r"'pulled' is registered already, by the module 'first_drift'"):
+        load_plugins([write(folder / "second_drift.py", mine.format("pulled"))])
+    again = "from torso.methods import Method, methods\nmethods.register('fedavg')(lambda: Method())\n"
+    with pytest.raises(RequestError, match=r"method\.name = 'fedavg' is registered already, by Torso\."):
+        load_plugins([write(folder / "own_method.py", again)])
 
 
 def test_a_plugin_that_ends_the_process_ends_it_with_2(torso: Torso) -> None:

@@ -30,7 +30,7 @@ class Registry(dict[str, T], Generic[T]):
         def keep(thing: T) -> T:
             if name in self:
                 raise RequestError(
-                    f"{self.key} = {name!r} is registered already, by {self[name]!r}. Choose another name."
+                    f"{self.key} = {name!r} is registered already, by {self._owner(name)}. Choose another name."
                 )
             self[name] = thing
             return thing
@@ -50,6 +50,12 @@ class Registry(dict[str, T], Generic[T]):
     def name_of(self, choice: object) -> str:
         """The name that the class of a choice is registered under; the class's own where it is not."""
         return next((name for name, kind in self.items() if kind is type(choice)), type(choice).__name__)
+
+    def _owner(self, name: str) -> str:
+        if not self.is_guest(name):
+            return "Torso"
+        module = getattr(self[name], "__module__", None)
+        return f"the module {module!r}" if is_foreign(self[name]) and module else "a module outside Torso"
 
     def is_guest(self, name: str) -> bool:
         """Whether others than Torso have registered it; a method of theirs may be made of Torso's parts alone."""
