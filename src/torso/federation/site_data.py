@@ -18,11 +18,12 @@ from torso.data.clients import ClientSamples, divided_in_two
 from torso.data.fit import fitted
 from torso.data.fit_images import of_size
 from torso.data.formats import SUFFIXES, source_for
-from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
+from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram, in_columns, of_columns
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
+from torso.data.table_columns import Column, Columns, met
 from torso.data.texts import Texts
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, from_outside
@@ -53,6 +54,19 @@ class SiteData:
     augment: str = "none"  # what the source suggests
     dataset: str = ""  # name of the data, where the file gives one
     remarks: tuple[str, ...] = ()  # what a person should know of the data
+    columns: tuple[Column, ...] = ()  # of a table: what features were made of; test rows may have categories alone
+
+    @property
+    def told(self) -> SiteData:
+        """As others are told of it: without categories that only test rows have."""
+        return self.in_columns(met(self.train.samples, self.columns)) if self.columns else self
+
+    def in_columns(self, columns: Columns) -> SiteData:
+        """With the features of these columns of the same table."""
+        if self.columns == tuple(columns):
+            return self
+        train, test = (in_columns(part, self.columns, columns) for part in (self.train, self.test))
+        return replace(self, train=train, test=test, columns=tuple(columns), input=of_columns(columns))
 
     def description(self, name: str) -> Description:
         """What the server is told before the first round."""
@@ -61,7 +75,8 @@ class SiteData:
             torso=TORSO,
             torch=TORCH,
             classes=self.classes,
-            input=self.input,
+            input=self.told.input,
+            columns=self.told.columns,
             train_samples=len(self.train),
             test_samples=len(self.test),
             augment=self.augment,
@@ -77,7 +92,7 @@ class SiteData:
             levels = np.arange(256)
             sums: Sequence[Any] = [histogram(self.train.samples) @ of for of in (levels**0, levels, levels**2)]
         elif isinstance(self.input, Floats):
-            found = Moments.of(self.train.samples)
+            found = Moments.of(self.told.train.samples)
             sums = np.full(len(found.total), found.count), found.total, found.squares
         else:
             return {}
@@ -145,6 +160,7 @@ def _read(path: Path, options: DataConfig, wants: Wants, for_test: bool = False)
         augment=whole.augment,
         dataset=whole.name,
         remarks=whole.remarks,
+        columns=whole.columns,
     )
     return found, parted
 
