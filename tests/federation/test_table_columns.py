@@ -16,6 +16,7 @@ from torso.data.table_columns import Column, arranged, together
 from torso.errors import RequestError
 from torso.federation.agreement import Agreement, agree, joined_later, server_federation, site_federation
 from torso.federation.site_data import SiteData, read_site, read_test
+from torso.federation.words import what_columns_tell
 from torso.runs.job import simulate
 
 CPU = torch.device("cpu")
@@ -144,6 +145,19 @@ def test_columns_that_do_not_make_the_features_are_refused(sites: dict[str, Site
             [(lie, sites["north"].moments), (sites["south"].description("south"), sites["south"].moments)], DataConfig()
         )
         assert "its columns do not make its features" in found.refused["north"]
+
+
+def test_a_column_that_tells_rows_apart_is_not_told(tmp_path: Path) -> None:
+    """24 ages and one typing error: 25 words in 25 rows. 12 wards in 25 rows are categories."""
+    rows = [("x", 20 + n if n else "old", "no", f"ward {n % 12}", "ill") for n in range(25)]
+    folder = write(tmp_path / "x", (1, 2, 3, 4), rows, rows)
+    with pytest.raises(RequestError, match=r"column 'age' has 25 different values in 25 .*data\.csv\.drop=age"):
+        read_site(folder, DataConfig(csv=HOW), "x")
+    found = read_site(folder, DataConfig(csv=HOW.model_copy(update={"drop": ("age",)})), "x")
+    assert what_columns_tell(found.told.columns) == (
+        "What the server is told of the columns: smokes (no); "
+        "city (ward 0, ward 1, ward 10, ward 11, ward 2, ward 3, ward 4, ward 5, ward 6, ward 7, … 12 in all)"
+    )
 
 
 def test_two_spellings_of_a_category_are_said(sites: dict[str, SiteData], tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
+from torso.data.sources.table import FEW
 from torso.data.table_columns import Column, Columns, met
 from torso.data.texts import Texts
 from torso.data.wants import ANYTHING, Wants
@@ -117,10 +118,22 @@ def read_site(path: str | Path, options: DataConfig, name: str, wants: Wants = A
     """What lies at `path`, texts tokenised as a body wants it. Where no part of it is for testing, a part is held out,
     drawn by the client's name."""
     found, parted = _read(Path(path).expanduser(), options, wants)
+    _refuse_words_of_rows(found.told)
     if not parted:
         train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
         return replace(found, train=Samples(*train), test=Samples(*test))
     return found
+
+
+def _refuse_words_of_rows(told: SiteData) -> None:
+    """Categories are told to the server: those of a column that tells rows apart, such as a name, must not be."""
+    for column in told.columns:
+        if len(told.train) >= FEW and len(column.categories) > len(told.train) / 2:
+            raise RequestError(
+                f"column {column.name!r} has {len(column.categories)} different values in {len(told.train)} training "
+                f"rows, such as {next(filter(None, column.categories))!r}: as categories they would all be told to the "
+                f"server. Expected: numbers without a word among them; or --set data.csv.drop={column.name}"
+            )
 
 
 def read_test(path: str | Path, options: DataConfig, wants: Wants = ANYTHING) -> SiteData:

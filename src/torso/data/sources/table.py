@@ -26,7 +26,7 @@ from torso.randomness import numpy_generator
 if TYPE_CHECKING:
     from torso.config import CsvConfig, DataConfig
 
-_FEW = 20  # rows: in fewer, categories and classes may all differ by chance
+FEW = 20  # rows: in fewer, categories and classes may all differ by chance
 _MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
 
 
@@ -214,7 +214,7 @@ def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
 def _classes(train: Table, how: CsvConfig) -> list[str]:
     """The values of the label column, in their order as numbers or as words."""
     found = in_order({value for value in train.column(how.label) if not is_missing(value)})
-    if len(found) == len(train) >= _FEW:
+    if len(found) == len(train) >= FEW:
         raise RequestError(
             f"data.csv.label = {how.label!r}: each of the {len(train)} rows of {train.path} has a class of its own. "
             "Expected: classes of several rows; a number to be predicted has none"
@@ -231,7 +231,7 @@ def in_order(values: Iterable[str]) -> list[str]:
 
 def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
     """What was missing and how it was filled, and columns that say nothing of another row."""
-    said, ids = [], [c for c in columns if isinstance(c, Categories) and len(c.values) == len(tables[0]) >= _FEW]
+    said, ids = [], [c for c in columns if isinstance(c, Categories) and len(c.values) == len(tables[0]) >= FEW]
     alone = tuple(
         f"data.source = {source!r}: {c.name} is another in each of the {len(tables[0])} training rows, and becomes as "
         f"many features. If it is an id: data.csv.drop={c.name}"
