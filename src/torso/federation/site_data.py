@@ -214,7 +214,7 @@ def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Datas
     empty = parted and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
     if not parted or empty:  # the source wants both
         arrays |= {f"test_{part}": array for part, array in parts.items()}
-    if "class_names" not in arrays:
+    if "class_names" not in arrays and "train_labels" in arrays:
         arrays["class_names"] = _numbers(path, [arrays[key] for key in arrays if key.endswith("_labels")])
     dataset = dataset_of(path, arrays, options)
     if empty:
