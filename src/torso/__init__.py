@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torso.errors import RequestError, RunFailed, TorsoError
     from torso.methods.method import Method
     from torso.nets.calibrate import calibrated
+    from torso.nets.joined import joined as joined
     from torso.nets.split import split as split
     from torso.parallel.compare import compare
     from torso.report.plots import plot
@@ -39,6 +40,7 @@ _WHERE = {
     "TorsoError": "torso.errors",
     "calibrated": "torso.nets.calibrate",
     "compare": "torso.parallel.compare",
+    "joined": "torso.nets.joined",
     "load": "torso.runs.load",
     "load_model": "torso.results.model_file",
     "personalize": "torso.runs.personalize",
@@ -59,6 +61,7 @@ __all__ = [
     "TorsoError",
     "calibrated",
     "compare",
+    "joined",
     "load",
     "load_model",
     "personalize",

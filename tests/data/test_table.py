@@ -174,7 +174,11 @@ def test_numbers_may_be_categories_and_labels_are_sorted_as_numbers(tmp_path: Pa
             {},
             "column 'age' has no value in the training rows.*drop",
         ),
-        ("age,label,site,city\n1,0,a,Oslo\n2,1,b,Rome\n", {}, "each of the 2 rows of .* has a class of its own"),
+        (
+            "age,label,site,city\n" + "".join(f"1,{n},a,Oslo\n" for n in range(20)),
+            {},
+            "each of the 20 rows of .* has a class of its own",
+        ),
         ('age,label\n1,"2\n', {"client": ""}, "train.csv cannot be read, it may be damaged"),
     ],
 )

@@ -331,6 +331,8 @@ def test_statistics_are_averaged_and_counters_go_on() -> None:
         ("fedbabu", ["train.min_clients=2"], r"Accepted: train.min_clients = 3 or more"),
         ("fedbabu", ["method.server=median"], r"method.server = 'median' needs single uploads"),
         ("fedbabu", ["method.server.clip=1.0"], r"method.server.clip = 1.0 bounds single uploads"),
+        ("fedbabu", ["privacy.noise=1"], r"privacy has it clip single uploads. Accepted: one of the two"),
+        ("fedbabu", ["privacy.noise=1", "train.min_clients=1"], r"Accepted: one of the two"),
         ("fedexp", [], r"needs the norm of single uploads. Accepted: plain and weighted means"),
         ("fedfomo", [], r"method.server = 'apart' needs single uploads"),
         ("mtl", [], r"method.server = 'apart' needs single uploads"),

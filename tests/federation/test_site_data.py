@@ -56,7 +56,8 @@ def test_an_npz_gives_back_what_was_saved(tmp_path: Path) -> None:
     told = site.description("clinic-1").model_dump_json()
     assert "secret" not in told  # the name of a file may say more than its owner wants
     assert set(json.loads(told)) == {
-        *("name", "torso", "torch", "classes", "input", "train_samples", "test_samples", "augment", "dataset")
+        *("name", "torso", "torch", "classes", "input", "columns"),
+        *("train_samples", "test_samples", "augment", "dataset"),
     }
     assert Description.read(told, "clinic-1") == site.description("clinic-1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from torso.report.comparison import Comparison, compare_folders
 from torso.report.records import read
 from torso.report.rerun import command_of
 from torso.report.statistics import Difference, Refused
-from torso.report.summary import heading, sentences
+from torso.report.summary import heading, sentences, setting
+from torso.results.seal import seal_text
 
 from .samples import write_run
 
@@ -115,6 +117,34 @@ def test_the_summary_says_who_is_best_and_who_is_too_close(tmp_path: Path) -> No
     )  # differences 11, 9, 10: mean 10, std 1, ± 4.303/√3
     assert "Clients whose own model is worse than the one they were given: fedavg 1 of 3." in said
     assert heading(comparison) == "fedavg, fedbabu and fedper on digits"
+
+
+def test_a_federation_is_called_what_its_clients_agreed_on(tmp_path: Path) -> None:
+    """Its config still names the usual data, digits dealt to 50 clients, which no client has. Of its three clients one
+    came later; the other two are those of the history. The command is that of the server's machine."""
+    folder = write_run(tmp_path / "a", "ditto", sets=["run.engine=flower"])
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(
+        json.dumps({**result, "dataset": "federation", "names": ["east", "north", "south"]})
+    )
+    (folder / "federation.json").write_text(json.dumps({"agreement": {"newcomers": [2]}}))
+    sealed = {name: (folder / name).read_bytes() for name in ("result.json", "history.jsonl")}
+    (folder / "seal.json").write_text(seal_text(sealed))  # without federation.json, which changes after the end
+    assert read(folder).problems == ()
+    comparison = compare_folders([folder])
+    assert heading(comparison) == "ditto on a federation"
+    assert setting(comparison) == "3 clients · real machines · mlp · 4 rounds · seed 0"
+    assert not [note for note in comparison.notes() if "no round" in note]
+    assert command_of(read(folder)) == f"torso federation run --at FEDERATION {folder}/config.toml"
+
+
+def test_own_files_are_called_by_their_name(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", sets=["data.source=csv", "data.root=patients.csv", "data.clients=0"])
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, "dataset": "patients", "names": ["a", "b"]}))
+    comparison = compare_folders([folder])
+    assert heading(comparison) == "fedavg on patients"
+    assert setting(comparison).startswith("2 clients · shards")
 
 
 def test_nothing_to_compare_is_said(tmp_path: Path) -> None:

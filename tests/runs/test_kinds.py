@@ -255,6 +255,10 @@ def test_export_and_the_page(torso: Torso, tmp_path: Path) -> None:
     page = Path("models/README.md").read_text(encoding="utf-8")
     assert "samples: float32 [n, 6]" in page
     assert "in this order: age, smokes=n, smokes=y, ward=A, ward=B, ward=C" in page
+    assert page.count("in this order: age") == 1
+    assert torso("export", str(tmp_path / "run"), "--format", "torch-export", "--out", "programs").status == 0
+    told = Path("programs/README.md").read_text(encoding="utf-8")  # the program standardises, and needs the order, too
+    assert "in this order: age, smokes=n, smokes=y, ward=A, ward=B, ward=C.\n`smokes=n` is 1 in a row of this" in told
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     found: dict[str, Any] = {"samples": np.array([[80, 0, 1, 1, 0, 0], [20, 1, 0, 1, 0, 0]])}
     exec(code.replace('"generic', '"models/generic'), found)

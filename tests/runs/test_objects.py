@@ -217,11 +217,24 @@ class Endless(Dataset[Any]):
         ({"a": (np.zeros((0, 2)), np.zeros(0, int))}, r"clients\['a'\] has no samples"),
         ([(np.zeros((3, 2)), np.zeros(3, int)), (np.zeros((3, 4)), np.zeros(3, int))], r"of shapes \(2,\), \(4,\)"),
         ([Endless()], "is an endless Endless"),
+        ({"a": TensorDataset(torch.zeros(0, 2), torch.zeros(0).long())}, r"clients\['a'\] has no samples"),
     ],
 )
 def test_clients_that_are_none_are_refused(clients: Any, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         torso.run(CONFIG, clients=clients)
+
+
+def test_what_a_dataset_raises_says_where() -> None:
+    class Torn(TensorDataset):
+        def __getitem__(self, place: int) -> Any:
+            if place == 2:
+                raise OSError("the disk is gone")
+            return super().__getitem__(place)
+
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        torso.run(CONFIG, clients={"a": Torn(torch.zeros(4, 2), torch.zeros(4).long())})
+    assert caught.value.__notes__ == ["clients['a']: this was sample 2 of 4"]
 
 
 def test_two_places_for_clients_and_things_that_are_no_model_are_refused() -> None:

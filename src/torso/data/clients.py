@@ -155,7 +155,9 @@ def _part(where: str, given: Any) -> ClientSamples:
     if _is_dataset(given):
         if not hasattr(given, "__len__"):
             raise RequestError(f"{where} is an endless {type(given).__name__}. Expected: a Dataset with a length")
-        pairs = [given[place] for place in range(len(given))]
+        pairs = [_at(where, given, place) for place in range(len(given))]
+        if not pairs:
+            raise RequestError(f"{where} has no samples. Expected: at least one")
         if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
             raise RequestError(f"{where}: {type(given).__name__} gives {_named(pairs[0])}. Expected: (sample, label)")
         given = [np.asarray(_plain(sample)) for sample, _ in pairs], [int(label) for _, label in pairs]
@@ -173,6 +175,15 @@ def _part(where: str, given: Any) -> ClientSamples:
     if not len(labels):
         raise RequestError(f"{where} has no samples. Expected: at least one")
     return ClientSamples(samples, labels.astype(np.int64))
+
+
+def _at(where: str, given: Any, place: int) -> Any:
+    """A sample of somebody's Dataset. What it raises is its own; only where is added."""
+    try:
+        return given[place]
+    except Exception as error:
+        error.add_note(f"{where}: this was sample {place} of {len(given)}")
+        raise
 
 
 def _plain(value: Any) -> Any:

@@ -80,10 +80,9 @@ class Floats(Input):
 
     @property
     def by_hand(self) -> str:
-        named = f". The features are, in this order: {', '.join(self.names)}" if self.names else ""
         return (
             f"float32 {axes(self.sizes)}, made as\n(x - mean) / std, per feature, "
-            f"with mean {list(self.mean)} and std {list(self.std)}{named}"
+            f"with mean {list(self.mean)} and std {list(self.std)}"
         )
 
     def lens(self, device: torch.device) -> Lens:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torso.data.inputs import Array, Floats, Input, Known, Pixels, Tokens
+from torso.data.table_columns import Column, Columns, arranged, features_of, met
 from torso.data.texts import Texts
 from torso.errors import RequestError
 
@@ -80,12 +81,33 @@ class Dataset:
     names: tuple[str, ...] = ()  # of the writers, by their number, where they have any
     remarks: tuple[str, ...] = ()  # what a person should know of the data before the first round
     class_names: tuple[str, ...] = ()  # by their number, where the source knows them
+    columns: tuple[Column, ...] = ()  # that features were made of, with categories that only test rows have
 
     @property
     def kind(self) -> Input:
         """The kind of sample, of a data set that is checked."""
         assert self.input is not None
         return self.input
+
+
+def without_unmet(dataset: Dataset) -> Dataset:
+    """Without the features of categories that only test rows have: nothing is learned of them."""
+    columns = met(dataset.train.samples, dataset.columns)
+    if columns == dataset.columns:
+        return dataset
+    train, test = (in_columns(part, dataset.columns, columns) for part in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test, columns=columns, input=of_columns(columns))
+
+
+def in_columns(part: Labelled, have: Columns, want: Columns) -> Labelled:
+    """A split of a table's rows with the features of other columns."""
+    return Samples(arranged(part.samples, have, want), part.labels, part.writers)
+
+
+def of_columns(columns: Columns) -> Floats:
+    """The kind of a table's rows, with mean and std not settled yet."""
+    names = features_of(columns)
+    return Floats((len(names),), names=names)
 
 
 def as_images(where: str, images: Any, labels: Any, writers: Any = None) -> Images:

@@ -17,8 +17,10 @@ from pydantic import Field, model_validator
 
 from torso.data import Federation, Roster, Split, augmentations
 from torso.data.build import check_augment
+from torso.data.images import of_columns
 from torso.data.inputs import Known, Moments, Pixels, Tokens
 from torso.data.naming import by_name
+from torso.data.table_columns import Column, Columns, arranged, features_of, together, unknown
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError
 from torso.federation.description import AnyInput, Description, Record, Word, by_class_name
@@ -53,6 +55,7 @@ class Agreement(Record):
     dataset: str
     classes: Many[Word]  # [C]
     input: AnyInput  # with mean and std
+    columns: Many[Column] = ()  # of tables: with the categories of all clients
     constants_are_given: bool  # mean and std: by all clients, alike; otherwise they come from sums of all samples
     augment: Word
     names: Many[str] = Field(min_length=1)  # [N]; in the order of the clients
@@ -115,6 +118,8 @@ def agree(
     if not told:
         said = "; ".join(f"{name}: {refused[name]}" for name in by_name(refused)) or "nobody has told anything"
         raise RequestError(f"no client is left to agree on anything: {said}")
+    columns = together([description.columns for description, _ in told.values()])
+    told = {name: _in_columns(*pair, columns) for name, pair in told.items()} if columns else told
     those = [description for description, _ in told.values()]
     input, given = _settled(told, fitting)
     augment = _augment(those, options)
@@ -123,6 +128,7 @@ def agree(
         dataset=most_common([one.dataset for one in those]) or "federation",
         classes=tuple(by_class_name(name for one in those for name in one.classes)),
         input=input,
+        columns=columns,
         constants_are_given=given,
         augment=augment,
         names=tuple(told),
@@ -131,6 +137,7 @@ def agree(
         remarks=(
             *_ignored_constants(those, given or fitting.brings_constants),
             *alike_on_purpose(those),
+            *_spelled_alike(columns),
             *filter(None, [fitting.sentence(those[0].input, input)]),
         ),
         refused={name: refused[name] for name in by_name(refused)},
@@ -146,29 +153,57 @@ def joined_later(agreement: Agreement, description: Description, tensors: Tensor
         reason = f"there is a client {name!r} already. Expected: a name of its own"
     if reason:
         return reason
-    if not _is_fine(input, agreement):
-        return other_input(input, agreement.input)
+    if not _is_fine(input, agreement, description.columns):
+        return other_input(input, agreement.input, description.columns, agreement.columns)
     mean, std = description.constants
     if agreement.constants_are_given and mean and (mean, std) != constants_of(agreement.input):
         return other_constants(description, agreement.input)
     strange = _strange(agreement, description)
-    said = f"{name} came later, and nobody had its classes {listed(strange)}: its samples of them are left out"
+    said = [f"{name} came later, and nobody had its classes {listed(strange)}: its samples of them are left out"]
+    said = said if strange else []
+    if unmet := unknown(description.columns, agreement.columns):
+        said.append(f"{name} came later, and the model knows nothing of its {listed(unmet)}")
     return agreement.model_copy(
         update={
             "names": (*agreement.names, name),
             "sizes": (*agreement.sizes, description.train_samples),
             "test_sizes": (*agreement.test_sizes, description.test_samples),
             "newcomers": (*agreement.newcomers, agreement.clients),
-            "remarks": (*agreement.remarks, said) if strange else agreement.remarks,
+            "remarks": (*agreement.remarks, *said),
         }
     )
 
 
-def _is_fine(input: Known, agreement: Agreement) -> bool:
+def _is_fine(input: Known, agreement: Agreement, columns: Columns) -> bool:
     """Whether samples of a kind are what was agreed on, or can be made so."""
     if agreement.fits and can_become(input, agreement.input):
         return True
-    return form_of(input) == form_of(agreement.input) and has_room(agreement.input, input)
+    alike = form_of(input, columns) == form_of(agreement.input, agreement.columns)
+    return alike and has_room(agreement.input, input)
+
+
+def _in_columns(one: Description, tensors: Tensors, columns: Columns) -> tuple[Description, Tensors]:
+    """What a client would have told if it knew the categories of all: it has no row of those that it did not tell."""
+    moved = {
+        name: torch.from_numpy(arranged(of.numpy()[None], one.columns, columns)[0]) for name, of in tensors.items()
+    }
+    count = {"count": tensors["count"][:1].expand(len(features_of(columns)))}
+    return one.model_copy(update={"columns": tuple(columns), "input": of_columns(columns)}), {**moved, **count}
+
+
+def _spelled_alike(columns: Columns) -> list[str]:
+    """A word where categories look like one that is spelled in two ways."""
+    said = []
+    for column in columns:
+        spellings: dict[str, list[str]] = {}
+        for category in column.categories or ():
+            spellings.setdefault(plain(category), []).append(category)
+        said += [
+            f"column {column.name!r}: {listed(names)} are taken for different. Spell them alike if they are one"
+            for names in spellings.values()
+            if len(names) > 1
+        ]
+    return said
 
 
 def _strange(agreement: Agreement, one: Description) -> list[str]:
@@ -203,7 +238,7 @@ def site_federation(data: SiteData, agreement: Agreement, client: int, device: t
 
 
 def _at_place(data: SiteData, agreement: Agreement, client: int, device: torch.device) -> Federation:
-    data, _ = data.within(agreement.classes)
+    data, _ = data.in_columns(agreement.columns).within(agreement.classes)
     mine = data.labels_among(agreement.classes)
     train, test = (
         _placed(agreement, client, part.samples, labels, device)
@@ -230,8 +265,9 @@ def server_federation(test: SiteData, agreement: Agreement, device: torch.device
     """What a server with a test set of its own has: that, and no sample of a client.
 
     Samples of classes that were not agreed on are left out."""
-    if not _is_fine(test.input, agreement):
-        raise RequestError(f"the test set of the server: {other_input(test.input, agreement.input)}")
+    if not _is_fine(test.input, agreement, test.columns):
+        reason = other_input(test.input, agreement.input, test.columns, agreement.columns)
+        raise RequestError(f"the test set of the server: {reason}")
     mine = _at_place(test, agreement, 0, device)
     nobodys = replace(mine.test, order=mine.test.order[:0], offsets=np.zeros_like(mine.test.offsets))
     return replace(mine, test=nobodys)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from torso import __version__
 from torso.data.inputs import Known
 from torso.data.sources.table import number
+from torso.data.table_columns import Column
 from torso.errors import RequestError
 from torso.kinds import CountOrZero, Many
 from torso.reading import parse_record
@@ -58,6 +59,7 @@ class Description(Record):
     torch: Word
     classes: Many[Word] = Field(min_length=1, max_length=100_000)  # names, in the client's own order
     input: AnyInput  # the kind of sample, with mean and std where the client's files give them
+    columns: Many[Column] = Field((), max_length=100_000)  # of a table: those of its training rows
     train_samples: CountOrZero
     test_samples: CountOrZero
     augment: Word = "none"  # what the client's source suggests

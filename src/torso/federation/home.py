@@ -134,7 +134,9 @@ class Home:
 
     def _check_data(self, agreed: dict[str, Any] | None) -> None:
         if agreed is not None and agreed["data"] != self._checksum:
-            raise RequestError("its data are not those that it began the run with. Expected: the same until the next")
+            raise RequestError(
+                "its data are not those that it began the run with. Expected: the same until the next run"
+            )
 
     def _seated(self, letter: Letter, folder: Path, agreed: dict[str, Any]) -> Seat:
         """This client in a run that it has agreed to. The weights that the run begins with come from its seed, or from

@@ -21,7 +21,7 @@ from torso.kinds import CountOrZero, Many
 from torso.nets import Tensors
 from torso.runs.messages import Message, MessageNumbers, by_part, decoded, encoded
 
-PROTOCOL = 1
+PROTOCOL = 2
 _ID = r"^[0-9a-f]{32}$"
 _DIGEST = r"^([0-9a-f]{64})?$"
 Reason = Annotated[str, AfterValidator(printable)]

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torso.data.images import of_columns
 from torso.data.inputs import Floats, Known, Pixels, Tokens
 from torso.data.naming import by_name
+from torso.data.table_columns import Column, Columns, kinds_of
 from torso.errors import RequestError
 from torso.federation.description import TORCH, TORSO, Description
 from torso.federation.fitting import Fitting
@@ -72,7 +74,16 @@ def misfit_alone(one: Description, tensors: Tensors) -> str:
             one.input.check_constants()
     except RequestError as error:
         return str(error)
-    return _wrong_sums(one, tensors)
+    return _wrong_columns(one) or _wrong_sums(one, tensors)
+
+
+def _wrong_columns(one: Description) -> str:
+    """Columns that do not make the features that it names."""
+    if not one.columns:
+        return ""
+    ordered = all(list(column.categories) == sorted(set(column.categories)) for column in one.columns)
+    whole = len(kinds_of(one.columns)) == len(one.columns) and one.input == of_columns(one.columns)
+    return "" if ordered and whole else "its columns do not make its features. Expected: those of its table"
 
 
 def _wrong_sums(one: Description, tensors: Tensors) -> str:
@@ -99,19 +110,24 @@ def _version(text: str) -> tuple[str, ...]:
 
 
 def _other_inputs(told: Told, fitting: Fitting) -> dict[str, str]:
-    inputs = {name: description.input for name, (description, _) in told.items()}
-    forms = {name: (form_of(fitting.of(input)), fitting.channels(input)) for name, input in inputs.items()}
+    those = {name: description for name, (description, _) in told.items()}
+    forms = {
+        name: (form_of(fitting.of(one.input), one.columns), fitting.channels(one.input)) for name, one in those.items()
+    }
     usual = most_common(list(forms.values()))
-    like = next((told[name][0].input for name in told if forms[name] == usual), None)
+    like = next((those[name] for name in told if forms[name] == usual), None)
     return {
-        name: other_input(description.input, like)
-        for name, (description, _) in told.items()
+        name: other_input(one.input, like.input, one.columns, like.columns)
+        for name, one in those.items()
         if like is not None and forms[name] != usual
     }
 
 
-def form_of(input: Known) -> Hashable:
-    """What must be the same for all clients: all but constants, and the length and vocabulary of texts, which grow."""
+def form_of(input: Known, columns: Columns = ()) -> Hashable:
+    """What must be the same for all clients: all but constants, the length and vocabulary of texts, which grow, and the
+    order and categories of a table's columns, which are put together."""
+    if columns:
+        return "table", frozenset(kinds_of(columns).items())
     if isinstance(input, Tokens):
         return "tokens", input.pad, input.tokenizer
     return replace(input, mean=(), std=())
@@ -123,7 +139,10 @@ def has_room(agreed: Known, input: Known) -> bool:
     return input.length <= agreed.length and input.vocabulary <= agreed.vocabulary
 
 
-def other_input(found: Known, wanted: Known) -> str:
+def other_input(found: Known, wanted: Known, have: Columns = (), want: Columns = ()) -> str:
+    """Why samples of a kind are not what is wanted; of tables, with their columns."""
+    if have and want:
+        return _other_columns(have, want)
     if isinstance(found, Tokens) and isinstance(wanted, Tokens) and found.tokenizer != wanted.tokenizer:
         mine, theirs = (f"tokenizer {each.tokenizer}" if each.tokenizer else "no tokenizer" for each in (found, wanted))
         return (
@@ -135,18 +154,28 @@ def other_input(found: Known, wanted: Known) -> str:
         pairs = zip((*found.names, *wanted.names[len(found.names) :]), wanted.names or found.names, strict=True)
         mine, theirs = next(((a, b) for a, b in pairs if a != b), ("", ""))
         return f"its features are named otherwise: {mine!r} where others have {theirs!r}. Expected: the same columns"
-    columns = _other_columns(found, wanted) if isinstance(found, Floats) and isinstance(wanted, Floats) else ""
-    return f"it has {said[0]}, others have {other[0]}{columns}. Expected: {other[0]}"
+    return f"it has {said[0]}, others have {other[0]}. Expected: {other[0]}"
 
 
-def _other_columns(found: Floats, wanted: Floats) -> str:
-    """Which features of tables differ: a category that a client has no row of is one that it lacks."""
-    if not found.names or not wanted.names:
-        return ""
-    both = ("it lacks", wanted.names, found.names), ("it alone has", found.names, wanted.names)
-    apart = [(verb, [repr(name) for name in names if name not in other]) for verb, names, other in both]
-    said = [f"{verb} {', '.join(names[:3])}{' …' if names[3:] else ''}" for verb, names in apart if names]
-    return f"; {' and '.join(said)}" if said else ""
+def _other_columns(mine: Columns, others: Columns) -> str:
+    """Columns that only one side has, or that hold numbers here and categories there."""
+    here, there = ({column.name: column for column in columns} for columns in (mine, others))
+    apart = ("lacks", [name for name in there if name not in here]), ("alone has", [n for n in here if n not in there])
+    said = [f"{verb} column{'s' * (len(names) > 1)} {listed(names)}" for verb, names in apart if names]
+    if said:
+        return (
+            f"it {' and '.join(said)}. Expected: the same columns at all clients, in any order "
+            "(--set data.csv.drop=COLUMN leaves one out)"
+        )
+    name = next(name for name in here if here[name].holds != there[name].holds)
+    return (
+        f"its column {name!r} holds {_held(here[name])}, that of others {_held(there[name])}. Expected: numbers at all "
+        f"clients; or categories at all, by --set data.csv.categorical={name}"
+    )
+
+
+def _held(column: Column) -> str:
+    return f"{column.holds} ({listed(column.categories)})" if column.categories else column.holds
 
 
 def _words(input: Known) -> str:

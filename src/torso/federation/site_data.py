@@ -18,11 +18,13 @@ from torso.data.clients import ClientSamples, divided_in_two
 from torso.data.fit import fitted
 from torso.data.fit_images import of_size
 from torso.data.formats import SUFFIXES, source_for
-from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram
+from torso.data.images import Dataset, Ints, Labelled, Samples, checked, histogram, in_columns, of_columns
 from torso.data.inputs import Array, Floats, Known, Moments, Pixels, known
 from torso.data.sources import sources
 from torso.data.sources.arrays import dataset_of, has_test_part, read_npz
 from torso.data.sources.folder import read_folder
+from torso.data.sources.table import FEW
+from torso.data.table_columns import Column, Columns, met
 from torso.data.texts import Texts
 from torso.data.wants import ANYTHING, Wants
 from torso.errors import RequestError, from_outside
@@ -53,6 +55,19 @@ class SiteData:
     augment: str = "none"  # what the source suggests
     dataset: str = ""  # name of the data, where the file gives one
     remarks: tuple[str, ...] = ()  # what a person should know of the data
+    columns: tuple[Column, ...] = ()  # of a table: what features were made of; test rows may have categories alone
+
+    @property
+    def told(self) -> SiteData:
+        """As others are told of it: without categories that only test rows have."""
+        return self.in_columns(met(self.train.samples, self.columns)) if self.columns else self
+
+    def in_columns(self, columns: Columns) -> SiteData:
+        """With the features of these columns of the same table."""
+        if self.columns == tuple(columns):
+            return self
+        train, test = (in_columns(part, self.columns, columns) for part in (self.train, self.test))
+        return replace(self, train=train, test=test, columns=tuple(columns), input=of_columns(columns))
 
     def description(self, name: str) -> Description:
         """What the server is told before the first round."""
@@ -61,7 +76,8 @@ class SiteData:
             torso=TORSO,
             torch=TORCH,
             classes=self.classes,
-            input=self.input,
+            input=self.told.input,
+            columns=self.told.columns,
             train_samples=len(self.train),
             test_samples=len(self.test),
             augment=self.augment,
@@ -77,7 +93,7 @@ class SiteData:
             levels = np.arange(256)
             sums: Sequence[Any] = [histogram(self.train.samples) @ of for of in (levels**0, levels, levels**2)]
         elif isinstance(self.input, Floats):
-            found = Moments.of(self.train.samples)
+            found = Moments.of(self.told.train.samples)
             sums = np.full(len(found.total), found.count), found.total, found.squares
         else:
             return {}
@@ -102,10 +118,22 @@ def read_site(path: str | Path, options: DataConfig, name: str, wants: Wants = A
     """What lies at `path`, texts tokenised as a body wants it. Where no part of it is for testing, a part is held out,
     drawn by the client's name."""
     found, parted = _read(Path(path).expanduser(), options, wants)
+    _refuse_words_of_rows(found.told)
     if not parted:
         train, test = divided_in_two(name, ClientSamples(found.train.samples, found.train.labels), None)
         return replace(found, train=Samples(*train), test=Samples(*test))
     return found
+
+
+def _refuse_words_of_rows(told: SiteData) -> None:
+    """Categories are told to the server: those of a column that tells rows apart, such as a name, must not be."""
+    for column in told.columns:
+        if len(told.train) >= FEW and len(column.categories) > len(told.train) / 2:
+            raise RequestError(
+                f"column {column.name!r} has {len(column.categories)} different values in {len(told.train)} training "
+                f"rows, such as {next(filter(None, column.categories))!r}: as categories they would all be told to the "
+                f"server. Expected: numbers without a word among them; or --set data.csv.drop={column.name}"
+            )
 
 
 def read_test(path: str | Path, options: DataConfig, wants: Wants = ANYTHING) -> SiteData:
@@ -145,6 +173,7 @@ def _read(path: Path, options: DataConfig, wants: Wants, for_test: bool = False)
         augment=whole.augment,
         dataset=whole.name,
         remarks=whole.remarks,
+        columns=whole.columns,
     )
     return found, parted
 
@@ -185,7 +214,7 @@ def _read_arrays(path: Path, options: DataConfig, for_test: bool) -> tuple[Datas
     empty = parted and len(np.atleast_1d(arrays.get("test_labels", [0]))) == 0
     if not parted or empty:  # the source wants both
         arrays |= {f"test_{part}": array for part, array in parts.items()}
-    if "class_names" not in arrays:
+    if "class_names" not in arrays and "train_labels" in arrays:
         arrays["class_names"] = _numbers(path, [arrays[key] for key in arrays if key.endswith("_labels")])
     dataset = dataset_of(path, arrays, options)
     if empty:

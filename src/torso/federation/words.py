@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from torso.config import Config
 from torso.data import Floats, Input, Pixels, Tokens
+from torso.data.table_columns import Columns
 from torso.learn.taught import remembers
 from torso.nets import Tensors
 from torso.runs.job import Job
 from torso.runs.stage import Stage
 from torso.server.state import bytes_of
 from torso.server.statistics import counted, words
+
+_MOST = 10  # categories of a column that are shown
 
 
 def what_leaves(job: Job, client: int, name: str) -> str:
@@ -32,6 +35,18 @@ def what_leaves(job: Job, client: int, name: str) -> str:
     if job.privacy:
         lines.append(f"What others see of it: {_noised(job.config)}. The server sees what this machine sends.")
     return "\n".join(lines)
+
+
+def what_columns_tell(columns: Columns) -> str:
+    """What the server will be told of a table, before it is; "" where there is none."""
+    numbers = [column.name for column in columns if not column.categories]
+    said = [f"{', '.join(numbers)} (numbers)"] if numbers else []
+    for column in columns:
+        if column.categories:
+            words = [category or "missing" for category in column.categories]
+            more = f", … {len(words)} in all" if len(words) > _MOST else ""
+            said.append(f"{column.name} ({', '.join(words[:_MOST])}{more})")
+    return f"What the server is told of the columns: {'; '.join(said)}" if said else ""
 
 
 def _noised(config: Config) -> str:

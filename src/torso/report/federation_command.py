@@ -136,6 +136,7 @@ def join(
     from torso.federation.home import Home
     from torso.federation.keys import check_name
     from torso.federation.site_data import read_site
+    from torso.federation.words import what_columns_tell
     from torso.nets import wants_of
     from torso.runs.devices import device_named
     from torso.signals import terminated_as_interrupted
@@ -150,7 +151,7 @@ def join(
     own = Config.load(None, sets)
     found = read_site(data, own.data, check_name(name), wants_of(own.model.body, own.model.weights))
     torch.set_num_threads(threads)
-    for remark in found.remarks:
+    for remark in filter(None, (*found.remarks, what_columns_tell(found.told.columns))):
         _say(remark)
     (place.path / name).mkdir(mode=0o700, exist_ok=True)  # what it will hold is nobody else's business
     home = Home(name, found, place.path / name, device_named(device), _say, sums_only=sums_only)
@@ -159,7 +160,7 @@ def join(
             _warn("no TLS, no authentication: whoever is in between can read and change everything.")
         _say(
             f"{name} is connected to {place.settings.server} with {len(found.train)} training and {len(found.test)} "
-            f"test samples of {len(found.classes)} classes. Ctrl-C ends it."
+            f"test samples of {len(found.classes)} class{'es' * (len(found.classes) != 1)}. Ctrl-C ends it."
         )
         try:
             link.serve(home.answer)

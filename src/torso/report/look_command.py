@@ -110,8 +110,13 @@ def _print(console: Console, path: Path, stock: Stock, found: Survey) -> None:
         console.print(_table("client", found.clients, (found.train, found.test), "classes", found.parted))
     turned = [list(zip(*counts, strict=True)) for counts in (found.train, found.test)]
     console.print(_table("class", found.classes, turned, "clients" if found.clients else "", found.parted))
-    for finding in (*found.findings, *(f"{remark[:1].upper()}{remark[1:]}." for remark in stock.remarks)):
+    for finding in (*found.findings, *(f"{_begun(remark)}." for remark in stock.remarks)):
         console.print(f"[yellow]•[/yellow] {escape(finding)}", highlight=False, soft_wrap=True)
+
+
+def _begun(remark: str) -> str:
+    """With a capital, but for a key, which has none."""
+    return remark if remark.startswith("data.") else f"{remark[:1].upper()}{remark[1:]}"
 
 
 def _kind(stock: Stock, found: Survey) -> str:

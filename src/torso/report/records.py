@@ -81,6 +81,9 @@ def _percent(value: Any) -> float:
     return found
 
 
+OWN_FILES = ("csv", "folder", "jsonl", "npz", "parquet")  # sources that are called like the format, not like the data
+
+
 @dataclass(frozen=True)
 class Record:
     """One run folder. `status`: ok, failed: …, or unfinished."""
@@ -94,6 +97,7 @@ class Record:
     history: tuple[Mapping[str, Any], ...] = ()
     result: Mapping[str, Any] = field(default_factory=dict)
     analyses: Mapping[str, Any] = field(default_factory=dict)
+    federation: Mapping[str, Any] = field(default_factory=dict)  # of a run on real machines: what they agreed on
     problems: tuple[str, ...] = ()
 
     @property
@@ -119,6 +123,32 @@ class Record:
     def setting(self, key: str, default: Any = None) -> Any:
         """`setting("train.lr")`."""
         return _within(self.config, *key.split("."), default=default)
+
+    @property
+    def is_federation(self) -> bool:
+        """Of real machines: then what its config says of data is not what the clients have."""
+        return bool(self.setting("run.engine") == "flower")
+
+    @property
+    def clients(self) -> int:
+        """How many clients it has, with those that came later; 0 where the folder does not say."""
+        names = self.result.get("names", ())
+        planned = 0 if self.is_federation else self.setting("data.clients")
+        return planned if isinstance(planned, int) and planned else len(names) if isinstance(names, list) else 0
+
+    @property
+    def came_later(self) -> int:
+        """How many of a federation's clients came when training had begun: these do not train."""
+        late = _within(self.federation, "agreement", "newcomers", default=())
+        return len(late) if isinstance(late, list) else 0
+
+    @property
+    def dataset(self) -> str:
+        """What its data are called: the source, or the file or folder that the source has read."""
+        source, found = self.setting("data.source"), self.result.get("dataset", "?")
+        if self.is_federation and found == "federation":  # none of its clients' files says more
+            return "a federation"
+        return str(found if self.is_federation or source in (None, *OWN_FILES) else source)
 
     def client_names(self, count: int) -> list[str | int]:
         """Of the clients that a list of `count` numbers is about; their numbers where they have no names."""
@@ -200,6 +230,7 @@ def read(folder: Path) -> Record:
     result = _read_json(folder / "result.json", problems, "unfinished: there is no result.json yet")
     history = _read_history(folder, problems)
     analyses = _read_json(folder / "analyses.json", problems, "")
+    federation = _read_json(folder / "federation.json", problems, "", sealed=False)  # models are handed out later
     said = result.get("status")
     status = said if isinstance(said, str) else "unfinished"
     method = result.get("method", _within(config, "method", "name"))
@@ -220,6 +251,7 @@ def read(folder: Path) -> Record:
         history=history,
         result=result,
         analyses=analyses,
+        federation=federation,
         problems=tuple(problems),
     )
 
@@ -234,8 +266,8 @@ def _read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _read_json(path: Path, problems: list[str], if_missing: str) -> dict[str, Any]:
-    if wrong := damage(path.parent, path.name):
+def _read_json(path: Path, problems: list[str], if_missing: str, *, sealed: bool = True) -> dict[str, Any]:
+    if sealed and (wrong := damage(path.parent, path.name)):
         problems.append(f"{path.name} {wrong}: it is left out. {WAY_OUT}")
         return {}
     try:

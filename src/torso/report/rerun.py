@@ -13,10 +13,12 @@ from torso.report.records import Record
 
 def command_of(record: Record) -> str:
     """`torso run --set …` with every key that is not as usual, where that is provably the same experiment; else the
-    folder's config.toml (a plugin's method, a config from another version)."""
+    folder's config.toml (a plugin's method, a config from another version, a federation of real machines)."""
     from_file = f"torso run {shlex.quote(str(record.folder / 'config.toml'))}"
     if not record.config:
         return ""
+    if record.is_federation:  # on the server's machine; its folder is not the run's business
+        return f"torso federation run --at FEDERATION {shlex.quote(str(record.folder / 'config.toml'))}"
     try:
         return _from_keys(record) or from_file
     except (TorsoError, TypeError, ValueError):

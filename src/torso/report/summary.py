@@ -23,9 +23,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def heading(comparison: Comparison) -> str:
-    datasets = list(
-        dict.fromkeys(str(run.setting("data.source", run.result.get("dataset", "?"))) for run in comparison.runs)
-    )
+    datasets = list(dict.fromkeys(run.dataset for run in comparison.runs))
     return f"{listed([entry.label for entry in comparison.entries])} on {listed(datasets)}"
 
 
@@ -41,11 +39,15 @@ def setting(comparison: Comparison) -> str:
         values = {str(run.setting(key)): run.setting(key) for run in runs}
         return next(iter(values.values())) if len(values) == 1 else None
 
-    kind, clients, rounds = one("data.partition"), one("data.clients"), one("train.rounds")
+    kind, rounds = one("data.partition"), one("train.rounds")
+    if any(run.is_federation for run in runs):
+        kind = "real machines" if all(run.is_federation for run in runs) else None
+    counts = {run.clients for run in runs}
+    clients = counts.pop() if len(counts) == 1 else 0
     key, said = _DETAILS.get(str(kind).split("-")[0], ("", ""))
     value = one(f"data.{key}") if key else None
     parts = [
-        f"{clients} clients" if clients else "",
+        counted(clients, "client") if clients else "",
         str(kind or "") if value is None else f"{kind}, {said.format(value)}",
         str(one("model.body") or ""),
         f"{rounds} rounds" if rounds else "",

@@ -3,7 +3,7 @@ began with, and it is measured like the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torso.errors import RequestError
 from torso.report.records import Record
@@ -23,11 +23,10 @@ def in_words(runs: Sequence[Record]) -> str:
 
 def trained(run: Record) -> int:
     """How many clients may train; 0 where the folder does not say."""
-    data, names = run.config.get("data"), run.result.get("names", ())
-    if not isinstance(data, Mapping) or not isinstance(names, Sequence) or not run.history:
+    if not run.history:
         return 0
-    count, late = data.get("clients") or len(names), data.get("new_clients", 0)
-    return max(0, count - late) if isinstance(count, int) and isinstance(late, int) else 0
+    late = run.came_later if run.is_federation else run.setting("data.new_clients", 0)
+    return max(0, run.clients - late) if isinstance(late, int) else 0
 
 
 def unheard(run: Record) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torso.data.inputs import Floats, Pixels
+from torso.data.inputs import Floats, Input, Pixels
 from torso.nets import Network
 from torso.nets.bodies import bodies
 from torso.nets.card import Card
@@ -162,7 +162,21 @@ def _takes(card: Card, preprocessing: Preprocessing, programs: Sequence[str], te
             f"Before the network stands a frozen encoder, `{card.encoder.body}`, which makes {card.taken.words} of "
             f"{card.input.noun}; they are standardised with `mean` and `std` of the card's `encoder`.{beside}"
         )
-    return said
+    return [*said, *_features(card.input)]
+
+
+def _features(kind: Input) -> list[str]:
+    """Which column of a table stands where."""
+    if not isinstance(kind, Floats) or not kind.names:
+        return []
+    said = f"The features are, in this order: {', '.join(kind.names)}."
+    category = next((name for name in kind.names if "=" in name), "")
+    if category:
+        said += (
+            f"\n`{category}` is 1 in a row of this category, otherwise 0. A missing category is one with nothing after "
+            "the `=`. In place of a missing number put the mean."
+        )
+    return [said]
 
 
 def _statistics(card: Card, batch: int) -> str:

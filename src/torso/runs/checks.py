@@ -150,10 +150,6 @@ def check_secure(config: Config, plan: Sequence[Stage], roster: Roster) -> None:
             f"{key} with train.min_clients = {config.train.min_clients}: of two uploads, each client knows the "
             "other's from their sum. Accepted: train.min_clients = 3 or more"
         )
-    if config.privacy.on:
-        raise RequestError(
-            f"{key} shows the server sums only, and privacy has it clip single uploads. Accepted: one of the two"
-        )
     for stage in plan:
         if reason := _needs_single(stage):
             raise RequestError(f"{key} shows the server sums only, and {reason}. Accepted: plain and weighted means")

@@ -70,6 +70,11 @@ def _check_run(config: Config, releases: Sequence[int], clients: int) -> None:
             f"privacy protects what travels, and nothing does with method {config.method.name!r}. "
             "Leave privacy out, or choose another method"
         )
+    if config.run.flower.secure.kind != "none":  # first: both have a say in min_clients
+        raise RequestError(
+            f"run.flower.secure.kind = {config.run.flower.secure.kind!r} shows the server sums only, and privacy has "
+            "it clip single uploads. Accepted: one of the two"
+        )
     if config.train.min_clients > 1:
         raise RequestError(
             f"train.min_clients = {config.train.min_clients} repeats rounds that too few answer, and under privacy "

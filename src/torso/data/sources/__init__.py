@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torso.data.fetch_catalogue import DATASETS
 from torso.data.fit_images import of_size
-from torso.data.images import Dataset, checked, statistics
+from torso.data.images import Dataset, checked, statistics, without_unmet
 from torso.data.inputs import Floats, Pixels
 from torso.data.keys import plain
 from torso.data.sources import (  # registers every source
@@ -68,6 +68,8 @@ def load(options: DataConfig, seed: int) -> Dataset:
         raise RequestError(f"{where} does not fit into memory: {error}") from None
     root = plain(options).root
     dataset = checked(dataset, f"{where} (data.root = {root!r})" if root else where)
+    if dataset.columns:
+        dataset = without_unmet(dataset)
     if options.size:
         dataset = of_size(dataset, options.size)
     if not dataset.class_names and options.source in CLASS_NAMES:

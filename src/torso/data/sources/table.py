@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torso.data.image_files import SUFFIXES
-from torso.data.images import Dataset, Samples
-from torso.data.inputs import Array, Floats, is_missing
+from torso.data.images import Dataset, Samples, of_columns
+from torso.data.inputs import Array, is_missing
 from torso.data.parted import stratified
 from torso.data.sources.base import root_of, sources
 from torso.data.sources.cells import EXPECTED, Table
 from torso.data.sources.text_columns import texts_of, with_text
+from torso.data.table_columns import Column
 from torso.data.texts import Texts
 from torso.errors import RequestError, did_you_mean
 from torso.randomness import numpy_generator
@@ -25,7 +26,7 @@ from torso.randomness import numpy_generator
 if TYPE_CHECKING:
     from torso.config import CsvConfig, DataConfig
 
-_FEW = 20  # rows: in fewer, categories may differ by chance
+FEW = 20  # rows: in fewer, categories and classes may all differ by chance
 _MOST = 1000  # categories of a column: more are names or texts, of which no feature can be made
 
 
@@ -52,24 +53,26 @@ def dataset_of_tables(title: str, tables: list[Table], options: DataConfig) -> D
         key = numpy_generator(0, "csv", "test").random(len(group))  # the same for every seed
         tables = [tables[0].take(rows) for rows in stratified(group, how.test_share, key)]
     columns = [] if how.text else [_column(tables[0], name, name in how.categorical) for name in _features(tables, how)]
+    wide = [column.with_those_of(tables) for column in columns]
     train, test = (
         Samples(
-            texts_of(table, how.text) if how.text else np.concatenate([c.encode(table) for c in columns], axis=1),
+            texts_of(table, how.text) if how.text else np.concatenate([c.encode(table) for c in wide], axis=1),
             table.numbered(how.label, classes, "class"),
             table.numbered(how.client, clients, "client") if clients else None,
         )
         for table in tables
     )
-    features = tuple(feature for column in columns for feature in column.features)
+    told = tuple(column.told for column in wide)
     return Dataset(
         title,
         train,
         test,
         classes=len(classes),
-        input=Texts() if how.text else Floats((len(features),), names=features),
+        input=Texts() if how.text else of_columns(told),
         names=tuple(clients),
         remarks=(*remarks, *_remarks(options.source, columns, tables)),
         class_names=tuple(classes),
+        columns=told,
     )
 
 
@@ -90,8 +93,11 @@ class Numbers:
     mean: float
 
     @property
-    def features(self) -> tuple[str, ...]:
-        return (self.name,)
+    def told(self) -> Column:
+        return Column(self.name)
+
+    def with_those_of(self, tables: Sequence[Table]) -> Numbers:
+        return self
 
     def encode(self, table: Table) -> Array:
         """[n, 1]."""
@@ -109,15 +115,22 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Categories:
-    """A column of categories, as many features of 0 and 1; a value that no training row has is 0 in all of them. What
-    is missing is a category of its own, with the name ""."""
+    """A column of categories, as many features of 0 and 1; another value is 0 in all of them. What is missing is a
+    category of its own, with the name ""."""
 
     name: str
-    values: tuple[str, ...]  # of the training rows, sorted
+    values: tuple[str, ...]  # sorted
 
     @property
-    def features(self) -> tuple[str, ...]:
-        return tuple(f"{self.name}={value}" for value in self.values)
+    def told(self) -> Column:
+        return Column(self.name, self.values)
+
+    def with_those_of(self, tables: Sequence[Table]) -> Categories:
+        """With the values of all rows. Those that only test rows have are features in a federation whose other clients
+        train on them; otherwise `load` leaves them out."""
+        return Categories(
+            self.name, tuple(sorted({one for table in tables for one in _plain(table.column(self.name))}))
+        )
 
     def encode(self, table: Table) -> Array:
         """[n, values]."""
@@ -201,7 +214,7 @@ def _features(tables: Sequence[Table], how: CsvConfig) -> list[str]:
 def _classes(train: Table, how: CsvConfig) -> list[str]:
     """The values of the label column, in their order as numbers or as words."""
     found = in_order({value for value in train.column(how.label) if not is_missing(value)})
-    if len(found) == len(train) > 1:
+    if len(found) == len(train) >= FEW:
         raise RequestError(
             f"data.csv.label = {how.label!r}: each of the {len(train)} rows of {train.path} has a class of its own. "
             "Expected: classes of several rows; a number to be predicted has none"
@@ -218,7 +231,7 @@ def in_order(values: Iterable[str]) -> list[str]:
 
 def _remarks(source: str, columns: Sequence[Numbers | Categories], tables: Sequence[Table]) -> tuple[str, ...]:
     """What was missing and how it was filled, and columns that say nothing of another row."""
-    said, ids = [], [c for c in columns if isinstance(c, Categories) and len(c.values) == len(tables[0]) >= _FEW]
+    said, ids = [], [c for c in columns if isinstance(c, Categories) and len(c.values) == len(tables[0]) >= FEW]
     alone = tuple(
         f"data.source = {source!r}: {c.name} is another in each of the {len(tables[0])} training rows, and becomes as "
         f"many features. If it is an id: data.csv.drop={c.name}"

@@ -48,7 +48,7 @@ def partition(comparison: Comparison) -> list[Chart]:
     seen: list[tuple[Any, Any]] = []
     for entry, run, counts in analysed(comparison, "class_counts"):
         table = matrix(counts)
-        what = (run.setting("data.source"), counts)
+        what = (run.dataset, counts)
         if table is None or not np.isfinite(table).all() or what in seen:
             continue
         seen.append(what)
@@ -64,9 +64,7 @@ def partition(comparison: Comparison) -> list[Chart]:
         )
         every = run.class_names(table.shape[1])
         rows = [(clients[k], every[c], int(n)) for k, row in enumerate(table) for c, n in enumerate(row)]
-        note = (
-            f"Training samples by class and client ({run.setting('data.source', '?')}, seed {run.seed}). Empty: none."
-        )
+        note = f"Training samples by class and client ({run.dataset}, seed {run.seed}). Empty: none."
         if len(order) > MOST_CLIENTS:
             note += f" {MOST_CLIENTS} of the clients are drawn, evenly."
         drawn_as = Chart(
