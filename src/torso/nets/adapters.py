@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from torso import randomness
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.body import Body
+from torso.nets.draws import Picking
 from torso.nets.layers import Conv2d
 from torso.nets.lora import Lora, adapter_parts, put_adapter
 from torso.nets.split import is_linear
@@ -51,12 +53,15 @@ def _check_rank(rank: int, layers: Sequence[Layer], where: str) -> None:
 
 
 def adaptable(body: nn.Module) -> dict[str, Layer]:
-    """The layers that can have an adapter, by name: linear ones, and convolutions that are not grouped."""
+    """The layers that can have an adapter, by name: linear ones, and convolutions that are not grouped.
+
+    A layer that stands in the body under two names cannot: each name would have numbers of its own."""
     found: dict[str, Layer] = {}
     inside = tuple(f"{name}." for name, module in body.named_modules() if isinstance(module, _READERS))
+    names = Counter(id(module) for _, module in body.named_modules(remove_duplicate=False))
     for name, module in body.named_modules():
         fits = is_linear(module) or (isinstance(module, nn.Conv2d) and _is_plain(module))
-        if fits and not name.startswith(inside):
+        if fits and names[id(module)] == 1 and not name.startswith(inside):
             assert isinstance(module, Layer)
             found[name] = module
     return found
@@ -114,24 +119,30 @@ def _matches(text: str, name: str) -> bool:
 
 @torch.no_grad()
 def try_once(body: Body, input: Input) -> None:
-    """Find out whether the frozen body can be given once for several clients: two, of one sample each, must say in line
-    what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot."""
+    """Find out whether the frozen body can be given once for several clients: two, of a few samples each, must say in
+    line what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot; nor
+    can one whose layers see some of the samples alone: nobody then knows whose rows they are."""
     names = frozenset(adapter_parts(body).get("lora", ()))
     training = [module.training for module in body.modules()]
     body.eval()
     tensors, draw = dict(body.state_dict()), torch.Generator().manual_seed(0)
     own = {n: tensors[n] + torch.randn(2, *tensors[n].shape, generator=draw) / 8 for n in names}
-    x = input.example(2)[:, None]
+    x = input.example(2 * _TRIED).unflatten(0, (2, _TRIED))
     body.once = True
     try:
-        together = functional_call(body, {**tensors, **own}, (x,), tie_weights=False)
+        with Picking() as seen:
+            together = functional_call(body, {**tensors, **own}, (x,), tie_weights=False)
         alone = [
             functional_call(body, {**tensors, **{n: t[g] for n, t in own.items()}}, (x[g : g + 1],), tie_weights=False)
             for g in (0, 1)
         ]
-        body.once = torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-4 * float(together.abs().max()))
+        same = torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-4 * float(together.abs().max()))
+        body.once = same and not seen.picked
     except (RuntimeError, ValueError, IndexError):  # of shapes: it counts its samples in a way of its own
         body.once = False
     finally:
         for module, mode in zip(body.modules(), training, strict=True):
             module.training = mode
+
+
+_TRIED = 3  # samples of a client: one alone would hide an order of its own

@@ -62,6 +62,26 @@ class Watching(EagerMode):
         return op(*args, **(kwargs or {}))
 
 
+class Picking(EagerMode):  # type: ignore[no-untyped-call]
+    """Notes whether a shape follows from numbers: rows are picked by what they hold, as experts do."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.picked = False
+
+    def __torch_dispatch__(
+        self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.dynamic_output_shape in op.tags:
+            by_number = op is torch.ops.aten.index.Tensor and not any(map(_is_mask, args[1]))
+            self.picked = self.picked or not by_number
+        return op(*args, **(kwargs or {}))
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 class LooksAtNumbers(Exception):
     """A body needs the content of its samples to go on."""
 
