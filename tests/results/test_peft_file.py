@@ -88,6 +88,19 @@ def test_names_of_the_whole_library_model_are_found_by_their_end(tmp_path: Path)
     load_adapters(net_of(), folder)
 
 
+def test_a_name_that_other_names_end_with_is_told_as_an_expression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`peft` takes a name in a list for the end of a name, and an expression for the whole of one (re.fullmatch). With
+    the list ["1"] it refuses this module: 2.1 is a Tanh."""
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), inner)
+    monkeypatch.setitem(bodies, "wrapped", lambda channels, height, width: body_of(module, features=4))
+    for targets, expected in (("module.1", "1"), ("module.*", r"1|2\.0"), ("2.0", ["2.0"])):
+        folder = save_adapters(net_of(targets=(targets,)), tmp_path)
+        assert json.loads((folder / "adapter_config.json").read_text())["target_modules"] == expected
+
+
 def _retell(folder: Path, **changes: Any) -> None:
     path = folder / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -100,6 +113,8 @@ def _retell(folder: Path, **changes: Any) -> None:
         ({"lora_alpha": 1}, r"lora_alpha = 1 in .* Expected: 4\.0 \(model\.lora\.alpha\)"),
         ({"bias": "all"}, r"bias = 'all'"),
         ({"use_dora": True}, r"use_dora = True in .*plain LoRA layers cannot do that"),
+        ({"init_lora_weights": "pissa"}, r"init_lora_weights = 'pissa' in .* belong to a body with other weights"),
+        ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens = \[1\] in .*plain LoRA layers cannot do that"),
         ({"peft_type": "IA3"}, r"is of 'IA3'\. Expected: peft_type = 'LORA'"),
     ],
 )

@@ -6,6 +6,8 @@ Nothing is ever unpickled, and `peft` need not be installed.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,11 @@ from torso.results.state_tensors import check_fits
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_OTHERWISE = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+_OTHERWISE = (
+    *("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
+    *("use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config", "monteclora_config", "arrow_config"),
+)
+_INITS = (None, True, False, "gaussian", "orthogonal", "eva")  # others move the weights of the body, too
 
 
 def save_adapters(net: Network, folder: str | Path) -> Path:
@@ -43,7 +49,7 @@ def save_adapters(net: Network, folder: str | Path) -> Path:
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
         "r": lora.rank,
-        "target_modules": sorted(layers.values()),
+        "target_modules": _targets(net, layers),
         "task_type": None,
     }
     try:
@@ -74,6 +80,11 @@ def read_adapters(folder: Path, model: Tensors, net: Network, where: str) -> Ten
     for key in _OTHERWISE:
         if told.get(key):
             raise RequestError(f"{where}: {key} = {told[key]!r} in {CONFIG}: plain LoRA layers cannot do that")
+    if (init := told.get("init_lora_weights")) not in _INITS:
+        raise RequestError(
+            f"{where}: init_lora_weights = {init!r} in {CONFIG}: these adapters belong to a body with other weights. "
+            "Let peft convert them to plain LoRA: save_pretrained(…, path_initial_model_for_weight_conversion=…)"
+        )
     try:
         held = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -118,6 +129,18 @@ def _layers(net: Network) -> dict[str, str]:
             break
         wrapped += f"{inside[0]}."
     return {name: name.removeprefix(wrapped) for name in ours}
+
+
+def _targets(net: Network, layers: Mapping[str, str]) -> list[str] | str:
+    """What `peft` finds the layers by: their names, which it takes for ends of names; or, where another module's name
+    ends so too (`1` and `3.1`), an expression for the whole name."""
+    ours, theirs = next(iter(layers.items()))
+    inside = net.get_submodule(ours.removesuffix(theirs).rstrip("."))
+    others = [name for name, _ in inside.named_modules() if name not in layers.values()]
+    names = sorted(layers.values())
+    if any(other.endswith(f".{name}") for other in others for name in names):
+        return "|".join(map(re.escape, names))
+    return names
 
 
 def _has_weights(module: nn.Module) -> bool:
