@@ -271,7 +271,12 @@ def test_auto_in_a_body_without_attention_takes_all_but_depthwise_convolutions()
 
 @pytest.mark.parametrize(
     ("targets", "found"),
-    [(("point",), ["module.point"]), ((r".*st.m", "point"), ["module.stem", "module.point"]), (("all",), None)],
+    [
+        (("point",), ["module.point"]),
+        ((r".*st.m", "point"), ["module.stem", "module.point"]),
+        (("all",), None),
+        (("auto", "point"), None),  # no attention: all
+    ],
 )
 def test_targets_by_name_or_expression(targets: tuple[str, ...], found: list[str] | None) -> None:
     body = net_of("convnet", targets=targets).body

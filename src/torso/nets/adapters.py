@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -93,13 +93,9 @@ def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> 
     """The names of the layers that `model.lora.targets` asks for."""
     if not layers:
         raise RequestError(f"model.lora: {where} has no linear layer and no convolution that could get an adapter")
-    if asked == ("auto",):
-        return [name for name in layers if name.rpartition(".")[2] in ATTENTION] or list(layers)
-    if asked == ("all",):
-        return list(layers)
     chosen: set[str] = set()
     for text in asked:
-        held = {name for name in layers if name == text or name.endswith(f".{text}") or _matches(text, name)}
+        held = _held(layers, text)
         if not held:
             some = ", ".join(list(layers)[:4])
             raise RequestError(
@@ -108,6 +104,15 @@ def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> 
             )
         chosen |= held
     return [name for name in layers if name in chosen]
+
+
+def _held(layers: Collection[str], text: str) -> set[str]:
+    """The layers that one word of `model.lora.targets` means."""
+    if text == "auto":
+        return {name for name in layers if name.rpartition(".")[2] in ATTENTION} or set(layers)
+    if text == "all":
+        return set(layers)
+    return {name for name in layers if name == text or name.endswith(f".{text}") or _matches(text, name)}
 
 
 def _matches(text: str, name: str) -> bool:
@@ -122,7 +127,7 @@ def try_once(body: Body, input: Input) -> None:
     """Find out whether the frozen body can be given once for several clients: two, of a few samples each, must say in
     line what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot; nor
     can one whose layers see some of the samples alone: nobody then knows whose rows they are."""
-    names = frozenset(adapter_parts(body).get("lora", ()))
+    names = adapter_parts(body).get("lora", ())
     training = [module.training for module in body.modules()]
     body.eval()
     tensors, draw = dict(body.state_dict()), torch.Generator().manual_seed(0)
@@ -145,4 +150,4 @@ def try_once(body: Body, input: Input) -> None:
             module.training = mode
 
 
-_TRIED = 3  # samples of a client: one alone would hide an order of its own
+_TRIED = 4  # samples of a client: one alone would hide an order of its own

@@ -23,6 +23,7 @@ from torso.results.checkpoint import load_newest
 from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import (
+    check_adapters,
     check_answers,
     check_attack,
     check_measures,
@@ -165,6 +166,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         model |= read_adapters(Path(config.model.lora.weights), model, net, where)
     if begins:
         model = _started(plan[0].method.start, model)
+        check_adapters(plan, net, model)
     return Job(config, roster, net, plan, model, notes=tuple(notes))
 
 
