@@ -63,7 +63,7 @@ class Watching(EagerMode):
 
 
 class Picking(EagerMode):  # type: ignore[no-untyped-call]
-    """Notes whether a shape follows from numbers: rows are picked by what they hold, as experts do."""
+    """Notes whether rows are picked or sorted by what they hold, as where experts share the work."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -72,10 +72,13 @@ class Picking(EagerMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if torch.Tag.dynamic_output_shape in op.tags:
-            by_number = op is torch.ops.aten.index.Tensor and not any(map(_is_mask, args[1]))
-            self.picked = self.picked or not by_number
+        picks = torch.Tag.dynamic_output_shape in op.tags or op.overloadpacket in _SORTS
+        by_place = op is torch.ops.aten.index.Tensor and not any(map(_is_mask, args[1]))
+        self.picked = self.picked or (picks and not by_place)
         return op(*args, **(kwargs or {}))
+
+
+_SORTS = (torch.ops.aten.sort, torch.ops.aten.argsort, torch.ops.aten.topk)
 
 
 def _is_mask(index: Tensor | None) -> bool:
