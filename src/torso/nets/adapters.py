@@ -132,7 +132,7 @@ def try_once(body: Body, input: Input) -> None:
     body.eval()
     tensors, draw = dict(body.state_dict()), torch.Generator().manual_seed(0)
     own = {n: tensors[n] + torch.randn(2, *tensors[n].shape, generator=draw) / 8 for n in names}
-    x = input.example(2 * _TRIED).unflatten(0, (2, _TRIED))
+    x = input.example(2 * _TRIED).view(2, _TRIED, *input.shape)
     body.once = True
     try:
         with Picking() as seen:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from torso.results.state_tensors import check_fits
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _OTHERWISE = (
-    *("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
+    *("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
     *("use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config", "monteclora_config", "arrow_config"),
 )
 _INITS = (None, True, False, "gaussian", "orthogonal", "eva")  # others move the weights of the body, too
@@ -69,8 +69,9 @@ def load_adapters(net: Network, folder: str | Path) -> Network:
     return net
 
 
-def read_adapters(folder: Path, model: Tensors, net: Network, where: str) -> Tensors:
-    """The adapters of a folder by their names in the network; `where` is how a message calls the folder."""
+def read_adapters(folder: Path, model: Tensors, net: Network, where: str, notes: list[str] | None = None) -> Tensors:
+    """The adapters of a folder by their names in the network; `where` is how a message calls the folder. `notes` gets
+    what is left out: the head that `peft` saves beside the adapters of a classifier."""
     lora = _lora_of(net)
     told = _config(folder / CONFIG, where)
     for key, mine in {"r": lora.rank, "lora_alpha": lora.alpha, "bias": "none"}.items():
@@ -89,7 +90,12 @@ def read_adapters(folder: Path, model: Tensors, net: Network, where: str) -> Ten
         held = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise RequestError(f"{where}: {WEIGHTS} cannot be read: {error}") from None
-    found = {_ours(name, net, where): tensor for name, tensor in held.items()}
+    held, left = _without_head(held, told.get("modules_to_save") or [], net, where)
+    if left and notes is not None:
+        notes.append(f"{where}: the head of the other model ({', '.join(sorted(left)[:5])}) is left out")
+    layers = _layers(net)
+    before = _before(held, layers)
+    found = {_ours(name, before, layers, where): tensor for name, tensor in held.items()}
     for name, tensor in found.items():
         check_fits(name, tensor, model, where)
         if not tensor.isfinite().all():
@@ -147,10 +153,46 @@ def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _ours(name: str, net: Network, where: str) -> str:
+def _without_head(held: Tensors, saved: Any, net: Network, where: str) -> tuple[Tensors, list[str]]:
+    """A file's tensors without those of whole modules beside the adapters, and the names of these; none of them may be
+    one of the body's. As in `peft`, `classifier` means `pre_classifier`, too."""
+    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
+        raise RequestError(f"{where}: modules_to_save = {saved!r} in {CONFIG}. Expected: a list of names")
+    ends = tuple(saved)
+
+    def inside(names: Collection[str]) -> list[str]:
+        return [name for name in names if any(part.endswith(ends) for part in name.split("."))]
+
+    if ends and inside(net.base):
+        raise RequestError(
+            f"{where}: modules_to_save = {saved} in {CONFIG}: the body has such modules, and is frozen here"
+        )
+    left = inside(held) if ends else []
+    return {name: tensor for name, tensor in held.items() if name not in left}, left
+
+
+def _path(name: str) -> tuple[str, str]:
+    """The layer of a tensor in a file, and which half of its adapter that is."""
+    path, _, half = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")
+    return path, half
+
+
+def _before(held: Collection[str], layers: Mapping[str, str]) -> str:
+    """What stands before the names of all layers in a file whose model was larger than the body: `bert.`."""
+    paths = {_path(name)[0] for name in held}
+    some = min(paths, default="")
+    for theirs in layers.values():
+        before = some.removesuffix(f".{theirs}") + "."
+        if all(path.startswith(before) and path.removeprefix(before) in layers.values() for path in paths):
+            return before
+    return ""
+
+
+def _ours(name: str, before: str, layers: Mapping[str, str], where: str) -> str:
     """The network's name of a tensor in the file: that of the layer whose name ends as in the file."""
-    path, half = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")[::2]
-    layers = [ours for ours in _layers(net) if f".{ours}".endswith(f".{path}")]
-    if half not in ("lora_A", "lora_B") or len(layers) != 1:
+    path, half = _path(name)
+    path = path.removeprefix(before)
+    fits = [ours for ours in layers if f".{ours}".endswith(f".{path}")]
+    if half not in ("lora_A", "lora_B") or len(fits) != 1:
         raise RequestError(f"{where}: {name} in {WEIGHTS} is of no layer that has an adapter here")
-    return f"{layers[0]}.{half.lower()}.weight"
+    return f"{fits[0]}.{half.lower()}.weight"

@@ -163,7 +163,7 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         model |= load_body(config.model.weights, model, config.model.body, notes)
     if begins and config.model.lora.weights and net.body.lora is not None:
         where = f"model.lora.weights = {config.model.lora.weights!r}"
-        model |= read_adapters(Path(config.model.lora.weights), model, net, where)
+        model |= read_adapters(Path(config.model.lora.weights), model, net, where, notes)
     if begins:
         model = _started(plan[0].method.start, model)
         check_adapters(plan, net, model)
