@@ -419,6 +419,24 @@ def test_dropout_draws_from_each_clients_key(body: str, options: dict[str, Any])
     assert_close(apply(bare, tensors, batch.inputs, batch.real).logits[1, :2], apply(bare, mine, own.inputs).logits[0])
 
 
+@pytest.mark.parametrize("targets", ["all", "conv"])
+def test_dropout_behind_flat_features_is_each_clients(targets: str) -> None:
+    """In the frozen body, with base = train: behind a hidden layer, whose samples stand in one line."""
+    net = build("pfl-cnn", 5, IMAGE, LinearHead(), lora=Lora(rank=2, targets=(targets,), base="train"))
+    tensors, x, keys, bare = (
+        clients_of(net, 2),
+        IMAGE.example(6).view(2, 3, *IMAGE.shape),
+        torch.tensor([7, 8]),
+        skeleton(net),
+    )
+    set_modes(bare, learnable(net, net.state_dict()))
+    together = apply(bare, tensors, x, keys=keys).logits
+    for place in (0, 1):
+        mine = {name: tensor[place : place + 1] for name, tensor in tensors.items()}
+        alone = apply(bare, mine, x[place : place + 1], keys=keys[place : place + 1]).logits
+        assert_close(together[place], alone[0])
+
+
 def test_a_network_with_adapters_is_copied_and_pickled() -> None:
     net = net_of("convnet").eval()
     x = IMAGE.example(2)
