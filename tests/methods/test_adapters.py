@@ -43,6 +43,7 @@ X = (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
 @pytest.fixture(autouse=True)
 def _bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bodies, "one-layer", lambda channels, height, width: body_of(OneLayer(), features=2))
+    monkeypatch.setitem(bodies, "reads", lambda channels, height, width: body_of(Reads(), features=4))
     monkeypatch.setitem(head_inits, "eye", eye)
 
 
@@ -54,6 +55,17 @@ class OneLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x.flatten(1))  # type: ignore[no-any-return]
+
+
+class Reads(nn.Module):
+    """Reads the weights of a layer that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x.flatten(1)) @ self.second.weight
 
 
 def job(chosen: Method, epochs: int = 1) -> Simulation:
@@ -174,6 +186,17 @@ def test_adapters_are_there_when_the_method_or_the_config_asks() -> None:
     assert Config(model={"lora": {"rank": 2}}).lora == Lora(2)
 
 
+def test_a_alone_learns_under_a_b_that_has_learned(trained: Trained) -> None:
+    """The change is b·a: where b is zero no gradient reaches a, which is refused; here a finished run gave b."""
+    folder, *_ = trained
+    begun = ("method.train=lora.a", "method.share=lora.a", f"model.weights={folder / 'both'}")
+    run(tiny_run("fedit"), folder / "both")
+    job, result = simulate(tiny_run("fedit", *begun)), run(tiny_run("fedit", *begun))
+    assert result.state is not None
+    moved = {name for name, tensor in result.state.model.items() if not torch.equal(tensor, job.model[name])}
+    assert moved == set(job.net.parts["lora.a"])
+
+
 def tiny_run(method: str, *sets: str) -> Config:
     base = ("data.clients=4", "train.rounds=2", "train.local_epochs=1", "train.fraction=0.5", "personalize.epochs=1")
     few = ("data.source=synthetic", "data.synthetic.samples=120", "data.synthetic.test_samples=40")
@@ -184,6 +207,11 @@ def tiny_run(method: str, *sets: str) -> Config:
     ("sets", "words"),
     [
         (["method.share=lora.c"], r"method\.share: part = 'lora\.c' is unknown.*lora, lora\.a, lora\.b, or blocks"),
+        (
+            ["method.train=lora.a"],
+            r"method\.train has lora\.a and not lora\.b, which is zero at the start: nothing would",
+        ),
+        (["model.body=reads"], r"trains body\.module\.second\.lora_a\.weight, .*Choose others by model\.lora\.targets"),
         (["model.lora.targets=nothing"], r"model\.lora\.targets = 'nothing' is no layer of model\.body = 'mlp'"),
         (["model.lora.alpha=0"], r"model\.lora\.alpha = 0 is not accepted"),
         (["model.lora.rank=-1"], r"model\.lora\.rank = -1 is not accepted"),

@@ -20,6 +20,7 @@ from torso.data.inputs import Input, Pixels, Tokens
 from torso.learn.gradients import gradients
 from torso.learn.objectives import CrossEntropy
 from torso.nets import Network, OfTokens, Tensors, apply, bodies, body_of, build, learnable, set_modes, skeleton
+from torso.nets.blocks import Unit
 from torso.nets.bodies import takes
 from torso.nets.heads import LinearHead
 from torso.nets.lora import Adapted, Lora, is_adapter
@@ -72,6 +73,52 @@ class Mixes(nn.Module):
         return self.layer(flat - flat.mean(0))  # type: ignore[no-any-return]
 
 
+class Experts(nn.Module):
+    """A sample's features choose the layer that it goes through: rows of one client may be all that a layer sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.left, self.right = nn.Linear(192, 6), nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.flatten(1))
+        goes, out = x[:, 0] > 5, x.new_zeros(len(x), 4)  # none of the samples that a body is tried with
+        out[goes], out[~goes] = self.left(x[goes]), self.right(x[~goes])
+        return out
+
+
+class Sorted(nn.Module):
+    """A layer sees the samples in the order of a number in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.layer = nn.Linear(192, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.flatten(1))
+        order = x[:, 0].argsort()
+        return self.layer(x[order])[order.argsort()]  # type: ignore[no-any-return]
+
+
+class MixesInTraining(Mixes):
+    """As `Mixes`, and in evaluation each sample alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else self.layer(x.flatten(1))
+
+
+class Twins(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.query = nn.Linear(192, 4), nn.Linear(4, 4)
+        self.again = self.query
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(self.query(self.first(x.flatten(1))).tanh())  # type: ignore[no-any-return]
+
+
 def bert() -> nn.Module:
     transformers = library("transformers")
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -81,7 +128,8 @@ def bert() -> nn.Module:
 
 @pytest.fixture(autouse=True)
 def _bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {"convnet": (ConvNet, 8), "length-first": (LengthFirst, 4), "mixes": (Mixes, 4)}
+    made = {"convnet": (ConvNet, 8), "length-first": (LengthFirst, 4), "mixes": (Mixes, 4), "experts": (Experts, 4)}
+    made |= {"sorted": (Sorted, 4), "mixes-in-training": (MixesInTraining, 4)}
     for name, (kind, features) in made.items():
         monkeypatch.setitem(
             bodies, name, lambda channels, height, width, kind=kind, features=features: body_of(kind(), features)
@@ -223,7 +271,12 @@ def test_auto_in_a_body_without_attention_takes_all_but_depthwise_convolutions()
 
 @pytest.mark.parametrize(
     ("targets", "found"),
-    [(("point",), ["module.point"]), ((r".*st.m", "point"), ["module.stem", "module.point"]), (("all",), None)],
+    [
+        (("point",), ["module.point"]),
+        ((r".*st.m", "point"), ["module.stem", "module.point"]),
+        (("all",), None),
+        (("auto", "point"), None),  # no attention: all
+    ],
 )
 def test_targets_by_name_or_expression(targets: tuple[str, ...], found: list[str] | None) -> None:
     body = net_of("convnet", targets=targets).body
@@ -274,7 +327,7 @@ def test_a_convolution_of_its_own_kind_gets_one_only_where_it_computes_the_usual
     assert net.body.once
 
 
-@pytest.mark.parametrize("body", ["length-first", "mixes"])
+@pytest.mark.parametrize("body", ["length-first", "mixes", "experts", "sorted"])
 def test_a_body_that_mixes_samples_or_puts_them_elsewhere_is_not_computed_in_one_pass(body: str) -> None:
     """It is found out when the network is built, and clients are computed as before: the same as one by one."""
     net = net_of(body)
@@ -286,6 +339,44 @@ def test_a_body_that_mixes_samples_or_puts_them_elsewhere_is_not_computed_in_one
     for place in (0, 1):
         mine = {name: tensor[place : place + 1] for name, tensor in tensors.items()}
         assert_close(together[place], apply(bare, mine, x[place : place + 1]).logits[0])
+
+
+def test_a_body_that_mixes_samples_in_training_alone_is_computed_client_by_client_there() -> None:
+    """With `base` = train; in evaluation all clients are one pass."""
+    net = net_of("mixes-in-training", base="train")
+    assert net.body.once
+    assert not net.body.in_line
+    tensors, x = clients_of(net, 2), IMAGE.example(6).view(2, 3, *IMAGE.shape)
+    for bare in (skeleton(net).train(), skeleton(net).eval()):
+        together = apply(bare, tensors, x).logits
+        for place in (0, 1):
+            mine = {name: tensor[place : place + 1] for name, tensor in tensors.items()}
+            assert_close(together[place], apply(bare, mine, x[place : place + 1]).logits[0])
+
+
+def test_a_layer_under_two_names_gets_no_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its adapter would have two names, and what one of them learned the other would overwrite."""
+    module = Twins().requires_grad_(False)
+    monkeypatch.setitem(bodies, "twins", lambda channels, height, width: body_of(module, 4))
+    net = net_of("twins")
+    with pytest.raises(RequestError, match=r"'query' is no layer of model\.body = 'twins' that could get an adapter"):
+        net_of("twins", targets=("query",))
+    assert [name for name, layer in net.body.named_modules() if isinstance(layer, Adapted)] == ["module.first"]
+    assert_close(net.eval().features(IMAGE.example(2)), module(IMAGE.example(2)))
+
+
+def test_batch_norm_is_told_of_the_adapted_map() -> None:
+    """As the fused kernels ask for it (blocks.py): without the bias, which BatchNorm knows of, and no statistics."""
+    net = net_of("resnet8")
+    unit = net.body.blocks[0]
+    assert isinstance(unit, Unit)
+    assert isinstance(unit.conv, Adapted)
+    nn.init.ones_(unit.conv.get_parameter("lora_b.weight"))
+    x = IMAGE.example(2)
+    said, statistics = unit.conv.before_norm(x, None, counted=True)
+    bias = 0 if unit.conv.bias is None else unit.conv.bias[:, None, None]
+    assert_close(said + bias, unit.conv(x))
+    assert statistics is None
 
 
 def test_a_base_that_differs_from_client_to_client_is_not_taken_for_one() -> None:
@@ -326,6 +417,24 @@ def test_dropout_draws_from_each_clients_key(body: str, options: dict[str, Any])
     assert not torch.equal(together[1, :2], apply(bare, mine, own.inputs, keys=[6]).logits[0])
     bare.eval()
     assert_close(apply(bare, tensors, batch.inputs, batch.real).logits[1, :2], apply(bare, mine, own.inputs).logits[0])
+
+
+@pytest.mark.parametrize("targets", ["all", "conv"])
+def test_dropout_behind_flat_features_is_each_clients(targets: str) -> None:
+    """In the frozen body, with base = train: behind a hidden layer, whose samples stand in one line."""
+    net = build("pfl-cnn", 5, IMAGE, LinearHead(), lora=Lora(rank=2, targets=(targets,), base="train"))
+    tensors, x, keys, bare = (
+        clients_of(net, 2),
+        IMAGE.example(6).view(2, 3, *IMAGE.shape),
+        torch.tensor([7, 8]),
+        skeleton(net),
+    )
+    set_modes(bare, learnable(net, net.state_dict()))
+    together = apply(bare, tensors, x, keys=keys).logits
+    for place in (0, 1):
+        mine = {name: tensor[place : place + 1] for name, tensor in tensors.items()}
+        alone = apply(bare, mine, x[place : place + 1], keys=keys[place : place + 1]).logits
+        assert_close(together[place], alone[0])
 
 
 def test_a_network_with_adapters_is_copied_and_pickled() -> None:

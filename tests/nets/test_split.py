@@ -131,6 +131,11 @@ def test_what_cannot_be_split() -> None:
     tied[1].weight = tied[0].weight
     with pytest.raises(RequestError, match="share a parameter"):
         split(tied)
+    with pytest.raises(
+        RequestError, match=r"Sequential: 0\.weight and 1\.weight are one parameter, and would learn as"
+    ):
+        body_of(tied, features=4)
+    body_of(tied.requires_grad_(False), features=4)  # frozen, nobody can tell them apart
     split(Small(finish=True))  # the structure is fine; only an example shows what forward does
     with pytest.raises(RequestError, match=r"body and head \(fc\) do not give what the module gives"):
         split(Small(finish=True), example=torch.randn(2, 2, 5, 5))

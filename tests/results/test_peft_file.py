@@ -16,7 +16,7 @@ from torso.data.inputs import Pixels
 from torso.nets import Network, bodies, body_of, build
 from torso.nets.heads import LinearHead
 from torso.nets.lora import Lora
-from torso.results.peft_file import load_adapters, save_adapters
+from torso.results.peft_file import load_adapters, read_adapters, save_adapters
 from torso.runs.job import simulate
 
 IMAGE = Pixels(1, 8, 8)
@@ -88,6 +88,38 @@ def test_names_of_the_whole_library_model_are_found_by_their_end(tmp_path: Path)
     load_adapters(net_of(), folder)
 
 
+def test_a_name_that_other_names_end_with_is_told_as_an_expression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`peft` takes a name in a list for the end of a name, and an expression for the whole of one (re.fullmatch). With
+    the list ["1"] it refuses this module: 2.1 is a Tanh."""
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), inner)
+    monkeypatch.setitem(bodies, "wrapped", lambda channels, height, width: body_of(module, features=4))
+    for targets, expected in (("module.1", "1"), ("module.*", r"1|2\.0"), ("2.0", ["2.0"])):
+        folder = save_adapters(net_of(targets=(targets,)), tmp_path)
+        assert json.loads((folder / "adapter_config.json").read_text())["target_modules"] == expected
+
+
+def test_adapters_of_a_classifier_around_the_body_are_read_without_its_head(tmp_path: Path) -> None:
+    """As `peft` writes those of AutoModelForSequenceClassification: names begin with `bert.`, and modules_to_save names
+    the ends of names, so that `pre_classifier` is in the file as well."""
+    net, x = moved(), IMAGE.example(2)
+    folder = save_adapters(net, tmp_path)
+    weights, start = folder / "adapter_model.safetensors", "base_model.model."
+    held = {name.replace(start, f"{start}bert."): tensor for name, tensor in load_file(weights).items()}
+    heads = {f"{start}{name}.weight": torch.zeros(3, 4) for name in ("classifier", "pre_classifier")}
+    save_file({**held, **heads}, weights)
+    _retell(folder, modules_to_save=["classifier", "score"])
+    assert torch.equal(load_adapters(net_of(), folder).eval()(x), net.eval()(x))  # type: ignore[arg-type]
+    notes: list[str] = []
+    read_adapters(folder, net.state_dict(), net, "it", notes)
+    assert notes == [f"it: the head of the other model ({', '.join(sorted(heads))}) is left out"]
+    _retell(folder, modules_to_save=["embed"])
+    with pytest.raises(RequestError, match=r"modules_to_save = \['embed'\] .* the body has such modules"):
+        load_adapters(net_of(), folder)
+
+
 def _retell(folder: Path, **changes: Any) -> None:
     path = folder / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -100,6 +132,9 @@ def _retell(folder: Path, **changes: Any) -> None:
         ({"lora_alpha": 1}, r"lora_alpha = 1 in .* Expected: 4\.0 \(model\.lora\.alpha\)"),
         ({"bias": "all"}, r"bias = 'all'"),
         ({"use_dora": True}, r"use_dora = True in .*plain LoRA layers cannot do that"),
+        ({"init_lora_weights": "pissa"}, r"init_lora_weights = 'pissa' in .* belong to a body with other weights"),
+        ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens = \[1\] in .*plain LoRA layers cannot do that"),
+        ({"modules_to_save": "head"}, r"modules_to_save = 'head' in .*Expected: a list of names"),
         ({"peft_type": "IA3"}, r"is of 'IA3'\. Expected: peft_type = 'LORA'"),
     ],
 )

@@ -10,9 +10,11 @@ import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torso.caches import CACHE, cache_root
@@ -32,7 +34,15 @@ def cache_folder() -> Path:
 
 def digest_of(tensors: Iterable[Tensor], about: object = "") -> str:
     """A checksum of tensors' whole content, and of what is said about them."""
-    return checksum(about, (tensor.detach().cpu().contiguous().numpy() for tensor in tensors))
+    return checksum(about, map(_array, tensors))
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    plain = tensor.detach().cpu().contiguous()
+    try:
+        return plain.numpy()
+    except TypeError:  # NumPy has no such kind of number: bfloat16
+        return plain.reshape(-1).view(torch.uint8).numpy()
 
 
 def body_digest(body: Tensors) -> str:

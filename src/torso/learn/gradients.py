@@ -17,6 +17,7 @@ from torso.learn.taught import Taught
 from torso.nets import Network, Output, Tensors, apply
 from torso.nets.compute import drawing, draws, pads
 from torso.nets.draws import Seeded
+from torso.nets.lora import is_adapter
 from torso.registry import Registry
 
 Gradients = Callable[[Network, Tensors, Sequence[str], Batch, Objective, Tensor], tuple[Tensors, Tensor]]
@@ -49,9 +50,15 @@ def gradients_at(leaves: Tensors, loss: Tensor, alone: bool = False) -> Tensors:
 
 def not_reached(names: Sequence[str], key: str = "method.train") -> RequestError:
     shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    said = f"{key} trains {shown}, which the loss does not depend on."
+    if all(map(is_adapter, names)):
+        return RequestError(
+            f"{said} The body reads the weights of such a layer without calling it, or does not use the layer. Choose "
+            "others by model.lora.targets"
+        )
     return RequestError(
-        f"{key} trains {shown}, which the loss does not depend on. Freeze what is not used "
-        "(parameter.requires_grad_(False)), or leave it out: a part that holds it, taken away, as in all-PART"
+        f"{said} Freeze what is not used (parameter.requires_grad_(False)), or leave it out: a part that holds it, "
+        "taken away, as in all-PART"
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torso import randomness
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.body import Body
+from torso.nets.draws import Picking
 from torso.nets.layers import Conv2d
 from torso.nets.lora import Lora, adapter_parts, put_adapter
 from torso.nets.split import is_linear
@@ -51,12 +53,15 @@ def _check_rank(rank: int, layers: Sequence[Layer], where: str) -> None:
 
 
 def adaptable(body: nn.Module) -> dict[str, Layer]:
-    """The layers that can have an adapter, by name: linear ones, and convolutions that are not grouped."""
+    """The layers that can have an adapter, by name: linear ones, and convolutions that are not grouped.
+
+    A layer that stands in the body under two names cannot: each name would have numbers of its own."""
     found: dict[str, Layer] = {}
     inside = tuple(f"{name}." for name, module in body.named_modules() if isinstance(module, _READERS))
+    names = Counter(id(module) for _, module in body.named_modules(remove_duplicate=False))
     for name, module in body.named_modules():
         fits = is_linear(module) or (isinstance(module, nn.Conv2d) and _is_plain(module))
-        if fits and not name.startswith(inside):
+        if fits and names[id(module)] == 1 and not name.startswith(inside):
             assert isinstance(module, Layer)
             found[name] = module
     return found
@@ -88,13 +93,9 @@ def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> 
     """The names of the layers that `model.lora.targets` asks for."""
     if not layers:
         raise RequestError(f"model.lora: {where} has no linear layer and no convolution that could get an adapter")
-    if asked == ("auto",):
-        return [name for name in layers if name.rpartition(".")[2] in ATTENTION] or list(layers)
-    if asked == ("all",):
-        return list(layers)
     chosen: set[str] = set()
     for text in asked:
-        held = {name for name in layers if name == text or name.endswith(f".{text}") or _matches(text, name)}
+        held = _held(layers, text)
         if not held:
             some = ", ".join(list(layers)[:4])
             raise RequestError(
@@ -103,6 +104,15 @@ def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> 
             )
         chosen |= held
     return [name for name in layers if name in chosen]
+
+
+def _held(layers: Collection[str], text: str) -> set[str]:
+    """The layers that one word of `model.lora.targets` means."""
+    if text == "auto":
+        return {name for name in layers if name.rpartition(".")[2] in ATTENTION} or set(layers)
+    if text == "all":
+        return set(layers)
+    return {name for name in layers if name == text or name.endswith(f".{text}") or _matches(text, name)}
 
 
 def _matches(text: str, name: str) -> bool:
@@ -114,24 +124,30 @@ def _matches(text: str, name: str) -> bool:
 
 @torch.no_grad()
 def try_once(body: Body, input: Input) -> None:
-    """Find out whether the frozen body can be given once for several clients: two, of one sample each, must say in line
-    what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot."""
-    names = frozenset(adapter_parts(body).get("lora", ()))
+    """Find out whether the frozen body can be given once for several clients: two, of a few samples each, must say in
+    line what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot; nor
+    can one that picks or sorts rows by what they hold: nobody then knows whose rows a layer sees."""
+    names = adapter_parts(body).get("lora", ())
     training = [module.training for module in body.modules()]
     body.eval()
     tensors, draw = dict(body.state_dict()), torch.Generator().manual_seed(0)
     own = {n: tensors[n] + torch.randn(2, *tensors[n].shape, generator=draw) / 8 for n in names}
-    x = input.example(2)[:, None]
+    x = input.example(2 * _TRIED).view(2, _TRIED, *input.shape)
     body.once = True
     try:
-        together = functional_call(body, {**tensors, **own}, (x,), tie_weights=False)
+        with Picking() as seen:
+            together = functional_call(body, {**tensors, **own}, (x,), tie_weights=False)
         alone = [
             functional_call(body, {**tensors, **{n: t[g] for n, t in own.items()}}, (x[g : g + 1],), tie_weights=False)
             for g in (0, 1)
         ]
-        body.once = torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-4 * float(together.abs().max()))
+        same = torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-4 * float(together.abs().max()))
+        body.once = same and not seen.picked
     except (RuntimeError, ValueError, IndexError):  # of shapes: it counts its samples in a way of its own
         body.once = False
     finally:
         for module, mode in zip(body.modules(), training, strict=True):
             module.training = mode
+
+
+_TRIED = 2  # samples of a client: one alone would hide an order of its own

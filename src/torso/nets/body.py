@@ -80,7 +80,13 @@ class Body(nn.Module):
         """Whether G clients of any sizes learn in one forward pass that draws no random number."""
         if self.lora is None:
             return self.native
-        return (self.native or self.once) and self.draws is False
+        return (self.native or (self.once and self.lora.base == "eval")) and self.draws is False
+
+    @property
+    def passes_once(self) -> bool:
+        """Whether what is frozen can be given once, in its present mode: a body that is not Torso's was tried in
+        evaluation, and may mix samples in training."""
+        return self.once and (self.native or not self.training or self.lora is None or self.lora.base == "eval")
 
     def own_parts(self) -> dict[str, tuple[str, ...]]:
         """The body's tensors by part; parts that hold nothing are left out."""

@@ -82,7 +82,7 @@ def _apply(
 def _in_line(net: Network, tensors: Tensors) -> Tensors | None:
     """The tensors with which one call computes for all clients, what is frozen under adapters among them once; None
     where the body cannot do that."""
-    if not net.body.once:
+    if not net.body.passes_once:
         return tensors if net.body.native else None
     given = {name: t[0] if name in net.base and _is_one(t) else t for name, t in tensors.items()}
     several = any(t.ndim != 0 and t is tensors[name] for name, t in given.items() if name in net.base)

@@ -62,6 +62,29 @@ class Watching(EagerMode):
         return op(*args, **(kwargs or {}))
 
 
+class Picking(EagerMode):  # type: ignore[no-untyped-call]
+    """Notes whether rows are picked or sorted by what they hold, as where experts share the work."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.picked = False
+
+    def __torch_dispatch__(
+        self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        picks = torch.Tag.dynamic_output_shape in op.tags or op.overloadpacket in _SORTS
+        by_place = op is torch.ops.aten.index.Tensor and not any(map(_is_mask, args[1]))
+        self.picked = self.picked or (picks and not by_place)
+        return op(*args, **(kwargs or {}))
+
+
+_SORTS = (torch.ops.aten.sort, torch.ops.aten.argsort, torch.ops.aten.topk)
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 class LooksAtNumbers(Exception):
     """A body needs the content of its samples to go on."""
 

@@ -78,9 +78,9 @@ class AdaptedConv2d(Adapted):
     def forward(self, x: Tensor) -> Tensor:
         return self._adapted(super().forward(x), x)
 
-    def before_norm(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def before_norm(self, x: Tensor, real: Tensor | None, counted: bool = True) -> tuple[Tensor, Tensor | None]:
         """As that of torso's Conv2d; statistics of W x alone would be none of the sum's."""
-        said, _ = super().before_norm(x, None)  # type: ignore[misc]
+        said, _ = super().before_norm(x, None, counted=False)  # type: ignore[misc]
         return self._adapted(said, x), None
 
     def _adapted(self, said: Tensor, x: Tensor) -> Tensor:

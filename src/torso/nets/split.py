@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -158,6 +159,11 @@ def body_of(module: nn.Module, features: int | None = None, parts: Mapping[str, 
     Parameters with `requires_grad=False` stay as they are: never trained, never sent, held once for all clients.
     """
     if features is not None:
+        if tied := [name for name in shared_parameters(module) if module.get_parameter(name).requires_grad]:
+            raise RequestError(
+                f"{type(module).__name__}: {' and '.join(tied[:2])} are one parameter, and would learn as two. Give "
+                "each layer its own, or freeze it (parameter.requires_grad_(False))"
+            )
         return ForeignBody(copied(module), features, parts)
     net = split(module, parts=parts)
     body = net.body
@@ -195,10 +201,16 @@ def head_of(module: nn.Module) -> tuple[str, nn.Linear]:
         )
     if not name:
         raise RequestError("cannot split a single nn.Linear: there is no body. Put layers before it")
-    once = {id(p) for p in module.parameters()}
-    if len(once) != sum(1 for _ in module.named_parameters(remove_duplicate=False)):
+    if shared_parameters(module):
         raise RequestError(f"cannot split {kind}: two of its layers share a parameter. Give each layer its own")
     return name, found
+
+
+def shared_parameters(module: nn.Module) -> tuple[str, ...]:
+    """The names of parameters that have several, as where two layers are one, or share their weights."""
+    held = dict(module.named_parameters(remove_duplicate=False))
+    times = Counter(map(id, held.values()))
+    return tuple(name for name, parameter in held.items() if times[id(parameter)] > 1)
 
 
 def _named_head(module: nn.Module, leaves: Mapping[str, nn.Module]) -> str:

@@ -6,6 +6,8 @@ Nothing is ever unpickled, and `peft` need not be installed.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,11 @@ from torso.results.state_tensors import check_fits
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_OTHERWISE = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+_OTHERWISE = (
+    *("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
+    *("use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config", "monteclora_config", "arrow_config"),
+)
+_INITS = (None, True, False, "gaussian", "orthogonal", "eva")  # others move the weights of the body, too
 
 
 def save_adapters(net: Network, folder: str | Path) -> Path:
@@ -43,7 +49,7 @@ def save_adapters(net: Network, folder: str | Path) -> Path:
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
         "r": lora.rank,
-        "target_modules": sorted(layers.values()),
+        "target_modules": _targets(net, layers),
         "task_type": None,
     }
     try:
@@ -63,8 +69,9 @@ def load_adapters(net: Network, folder: str | Path) -> Network:
     return net
 
 
-def read_adapters(folder: Path, model: Tensors, net: Network, where: str) -> Tensors:
-    """The adapters of a folder by their names in the network; `where` is how a message calls the folder."""
+def read_adapters(folder: Path, model: Tensors, net: Network, where: str, notes: list[str] | None = None) -> Tensors:
+    """The adapters of a folder by their names in the network; `where` is how a message calls the folder. `notes` gets
+    what is left out: the head that `peft` saves beside the adapters of a classifier."""
     lora = _lora_of(net)
     told = _config(folder / CONFIG, where)
     for key, mine in {"r": lora.rank, "lora_alpha": lora.alpha, "bias": "none"}.items():
@@ -74,11 +81,21 @@ def read_adapters(folder: Path, model: Tensors, net: Network, where: str) -> Ten
     for key in _OTHERWISE:
         if told.get(key):
             raise RequestError(f"{where}: {key} = {told[key]!r} in {CONFIG}: plain LoRA layers cannot do that")
+    if (init := told.get("init_lora_weights")) not in _INITS:
+        raise RequestError(
+            f"{where}: init_lora_weights = {init!r} in {CONFIG}: these adapters belong to a body with other weights. "
+            "Let peft convert them to plain LoRA: save_pretrained(…, path_initial_model_for_weight_conversion=…)"
+        )
     try:
         held = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise RequestError(f"{where}: {WEIGHTS} cannot be read: {error}") from None
-    found = {_ours(name, net, where): tensor for name, tensor in held.items()}
+    held, left = _without_head(held, told.get("modules_to_save") or [], net, where)
+    if left and notes is not None:
+        notes.append(f"{where}: the head of the other model ({', '.join(sorted(left)[:5])}) is left out")
+    layers = _layers(net)
+    before = _before(held, layers)
+    found = {_ours(name, before, layers, where): tensor for name, tensor in held.items()}
     for name, tensor in found.items():
         check_fits(name, tensor, model, where)
         if not tensor.isfinite().all():
@@ -120,14 +137,62 @@ def _layers(net: Network) -> dict[str, str]:
     return {name: name.removeprefix(wrapped) for name in ours}
 
 
+def _targets(net: Network, layers: Mapping[str, str]) -> list[str] | str:
+    """What `peft` finds the layers by: their names, which it takes for ends of names; or, where another module's name
+    ends so too (`1` and `3.1`), an expression for the whole name."""
+    ours, theirs = next(iter(layers.items()))
+    inside = net.get_submodule(ours.removesuffix(theirs).rstrip("."))
+    others = [name for name, _ in inside.named_modules() if name not in layers.values()]
+    names = sorted(layers.values())
+    if any(other.endswith(f".{name}") for other in others for name in names):
+        return "|".join(map(re.escape, names))
+    return names
+
+
 def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _ours(name: str, net: Network, where: str) -> str:
+def _without_head(held: Tensors, saved: Any, net: Network, where: str) -> tuple[Tensors, list[str]]:
+    """A file's tensors without those of whole modules beside the adapters, and the names of these; none of them may be
+    one of the body's. As in `peft`, `classifier` means `pre_classifier`, too."""
+    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
+        raise RequestError(f"{where}: modules_to_save = {saved!r} in {CONFIG}. Expected: a list of names")
+    ends = tuple(saved)
+
+    def inside(names: Collection[str]) -> list[str]:
+        return [name for name in names if any(part.endswith(ends) for part in name.split("."))]
+
+    if ends and inside(net.base):
+        raise RequestError(
+            f"{where}: modules_to_save = {saved} in {CONFIG}: the body has such modules, and is frozen here"
+        )
+    left = inside(held) if ends else []
+    return {name: tensor for name, tensor in held.items() if name not in left}, left
+
+
+def _path(name: str) -> tuple[str, str]:
+    """The layer of a tensor in a file, and which half of its adapter that is."""
+    path, _, half = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")
+    return path, half
+
+
+def _before(held: Collection[str], layers: Mapping[str, str]) -> str:
+    """What stands before the names of all layers in a file whose model was larger than the body: `bert.`."""
+    paths = {_path(name)[0] for name in held}
+    some = min(paths, default="")
+    for theirs in layers.values():
+        before = some.removesuffix(f".{theirs}") + "."
+        if all(path.startswith(before) and path.removeprefix(before) in layers.values() for path in paths):
+            return before
+    return ""
+
+
+def _ours(name: str, before: str, layers: Mapping[str, str], where: str) -> str:
     """The network's name of a tensor in the file: that of the layer whose name ends as in the file."""
-    path, half = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")[::2]
-    layers = [ours for ours in _layers(net) if f".{ours}".endswith(f".{path}")]
-    if half not in ("lora_A", "lora_B") or len(layers) != 1:
+    path, half = _path(name)
+    path = path.removeprefix(before)
+    fits = [ours for ours in layers if f".{ours}".endswith(f".{path}")]
+    if half not in ("lora_A", "lora_B") or len(fits) != 1:
         raise RequestError(f"{where}: {name} in {WEIGHTS} is of no layer that has an adapter here")
-    return f"{layers[0]}.{half.lower()}.weight"
+    return f"{fits[0]}.{half.lower()}.weight"

@@ -14,7 +14,7 @@ from torso.learn.gradients import not_reached
 from torso.learn.phases import Phase
 from torso.measure import measures
 from torso.measure.analyses import analyses, of_rounds
-from torso.nets import Network, bodies, learnable, part_names, wants_of
+from torso.nets import Network, Tensors, bodies, learnable, part_names, wants_of
 from torso.nets.flops import unreached
 from torso.nets.heads import Dual
 from torso.nets.lora import Lora
@@ -54,10 +54,23 @@ def _about_adapters(net: Network, lora: Lora) -> str:
     sizes = {name: tensor.numel() for name, tensor in net.body.state_dict().items()}
     adapters = [name.removeprefix("body.") for name in net.parts["lora"]]
     learns, whole = sum(sizes[name] for name in adapters), sum(sizes.values())
+    layers = len(adapters) // 2
     how = "clients share one forward pass" if net.body.in_line else "clients are computed one after the other"
     return (
-        f"model.lora: adapters of rank {lora.rank} on {len(adapters) // 2} layers, {learns:,} of the body's {whole:,} "
-        f"numbers; {how}"
+        f"model.lora: adapters of rank {lora.rank} on {layers} layer{'s' if layers > 1 else ''}, {learns:,} of the "
+        f"body's {whole:,} numbers; {how}"
+    )
+
+
+def check_adapters(plan: Sequence[Stage], net: Network, model: Tensors) -> None:
+    """Refuse to train `a` under a `b` that is zero and stays so: the change b·a is zero, and no gradient reaches a."""
+    moving = frozenset().union(*(stage.moving for stage in plan))
+    a, b = net.parts.get("lora.a", ()), net.parts.get("lora.b", ())
+    if moving.isdisjoint(a) or not moving.isdisjoint(b) or any(bool(model[name].any()) for name in b):
+        return
+    raise RequestError(
+        "method.train has lora.a and not lora.b, which is zero at the start: nothing would learn. Train lora, or begin "
+        "with trained adapters (model.lora.weights, or model.weights = a run with adapters)"
     )
 
 

@@ -23,6 +23,7 @@ from torso.results.checkpoint import load_newest
 from torso.results.peft_file import read_adapters
 from torso.results.result import Result
 from torso.runs.checks import (
+    check_adapters,
     check_answers,
     check_attack,
     check_measures,
@@ -162,9 +163,10 @@ def prepare(config: Config, roster: Roster, device: torch.device | None = None, 
         model |= load_body(config.model.weights, model, config.model.body, notes)
     if begins and config.model.lora.weights and net.body.lora is not None:
         where = f"model.lora.weights = {config.model.lora.weights!r}"
-        model |= read_adapters(Path(config.model.lora.weights), model, net, where)
+        model |= read_adapters(Path(config.model.lora.weights), model, net, where, notes)
     if begins:
         model = _started(plan[0].method.start, model)
+        check_adapters(plan, net, model)
     return Job(config, roster, net, plan, model, notes=tuple(notes))
 
 
