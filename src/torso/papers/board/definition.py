@@ -59,7 +59,7 @@ class LaterSetting(_Strict):
     sets: tuple[str, ...]
     entries: dict[str, tuple[str, ...]] = {}
     without: dict[str, str] = {}
-    why: str  # it has not been run
+    why: str  # what a reader should know of it
 
 
 class Search(_Strict):
