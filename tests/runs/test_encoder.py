@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,20 @@ def test_a_model_without_its_encoder(place: Path, tmp_path: Path) -> None:
     save_file({name: tensor + 1 if tensor.is_floating_point() else tensor for name, tensor in kept.items()}, beside)
     with pytest.raises(RequestError, match="has other weights"):
         load_model(path)
+
+
+def test_data_travel_without_the_network(place: Path) -> None:
+    """Workers of a cluster get features; who needs the encoder itself reads its weights again."""
+    data = data_of(texts(place))
+    assert data.encoding is not None
+    sent = pickle.dumps(data.encoding)
+    assert len(sent) < 5000  # 10,000 weights are 40,000 bytes
+    again = pickle.loads(sent)
+    assert again == data.encoding
+    assert isinstance(data.input, Encoded)
+    assert data.input.raw is not None
+    stored = torch.zeros(2, *data.input.raw.shape, dtype=torch.int32)
+    assert torch.equal(again.encoder_of(data.input.raw)(stored), data.encoding.encoder_of(data.input.raw)(stored))
 
 
 def test_resumed(place: Path, tmp_path: Path) -> None:
