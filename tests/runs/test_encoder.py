@@ -244,6 +244,17 @@ def test_numbers(tmp_path: Path) -> None:
     torch.testing.assert_close(net.prepare(samples), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_a_head_alone_on_features(place: Path) -> None:
+    """Without layers a model is W·x + b of the encoder's features; what needs a body is refused."""
+    net = run(texts(place, "model.body=none", "method.name=fedavg")).network()
+    x = net.prepare(["the cat sat", "stock prices fell"])
+    weights = net.state_dict()
+    assert set(weights) == {"head.weight", "head.bias"}
+    torch.testing.assert_close(net(x), x @ weights["head.weight"].T + weights["head.bias"])
+    with pytest.raises(RequestError, match="holds nothing in this network"):
+        run(texts(place, "model.body=none", "method.name=fedbabu"))
+
+
 class Neighbourly(nn.Sequential):
     """A feature depends on the other samples of the batch."""
 
