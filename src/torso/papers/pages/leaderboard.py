@@ -82,7 +82,7 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
             "",
             f"{board.title}. Every method has the same rounds, participants, local epochs, batches and grid of "
             "training rates. How clients get their own models is [not equal](#caveats). Rates are chosen on validation "
-            "data; the numbers are measured on test data.",
+            f"data; the numbers are measured on test data.{_more(more)}",
             "",
             *(
                 [*_glance(every, board), *answer(rows, found, board), *_results(rows, board), *_beside(more, board)]
@@ -95,6 +95,12 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
             *_made(run),
         ]
     )
+
+
+def _more(rows: Rows) -> str:
+    """A word on the settings beside the others that have numbers."""
+    names = dict.fromkeys(f"[{row['setting']}](#{row['setting']})" for row in judged(rows))
+    return f" Beside them, with rounds of its own: {listed(list(names))}." if names else ""
 
 
 def _glance(rows: Rows, board: Board) -> list[str]:
