@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,20 @@ def test_a_model_without_its_encoder(place: Path, tmp_path: Path) -> None:
         load_model(path)
 
 
+def test_data_travel_without_the_network(place: Path) -> None:
+    """Workers of a cluster get features; who needs the encoder itself reads its weights again."""
+    data = data_of(texts(place))
+    assert data.encoding is not None
+    sent = pickle.dumps(data.encoding)
+    assert len(sent) < 5000  # 10,000 weights are 40,000 bytes
+    again = pickle.loads(sent)
+    assert again == data.encoding
+    assert isinstance(data.input, Encoded)
+    assert data.input.raw is not None
+    stored = torch.zeros(2, *data.input.raw.shape, dtype=torch.int32)
+    assert torch.equal(again.encoder_of(data.input.raw)(stored), data.encoding.encoder_of(data.input.raw)(stored))
+
+
 def test_resumed(place: Path, tmp_path: Path) -> None:
     whole = run(texts(place), tmp_path / "whole")
     short = texts(place, "train.rounds=1")
@@ -227,6 +242,17 @@ def test_numbers(tmp_path: Path) -> None:
     kind = data.input
     wanted = (data.train.samples - torch.tensor(kind.mean)) / torch.tensor(kind.std)
     torch.testing.assert_close(net.prepare(samples), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_alone_on_features(place: Path) -> None:
+    """Without layers a model is W·x + b of the encoder's features; what needs a body is refused."""
+    net = run(texts(place, "model.body=none", "method.name=fedavg")).network()
+    x = net.prepare(["the cat sat", "stock prices fell"])
+    weights = net.state_dict()
+    assert set(weights) == {"head.weight", "head.bias"}
+    torch.testing.assert_close(net(x), x @ weights["head.weight"].T + weights["head.bias"])
+    with pytest.raises(RequestError, match="holds nothing in this network"):
+        run(texts(place, "model.body=none", "method.name=fedbabu"))
 
 
 class Neighbourly(nn.Sequential):

@@ -111,7 +111,8 @@ class RunConfig(Section):
     features: Literal["auto", "off", "device", "disk"] = Field(
         "auto",
         description="where the features of a body that does not move are kept, each computed once; device: in memory; "
-        "disk: in a file that later runs find; auto: in memory if they fit, else in a file; off: computed every time",
+        "disk: in a file that later runs find; auto: in memory if they fit, else in a file; off: computed every time. "
+        "Those of model.encoder: in a file, or in memory of this run with device or off",
     )
     compile: Literal["auto", "on", "off"] = Field(
         "auto",

@@ -294,6 +294,13 @@ def mlp(input: Input) -> Body:
     return Body(dense, 200) if isinstance(input, Pixels) else FlatBody(dense, 200)
 
 
+@bodies.register("none")
+@takes(Floats)
+def none(input: Floats) -> Body:
+    """No layers: the head stands on the numbers themselves, such as the features of `model.encoder`."""
+    return FlatBody((), prod(input.shape))
+
+
 @bodies.register("embedding-mean")
 @takes(Tokens)
 def embedding_mean(input: Tokens) -> Body:

@@ -28,7 +28,7 @@ from torso.server.statistics import words
 def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
     """What a person may want to know before the first round."""
     found = [*roster.remarks]
-    if config.method.pretrained and not config.model.weights:
+    if config.method.pretrained and not config.model.weights and not config.model.encoder:
         found.append(
             f"method.name = {config.method.name!r} is meant for a body trained elsewhere, and model.weights is empty: "
             "it begins at random weights"

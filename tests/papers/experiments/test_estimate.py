@@ -102,4 +102,5 @@ def test_texts_and_larger_images_have_operations_of_their_own() -> None:
     """A text of 64 tokens: the body of `embedding-mean` is a table without operations, so the head's remain. A
     convolution's operations grow with the pixels."""
     assert sample_flops("transformer", text=True) > sample_flops("embedding-mean", text=True) > 0
+    assert sample_flops("mlp", text=True, encoded=True) == sample_flops("mlp", encoded=True) > 0  # features, not texts
     assert sample_flops("resnet8", 64) == pytest.approx(4 * sample_flops("resnet8"), rel=0.01)

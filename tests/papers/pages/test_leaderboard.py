@@ -69,6 +69,21 @@ def test_the_page_has_the_tables_the_search_and_the_machine() -> None:
     assert "re-encoded as JPEG" in said
 
 
+def test_a_setting_beside_the_others_has_a_table_and_no_part_in_the_places() -> None:
+    frozen = "agnews-minilm-frozen"
+    beside = [{**one, "setting": frozen} for one in (row("fedavg", 88.0), row("lp", 90.0))]
+    said, alone = _page([*ROWS, *beside], _search("steady")), _page(ROWS, _search("steady"))
+    assert f"## {frozen}" in said
+    table = said.partition(f"## {frozen}")[2].partition("## ")[0]
+    assert "| 1 | lp | 90.0 |" in table
+    assert "Without a number here: fedbabu, fedper, fedncm." in table
+    assert "Cannot compete here: fedbn" in table
+    assert f"`{frozen}` (beside the others)" in said
+    places = "## Over all settings"
+    assert said.partition(places)[2].partition("## ")[0] == alone.partition(places)[2].partition("## ")[0]
+    assert f"`{frozen}` (defined, not run)" in alone
+
+
 def test_clear_is_told_by_students_interval_and_one_seed_tells_nothing() -> None:
     """3, 3, 6: four standard errors from zero, of 4.303 that two degrees of freedom ask for."""
     assert student_quantile(2) == pytest.approx(4.302653, abs=1e-6)

@@ -53,12 +53,13 @@ class Space(_Strict):
 
 
 class LaterSetting(_Strict):
-    """A setting that is defined and has not been run: `--only setting=NAME` runs it. `entries`: methods that compete
-    in it beside those of the board."""
+    """A setting beside the others, without a part in the places over all: `--only setting=NAME` runs it. `entries`:
+    methods that compete in it beside those of the board; `without`: those of the board that do not, and why."""
 
     sets: tuple[str, ...]
     entries: dict[str, tuple[str, ...]] = {}
-    why: str  # it has not been run
+    without: dict[str, str] = {}
+    why: str  # what a reader should know of it
 
 
 class Search(_Strict):

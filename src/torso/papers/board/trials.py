@@ -31,9 +31,10 @@ def presets(board: Board) -> list[BoardMethod]:
 
 
 def later_presets(board: Board, setting: str) -> list[BoardMethod]:
-    """The methods of a setting that has not been run: those of the board, and its own."""
-    own = board.later[setting].entries.items()
-    return [*presets(board), *(BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in own)]
+    """The methods of a setting beside the others: those of the board that can compete in it, and its own."""
+    said = board.later[setting]
+    own = [BoardMethod(name, (f"method.name={name}", *sets)) for name, sets in said.entries.items()]
+    return [*(entry for entry in presets(board) if entry.name not in said.without), *own]
 
 
 def plugin_methods(board: Board) -> list[BoardMethod]:

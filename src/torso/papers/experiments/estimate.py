@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from torso.config import Config
-from torso.data.inputs import as_input
+from torso.data.inputs import Floats, as_input
 from torso.data.tokenizers import Words
 from torso.data.tokens import Tokens
 from torso.engine.bench import steps
@@ -39,6 +39,7 @@ _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large o
 }
 _BATCH, _PROBED = 50, "conv4"
 _TOKENS, _VOCABULARY = 64, 30_000  # of a text
+_FEATURES = 512  # numbers that an encoder makes of a sample: MiniLM has 384, EfficientNet-lite0 1280
 _LEAST = 5  # a step of so many stacked clients takes as long as that of one: the device is not full
 _TUNED = ("personalized", "id_after", "ood_after", "personal", "new_after", "local")  # measures that train once more
 
@@ -60,7 +61,8 @@ class Rate:
         pace: float = low * (high / low) ** share
         if body in self.measured:
             return pace
-        return pace * sample_flops(_PROBED) / sample_flops(body, config.data.size, bool(config.data.csv.text))
+        here = sample_flops(body, config.data.size, bool(config.data.csv.text), bool(config.model.encoder))
+        return pace * sample_flops(_PROBED) / here
 
     def step(self, config: Config) -> float:
         """Seconds of a step with one or a few clients; 0 where clients are not stacked."""
@@ -86,11 +88,13 @@ def rate_of(name: str) -> Rate:
 
 
 @cache
-def sample_flops(body: str, size: int = 0, text: bool = False) -> float:
-    """Operations of training on one sample: an image of `size` pixels (0: of the data sets here), or a text."""
+def sample_flops(body: str, size: int = 0, text: bool = False, encoded: bool = False) -> float:
+    """Operations of training on one sample: an image of `size` pixels (0: of the data sets here), a text, or features
+    of an encoder."""
     image = (1, 28, 28) if body in ("conv3", "rod-mnist", "rod-mnist-dropout") else (3, size or 32, size or 32)
     words = wants_of(body).tokenizer or Words(_VOCABULARY)
     input = Tokens(min(_TOKENS, words.length), words.vocabulary, words.pad) if text else as_input(image)
+    input = Floats((_FEATURES,)) if encoded else input
     net = build(body, 10, input, LinearHead(), seed=0)
     return step_flops(net, input, _BATCH, learnable(net, net.state_dict())) / _BATCH
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torso.papers.board.standings import (
     spoken_point,
     untried,
 )
-from torso.papers.board.trials import presets
+from torso.papers.board.trials import later_presets, presets
 from torso.papers.board.verdict import answer, mark, usual_machine, where, winners
 from torso.papers.experiments.datasets import caveats_of
 from torso.papers.experiments.provenance import machines_and_versions
@@ -72,23 +72,35 @@ def read(folder: Path) -> dict[str, Any]:
 def page(data: Mapping[str, Any], board: Board | None = None) -> str:
     board = board or load()
     found = data["search"]
-    rows = [*data["board"], *_not_run(data["board"], board)]
-    run = [row for row in rows if row["seeds"]]
+    every = [*data["board"], *_not_run(data["board"], board)]
+    run = [row for row in every if row["seeds"]]
+    rows = [row for row in every if row["setting"] in board.settings]
+    more = [row for row in every if row["setting"] in board.later]
     return "\n".join(
         [
             "# The leaderboard",
             "",
             f"{board.title}. Every method has the same rounds, participants, local epochs, batches and grid of "
             "training rates. How clients get their own models is [not equal](#caveats). Rates are chosen on validation "
-            "data; the numbers are measured on test data.",
+            f"data; the numbers are measured on test data.{_more(more)}",
             "",
-            *([*_glance(rows, board), *answer(rows, found, board), *_results(rows, board)] if run else [NOTHING, ""]),
+            *(
+                [*_glance(every, board), *answer(rows, found, board), *_results(rows, board), *_beside(more, board)]
+                if run
+                else [NOTHING, ""]
+            ),
             *_search(found, board),
-            *_choices(rows, board),
-            *_rules(board),
+            *_choices(every, board),
+            *_rules(board, {str(row["setting"]) for row in judged(more)}),
             *_made(run),
         ]
     )
+
+
+def _more(rows: Rows) -> str:
+    """A word on the settings beside the others that have numbers."""
+    names = dict.fromkeys(f"[{row['setting']}](#{row['setting']})" for row in judged(rows))
+    return f" Beside them, with rounds of its own: {listed(list(names))}." if names else ""
 
 
 def _glance(rows: Rows, board: Board) -> list[str]:
@@ -108,8 +120,8 @@ def _glance(rows: Rows, board: Board) -> list[str]:
 
 
 def _by_setting(rows: Rows, board: Board) -> dict[str, Rows]:
-    """The settings in which somebody is judged."""
-    found = {name: in_setting(rows, name) for name in board.settings}
+    """The settings in which somebody is judged, those beside the others last."""
+    found = {name: in_setting(rows, name) for name in (*board.settings, *board.later)}
     return {name: there for name, there in found.items() if judged(there)}
 
 
@@ -144,6 +156,20 @@ def _results(rows: Rows, board: Board) -> list[str]:
         there = in_setting(rows, setting)
         lines = [{**line(row, there), "method": name_of(row) + mark(row, usual)} for row in there]
         said += [f"## {setting}", "", markdown(lines), ""]
+    return said
+
+
+def _beside(rows: Rows, board: Board) -> list[str]:
+    """The tables of settings that have no part in the places over all, and which methods have no number there."""
+    said: list[str] = []
+    for setting, there in _by_setting(rows, board).items():
+        about, measured = board.later[setting], {str(row["method"]) for row in judged(there)}
+        missing = [entry.name for entry in later_presets(board, setting) if entry.name not in measured]
+        left = [f"{name}: {why}" for name, why in about.without.items()]
+        said += [f"## {setting}", "", f"{about.why} It has no part in the places over all settings.", ""]
+        said += [f"Without a number here: {', '.join(missing)}.", ""] if missing else []
+        said += [f"Cannot compete here: {'; '.join(left)}.", ""] if left else []
+        said += [markdown([{**line(row, there), "method": name_of(row)} for row in there]), ""]
     return said
 
 
@@ -190,8 +216,9 @@ def _choices(rows: Rows, board: Board) -> list[str]:
             chosen.setdefault(str(row["method"]), {})[str(row["setting"])] = spoken_point(row["chosen"])
     if not chosen:
         return said
+    beside = [name for name in board.later if any(name in there for there in chosen.values())]
     table: list[dict[str, object]] = [
-        {"method": name, **{setting: there.get(setting, "–") for setting in board.settings}}
+        {"method": name, **{setting: there.get(setting, "–") for setting in (*board.settings, *beside)}}
         for name, there in chosen.items()
     ]
     return [*said, *_edges(rows, board), markdown(table), ""]
@@ -223,15 +250,16 @@ def _untried(rows: Rows, board: Board) -> dict[tuple[str, float], dict[str, int]
     return waiting
 
 
-def _rules(board: Board) -> list[str]:
+def _rules(board: Board, run: Collection[str]) -> list[str]:
     """The sections on settings and methods, on methods that are left out, and on caveats."""
     settings = [f"- `{name}`: {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.settings.items()]
     besides = [
         f"- `{name}` with {', '.join(f'`{text}`' for text in sets)}" for name, sets in board.entries.items() if sets
     ]
     later = [
-        f"- `{name}` (defined, not run): {', '.join(f'`{text}`' for text in one.sets)}. Also with "
-        f"{', '.join(one.entries)}. {one.why} `torso leaderboard --only setting={name}` runs it."
+        f"- `{name}` ({'beside the others' if name in run else 'defined, not run'}): "
+        f"{', '.join(f'`{text}`' for text in one.sets)}. Also with {', '.join(one.entries)}. {one.why} "
+        f"`torso leaderboard --only setting={name}` runs it."
         for name, one in board.later.items()
     ]
     left = [f"- {', '.join(names)}: {why}." for why, names in board.left_out.items()]
