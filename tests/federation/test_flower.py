@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.absent import absent
 from tests.federation.flower import Process, Running, running
+from tests.federation.forked import forking
 from tests.federation.test_bits import sha256
 from typer.testing import CliRunner
 
@@ -54,7 +55,7 @@ def simulated(method: str, *sets: str) -> Config:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("federation"), simulated("fedavg")) as found:
+    with forking(), running(tmp_path_factory.mktemp("federation"), simulated("fedavg")) as found:
         yield found
 
 

@@ -30,6 +30,7 @@ from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from tests.federation.forked import forking
 from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 
 from torso import RequestError
@@ -69,6 +70,12 @@ class Running:
 
     def told(self, text: str) -> None:
         until(lambda: any(text in line for line in self.said), f"{text!r} in {self.said}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks() -> Iterator[None]:
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="module")
