@@ -187,7 +187,7 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     parent = request["parent"]
-    os.getppid = lambda: parent if os.path.exists(f"/proc/{parent}") else 1  # noqa: PTH110
+    os.getppid = lambda: parent if os.path.exists(f"/proc/{parent}") else 1
     from flwr.supercore.logger import update_console_handler
 
     from torso.federation.flower import children
