@@ -105,10 +105,10 @@ SUBPROCESS = SimpleNamespace(**{**vars(subprocess), "Popen": start})
 
 
 @contextmanager
-def forking() -> Iterator[None]:
-    """Somebody forks, in the block, for `start` and for `children` here and there."""
+def forking() -> Iterator[str]:
+    """Somebody forks at an address, in the block; "": nobody can here."""
     if not hasattr(os, "pidfd_open"):
-        yield
+        yield ""
         return
     with tempfile.TemporaryDirectory(prefix="torso-") as folder:
         address = str(Path(folder) / "fork")
@@ -123,12 +123,19 @@ def forking() -> Iterator[None]:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv(ADDRESS, address)
-                patch.setattr("torso.federation.flower.children.subprocess", SUBPROCESS)
-                yield
+            yield address
         finally:
             server.communicate()  # the end of its input is the end of it
+
+
+@contextmanager
+def forked_at(address: str) -> Iterator[None]:
+    """`start`, and `children` here and in what is started, go there."""
+    with pytest.MonkeyPatch.context() as patch:
+        if address:
+            patch.setenv(ADDRESS, address)
+            patch.setattr("torso.federation.flower.children.subprocess", SUBPROCESS)
+        yield
 
 
 def main(address: str) -> None:

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.absent import absent
 from tests.federation.flower import Process, Running, running
-from tests.federation.forked import forking
 from tests.federation.test_bits import sha256
 from typer.testing import CliRunner
 
@@ -54,8 +53,8 @@ def simulated(method: str, *sets: str) -> Config:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with forking(), running(tmp_path_factory.mktemp("federation"), simulated("fedavg")) as found:
+def federation(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("federation"), simulated("fedavg")) as found:
         yield found
 
 

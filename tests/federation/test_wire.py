@@ -30,7 +30,6 @@ from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from tests.federation.forked import forking
 from tests.federation.wire import PATIENCE, Joined, free_port, joined, until
 
 from torso import RequestError
@@ -49,7 +48,7 @@ from torso.federation.folder import ClientPlace, ServerPlace, init
 from torso.federation.keys import fingerprint, make_key, own_key, public_key
 from torso.federation.links import Silence
 
-pytestmark = pytest.mark.xdist_group("federation")
+pytestmark = [pytest.mark.usefixtures("forks"), pytest.mark.xdist_group("federation")]
 NAMES = ["client-0", "client-1", "client-2"]
 
 
@@ -72,14 +71,8 @@ class Running:
         until(lambda: any(text in line for line in self.said), f"{text!r} in {self.said}")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forks() -> Iterator[None]:
-    with forking():
-        yield
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     place = init(tmp_path_factory.mktemp("wire") / "fed", "127.0.0.1", free_port())
     found = Running(place)
     with serving(place, found.said.append), ExitStack() as clients:
