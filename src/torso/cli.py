@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -48,6 +49,12 @@ def _root(
         raise typer.Exit
 
 
+@cache
+def _command() -> Any:
+    """All commands, as `app` makes them at every call: for a process that calls several, once."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Entry point: 0 done, 1 the run failed, 2 the request was wrong, 130 stopped by the user."""
     for stream in (sys.stdout, sys.stderr):
@@ -55,7 +62,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # no run ends because a terminal has no ±
     try:
         with terminated_as_interrupted():
-            app(prog_name="torso")  # also under `python -m torso`
+            _command()(prog_name="torso")  # also under `python -m torso`
     except TorsoError as error:
         _fail(str(error), error.exit_status)
     except (OSError, UnicodeEncodeError) as error:  # a disk, or a name that is no text: not a fault of ours

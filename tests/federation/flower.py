@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from tests.federation.forked import start
 from tests.federation.wire import free_port, until
 
 from torso import Config
@@ -33,14 +35,14 @@ class Process:
 
     words: Sequence[str]
     log: Path
-    child: subprocess.Popen[bytes] = field(init=False)
+    child: Any = field(init=False)  # a `subprocess.Popen`, or what is like one
 
     def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as file:
-            self.child = subprocess.Popen(
+            self.child = start(
                 [sys.executable, "-m", "torso", *map(str, self.words)],
                 stdout=file,
                 stderr=file,

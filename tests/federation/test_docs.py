@@ -3,6 +3,7 @@ command of the page in its order. What the page shows is what is said, but for n
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,9 +35,8 @@ ADDRESS = "10.0.0.1"  # the server's, on the page and in its namespace
 CLIENTS = ("clinic-1", "clinic-2")
 BLOCK = re.compile(r"^```(?:console|text (\S+))\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROMPT = re.compile(r"(server|clinic-\d)\$ (.*)")
+CLONE_NEWNET = 0x40000000  # of <sched.h>
 FOR_EVER = ("torso federation serve", "torso federation join")
-# these speak to nobody: they run here, which has loaded torch
-OFFLINE = ("torso federation split", "torso export", "torso run ")
 LITERAL_OR_NOT = re.compile(rf"(clinic-\d|{re.escape(ADDRESS)}:9092|…|\d+(?:\.\d+)?|─+|\s+)")
 COPY = """#!/bin/sh
 # Files from one machine to another, as scp does it between hosts: HOST:PATH is PATH in the folder of the host.
@@ -103,8 +103,10 @@ class Machine:
     logs: list[Path] = field(default_factory=list)
 
     def call_here(self, step: Step, torso: Torso, patch: pytest.MonkeyPatch) -> None:
+        """By this process, which has loaded torch, on the machine's network."""
         patch.chdir(self.folder)
-        done = torso(*shlex.split(step.command)[1:])
+        with on_the_network_of(self.namespace):
+            done = torso(*shlex.split(step.command)[1:])
         self._check(step, done.status, done.err + done.out)
 
     def call(self, step: Step) -> None:
@@ -191,6 +193,23 @@ class Machine:
         listening = [row[1].split(":") for row in rows if row[3] == "0A"]
         loopback = ("0100007F", "00000000000000000000000001000000")
         return {int(port, 16) for address, port in listening if address not in loopback}
+
+
+@contextmanager
+def on_the_network_of(namespace: str) -> Iterator[None]:
+    """This thread, and those that it starts meanwhile."""
+    system = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as own, open(f"/run/netns/{namespace}") as other:
+        enter(system, other.fileno())
+        try:
+            yield
+        finally:
+            enter(system, own.fileno())
+
+
+def enter(system: ctypes.CDLL, namespace: int) -> None:
+    if system.setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def ip(*words: str) -> None:
@@ -283,7 +302,7 @@ def test_the_page_on_federations_works_as_written(
             machine.listen(step)
         elif step.command.startswith(FOR_EVER):
             machine.start(step)
-        elif step.command.startswith(OFFLINE):
+        elif step.command.startswith("torso "):
             machine.call_here(step, torso, monkeypatch)
         else:
             machine.call(step)

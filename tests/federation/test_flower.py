@@ -53,7 +53,7 @@ def simulated(method: str, *sets: str) -> Config:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def federation(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(tmp_path_factory.mktemp("federation"), simulated("fedavg")) as found:
         yield found
 

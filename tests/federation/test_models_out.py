@@ -13,6 +13,8 @@ from tests.federation.test_faults import config_of, federated
 
 import torso as library
 
+pytestmark = pytest.mark.xdist_group("programs")  # torch's exporters and compiler take seconds to load: in one worker
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

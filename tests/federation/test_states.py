@@ -152,11 +152,11 @@ def test_one_client_is_enough_to_be_handed_its_model(tmp_path: Path) -> None:
     assert set(Charter.read(tmp_path / "real").delivered) == set(wire.homes)
 
 
-@pytest.mark.parametrize("every", [0, 10])
+@pytest.mark.parametrize("every", [0, 5])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_what_a_client_holds_does_not_grow_with_the_rounds(every: int, fraction: float, tmp_path: Path) -> None:
     """A state for each of the two checkpoints, and for the last round that counted; one more while it trains."""
-    sets = ("train.rounds=40", f"run.checkpoint_every={every}", f"train.fraction={fraction}", "measure.names=[]")
+    sets = ("train.rounds=20", f"run.checkpoint_every={every}", f"train.fraction={fraction}", "measure.names=[]")
     most: dict[str, int] = {}
 
     class Count(Listener):

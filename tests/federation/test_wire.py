@@ -48,7 +48,7 @@ from torso.federation.folder import ClientPlace, ServerPlace, init
 from torso.federation.keys import fingerprint, make_key, own_key, public_key
 from torso.federation.links import Silence
 
-pytestmark = pytest.mark.xdist_group("federation")
+pytestmark = [pytest.mark.usefixtures("forks"), pytest.mark.xdist_group("federation")]
 NAMES = ["client-0", "client-1", "client-2"]
 
 
@@ -72,7 +72,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     place = init(tmp_path_factory.mktemp("wire") / "fed", "127.0.0.1", free_port())
     found = Running(place)
     with serving(place, found.said.append), ExitStack() as clients:

@@ -25,6 +25,8 @@ from torso.learn.recorded_foreign import ForeignRecorder, Step
 from torso.nets import Network, Tensors, learnable, set_modes, skeleton, split
 from torso.nets.compiled import Compiling
 
+pytestmark = pytest.mark.xdist_group("programs")  # torch's exporters and compiler take seconds to load: in one worker
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
 
 

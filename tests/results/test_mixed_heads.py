@@ -19,6 +19,8 @@ from torso.nets.layers import Linear
 from torso.results.export import Form, export
 from torso.runs.models import ALONE, MIXED
 
+pytestmark = pytest.mark.xdist_group("programs")  # torch's exporters and compiler take seconds to load: in one worker
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -32,6 +32,8 @@ from torso.nets.heads import Dual, Head, LinearHead, MlpHead, Normalized, Sphere
 from torso.results import onnx_file
 from torso.results.portable import Portable, example, quiet
 
+pytestmark = pytest.mark.xdist_group("programs")  # torch's exporters and compiler take seconds to load: in one worker
+
 BATCHES = (1, 4)
 TABLE = Floats((4,), (1.0, -2.0, 0.0, 3.0), (1.0, 2.0, 0.5, 4.0))
 TEXT = Tokens(6, 20, pad=1)

@@ -24,7 +24,7 @@ from torso.federation.flower.calls import TaskToken, runtime
 from torso.federation.flower.gate import Standing
 from torso.federation.flower.hello import Greeter, NoAnswer
 from torso.federation.flower.payload import NotOurs, pack, unpack
-from torso.federation.flower.quick import HEARTBEAT, SHORTEST, nap, quicken
+from torso.federation.flower.quick import HEARTBEAT, SHORTEST, nap, quicken_parts
 from torso.federation.flower.tasks import beating, claim, finish
 from torso.federation.folder import ClientPlace, write_private
 from torso.federation.keys import check_name, own_key
@@ -56,7 +56,7 @@ class FlowerClientLink:
         self._unseen = 0  # looks in a row in which the server did not count us among the connected
 
     def __enter__(self) -> Self:
-        quicken()
+        quicken_parts()
         with ExitStack() as opened:
             key = None if self.place.insecure else own_key(self.place, self.name)
             self._key = key

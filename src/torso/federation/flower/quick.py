@@ -43,8 +43,13 @@ class Naps:
 
 
 def quicken() -> list[str]:
-    """Shorten the waits in this process; the names of those that this Flower does not have, and that are left alone."""
-    absent = [path for path, value in _values().items() if not _replaced(path, value)]
+    """Shorten a SuperNode's waits; the names of those that this Flower does not have, and that are left alone."""
+    return [path for path, value in _values().items() if not _replaced(path, value)] + quicken_parts()
+
+
+def quicken_parts() -> list[str]:
+    """The same for who waits for parts of a message: a SuperNode, and a client, which loads nothing of its loop."""
+    absent = []
     for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
         path = f"flwr.supercore.inflatable.inflatable_utils.{name}"
         defaults = getattr(_find(path), "__kwdefaults__", None) or {}

@@ -37,6 +37,7 @@ _H200 = {  # images/s at 10 and at 100 clients (bench/README.md); of the large o
     "vgg11": (120_000, 120_000),
     "resnet18": (46_500, 46_500),
 }
+_TRIED = 0.3  # seconds in which this machine shows its pace: some steps, and an estimate is good to a factor of two
 _BATCH, _PROBED = 50, "conv4"
 _TOKENS, _VOCABULARY = 64, 30_000  # of a text
 _FEATURES = 512  # numbers that an encoder makes of a sample: MiniLM has 384, EfficientNet-lite0 1280
@@ -79,7 +80,7 @@ def rate_of(name: str) -> Rate:
     step = steps(_PROBED, clients, _BATCH, precision_of("auto", device), device)
     step()
     began, count = time.perf_counter(), 0
-    while time.perf_counter() - began < 1.0:
+    while time.perf_counter() - began < _TRIED:
         step()
         count += 1
     pace = count * clients * _BATCH / (time.perf_counter() - began)
@@ -102,14 +103,14 @@ def sample_flops(body: str, size: int = 0, text: bool = False, encoded: bool = F
 def seconds(runs: Sequence[NamedConfig], rate: Rate) -> float:
     """Time of all runs. Training that runs share counts once; runs in one stack take their steps together."""
     configs = [run.config for run in runs]
-    trained: set[str] = {training_key(config) for config in configs}
+    keys = [training_key(config) for config in configs]
+    trained = set(keys)
     met: set[str] = set()
     total = 0.0
     for pack in packs(configs, rate.stacks):
         beside = sum(participants(configs[place]) for place in pack)
         at_rate = at_least = 0.0
-        for config in (configs[place] for place in pack):
-            key = training_key(config)
+        for config, key in ((configs[place], keys[place]) for place in pack):
             learned = 0.0 if key in met else trained_on(config, opening_key(config) in trained)
             steps = learned / max(participants(config), 1) * longest(config) / config.train.batch_size
             met.add(key)
