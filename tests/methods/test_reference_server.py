@@ -74,11 +74,12 @@ class Clients:
         for epoch in range(EPOCHS):
             for batch in deck.shuffled(BATCH, self.desk.room.lens, Shuffle(0, "train", number), epoch, None):
                 optimiser.zero_grad()
-                F.cross_entropy(net(batch.inputs[0]), batch.labels[0]).backward()
+                F.cross_entropy(net(batch.inputs[0]), batch.labels[0]).backward()  # type: ignore[no-untyped-call]
                 if correct:
                     more = correct(client, {n: p.detach() for n, p in net.named_parameters()}, received)
                     for name, parameter in net.named_parameters():
-                        parameter.grad = parameter.grad + more[name]
+                        assert parameter.grad is not None
+                        parameter.grad += more[name]
                 if clip:
                     torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
                 optimiser.step()
@@ -141,9 +142,9 @@ def adaptive(job: Simulation, second: Callable[[Tensor, Tensor], Tensor], beta1:
     m, v = zeros(theta), {n: torch.full_like(t, 1e-6) for n, t in theta.items()}
     for number in range(1, ROUNDS + 1):
         mean = clients.mean(clients.visit(theta, number))
-        for n in theta:
-            delta = mean[n] - theta[n]
-            m[n], v[n] = beta1 * m[n] + (1 - beta1) * delta, second(v[n], delta**2)
+        delta = {n: mean[n] - t for n, t in theta.items()}
+        m = {n: beta1 * m[n] + (1 - beta1) * d for n, d in delta.items()}
+        v = {n: second(v[n], d**2) for n, d in delta.items()}
         theta = {n: theta[n] + 0.01 * m[n] / (v[n] ** 0.5 + 1e-3) for n in theta}
     return theta
 
@@ -186,6 +187,10 @@ def fedexp(job: Simulation) -> Model:
     return theta
 
 
+def adam(v: Tensor, square: Tensor) -> Tensor:
+    return 0.99 * v + 0.01 * square
+
+
 def yogi(v: Tensor, square: Tensor) -> Tensor:
     return v - 0.01 * square * torch.sign(v - square)
 
@@ -197,9 +202,9 @@ CASES: dict[str, tuple[Any, Callable[[Simulation], Model]]] = {
         lambda job: scaffold(job, plain=False),
     ),
     "feddyn": ({"name": "feddyn", "drift": {"alpha": 0.1, "clip": 0.5}}, feddyn),
-    "fedadam": ("fedadam", lambda job: adaptive(job, lambda v, s: 0.99 * v + 0.01 * s, 0.9)),
+    "fedadam": ("fedadam", lambda job: adaptive(job, adam, 0.9)),
     "fedyogi": ("fedyogi", lambda job: adaptive(job, yogi, 0.9)),
-    "fedadagrad": ("fedadagrad", lambda job: adaptive(job, lambda v, s: v + s, 0.0)),
+    "fedadagrad": ("fedadagrad", lambda job: adaptive(job, torch.add, 0.0)),
     "fedadam-torch": ("fedadam-torch", lambda job: with_torch(job, weight_decay=1e-5)),
     "fedadam-torch, options": (
         {"name": "fedadam-torch", "server": {"weight_decay": 0.2, "eps": 0.01, "beta1": 0.8, "beta2": 0.9}},
