@@ -8,7 +8,7 @@ import torch
 
 from torso.config import SyntheticConfig
 from torso.data import build, load
-from torso.data.draws import draw_newcomers, draw_server_rows
+from torso.data.draws import draw_meta_rows, draw_newcomers, draw_server_rows
 from torso.errors import RequestError
 
 from .samples import options
@@ -50,6 +50,16 @@ def test_the_server_gets_its_fraction_of_the_whole_training_set() -> None:
     assert len(other.train.order) == len(other.train.labels)
     assert len(draw_server_rows(1000, 1e-9, 0)) == 1
     assert draw_server_rows(10, 1.0, 0).tolist() == list(range(10))
+
+
+def test_everybody_gets_as_many_samples_of_every_class() -> None:
+    """Spec 5.7: so many training samples of each class, drawn by the seed; all of a class that has fewer."""
+    labels = np.repeat([2, 0, 1], [6, 3, 9])
+    drawn = [draw_meta_rows(labels, 4, seed) for seed in range(20)]
+    for rows in drawn:
+        assert np.bincount(labels[rows]).tolist() == [3, 4, 4]
+        assert len(set(rows.tolist())) == len(rows)
+    assert {row for rows in drawn for row in rows.tolist()} == set(range(len(labels)))
 
 
 def test_the_long_tail_comes_before_the_partition() -> None:

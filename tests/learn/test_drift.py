@@ -82,13 +82,19 @@ def test_clip_is_torchs_per_client_over_all_tensors() -> None:
 
 
 @pytest.mark.parametrize("method", ["scaffold", "scaffold-babu", "feddyn", "feddyn-babu"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_server_keeps_the_mean_over_all_clients(method: str, workers: int) -> None:
-    """c = (1/N) Σ c_k and h = (1/N) Σ λ_k over all N clients, whatever the participation."""
+@pytest.mark.parametrize(("workers", "newcomers"), [(1, 0), (2, 3)])
+def test_the_server_keeps_the_mean_over_all_clients(method: str, workers: int, newcomers: int) -> None:
+    """c = (1/N) Σ c_k and h = (1/N) Σ λ_k over all N clients that train, whatever the participation."""
     result = run(
         Config(
             method=method,
-            data={"source": "synthetic", "clients": 10, "synthetic": {"samples": 300, "test_samples": 40}},
+            data={
+                "source": "synthetic",
+                "clients": 10 + newcomers,
+                "new_clients": newcomers,
+                "balance": True,
+                "synthetic": {"samples": 300, "test_samples": 40},
+            },
             train={"rounds": 5, "fraction": 0.3, "batch_size": 10, "momentum": 0.0},
             measure={"names": ["generic"]},
             run={"workers": workers},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -12,9 +13,11 @@ from tests.methods import tiny
 
 from torso import Config, run
 from torso.data import Federation, Split
-from torso.engine import OneByOne
+from torso.data.batches import Shuffle
+from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
 from torso.measure import Accuracy, evaluate
+from torso.measure.accuracy import class_means
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation, simulate
@@ -159,3 +162,36 @@ def test_a_limited_number_of_clients_is_the_same_subset_for_every_method() -> No
     sets = ("measure.clients=3", "train.rounds=1")
     one, other = (run(Config.load(None, [f"method.name={m}", *sets])) for m in ("fedavg", "fedbabu"))
     assert one.accuracy["initial"].n == other.accuracy["initial"].n == 3
+
+
+@pytest.mark.parametrize("order", ["shuffled", "code"])
+def test_class_means_are_of_batches_in_the_order_that_is_asked_for(order: str) -> None:
+    """BatchNorm by the batch: the features of a sample depend on its neighbours. FedBABU's code takes batches of a
+    client's shards one after the other, so class by class; shuffled, they are those of the key `templates` (9.3)."""
+    config = Config(
+        data={"source": "synthetic", "clients": 2, "synthetic": {"samples": 40, "test_samples": 10, "classes": 4}},
+        model={"body": "conv3"},
+        measure={"template_order": order, "batch_size": 8},
+    )
+    job = simulate(config)
+    desk, how = Desk.at(job.net, job.federation), evaluation_of(job, job.plan[0], State.begin(job.model))
+    rows, labels = job.federation.train.rows(1), job.federation.train.labels
+    if order == "shuffled":
+        met = desk.train_deck([1]).shuffled(8, desk.room.lens, Shuffle(config.run.seed, "templates", 0), 0, None)
+        batches = [(batch.inputs[0], batch.labels[0]) for batch in met]
+    else:
+        assert labels[rows].diff().ne(0).sum() > 1, "the rows stand class by class: nothing is tested"
+        sorted_rows = torch.cat([rows[labels[rows] == c] for c in range(4)])
+        batches = [
+            (desk.room.lens.look(desk.federation.train.samples, some[None])[0], labels[some])
+            for some in sorted_rows.split(8)
+        ]
+    body = copy.deepcopy(job.net).eval()
+    total = torch.zeros(4, job.net.body.features)
+    with torch.no_grad():
+        for images, said in batches:
+            total.index_add_(0, said, body.features(images))
+    count = torch.bincount(labels[rows], minlength=4)
+    means, known = class_means(desk, [1], desk.models(job.model, [1]), how)
+    assert known[0].tolist() == (count > 0).tolist()
+    torch.testing.assert_close(means[0], total / count.clamp(min=1).unsqueeze(1), rtol=1e-4, atol=1e-5)

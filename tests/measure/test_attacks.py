@@ -327,3 +327,13 @@ def test_one_by_one_engine_meets_the_attack_too() -> None:
     with OneByOne(task.net, task.federation, workers=1, at_once=2) as engine:
         state, _ = play_round(task.stage(1), State.begin(task.model), task.roster, engine, seed=0)
     assert_close(tiny.head(state), W_0 / 4 + 3 * W_1 / 2)
+
+
+def test_noise_has_the_spread_of_all_entries_about_their_mean() -> None:
+    """A quarter of the entries is 4, the others are 0, in two tensors: mean 1, standard deviation √3. The mean of their
+    sizes would be 1, and that of the first tensor alone 0 (spec 9.6)."""
+    change = {"a": torch.zeros(1, 30_000), "b": torch.full((1, 10_000), 4.0)}
+    noise = RandomUpdates().upload(Upload(change, clients=(3,), participants=2, seed=0, round=1))
+    entries = torch.cat([noise["a"][0], noise["b"][0]])
+    assert entries.std().item() == pytest.approx(3**0.5, rel=0.02)
+    assert entries.mean().item() == pytest.approx(0.0, abs=0.04)

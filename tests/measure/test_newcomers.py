@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from torso import Config, Result, run
+from torso.data.batches import Batch, Deck
 from torso.engine import Desk, OneByOne
 from torso.errors import RequestError
 from torso.learn.course import Course
@@ -18,6 +20,7 @@ from torso.learn.objectives import BalancedSoftmax, CrossEntropy
 from torso.measure import Accuracy, evaluate
 from torso.measure.accuracy import generic_answer
 from torso.measure.mixes import percent_by_mix, right_by_class
+from torso.measure.newcomers import settled
 from torso.nets import Tensors, apply
 from torso.nets.dual import DualHead, HyperLinear
 from torso.personal.state import State
@@ -192,3 +195,36 @@ def taught(job: Simulation, clients: list[int], tensors: Tensors) -> Tensors:
     return learn(
         Course(desk.room, desk.train_deck(clients), how.arrival, how.arrival_habits, how.shuffle), tensors
     ).tensors
+
+
+def test_newcomers_train_everything_at_the_last_rate_and_hold_a_tenth_out() -> None:
+    """Spec 9.7: 5 epochs at 0.4 · 0.5² after three rounds; of 20 samples 2 choose the epoch, whatever is learned."""
+    job = simulate(
+        Config(
+            data={
+                "new_clients": 2,
+                "clients": 4,
+                "source": "synthetic",
+                "synthetic": {"samples": 80},
+                "partition": "iid",
+            },
+            model={"body": "mlp"},
+            train={"lr": 0.4, "rounds": 3, "schedule": "exp", "decay": 0.5},
+        )
+    )
+    how = evaluation_of(job, job.plan[-1], State.begin(job.model, round=3))
+    (lesson,) = how.arrival
+    assert lesson.epochs == 5
+    assert lesson.rates == pytest.approx(dict.fromkeys(job.model, 0.1))
+    desk, newcomer = Desk.at(job.net, job.federation), int(job.federation.newcomers[0])
+    seen: list[int] = []
+
+    def looked(deck: Deck, *args: object) -> Iterator[Batch]:
+        seen.append(deck.sizes[0])
+        return in_order(deck, *args)  # type: ignore[arg-type]
+
+    in_order = Deck.in_order
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deck, "in_order", looked)
+        settled(desk, [newcomer], desk.models(job.model, [newcomer]), how)
+    assert set(seen) == {2}

@@ -163,3 +163,11 @@ def test_head_learning_rate_is_a_factor_on_the_bodys() -> None:
 def test_weights_sum_to_one() -> None:
     assert weights_of(federation().roster, (0, 1), "samples") == {0: 0.25, 1: 0.75}
     assert weights_of(federation().roster, (0, 1), "uniform") == {0: 0.5, 1: 0.5}
+
+
+@pytest.mark.parametrize(("method", "passes"), [("fedavg", 3), ("fedbabu", 3), ("lp", 1), ("fedrep", 2 * 1 + 3)])
+def test_forward_passes_of_a_sample(method: str, passes: int) -> None:
+    """1 + 3 samples; two epochs, of FedRep two of the head and one of the body. A backward pass through the body counts
+    two forward ones, and tuning the head needs none (spec 14.2)."""
+    epochs = 1 if method == "fedrep" else 2
+    assert play(job(method, head="eye", local_epochs=2)).cost.forward_passes == 4 * epochs * passes

@@ -13,7 +13,7 @@ import torch
 from torso.data.batches import Shuffle
 from torso.engine import Desk
 from torso.errors import RequestError
-from torso.learn.steps import Envelope
+from torso.learn.steps import Envelope, LookAhead
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
 from torso.runs.job import Simulation
@@ -105,6 +105,11 @@ def test_per_fedavg_has_no_momentum_unless_asked() -> None:
 
     asked = play(job({"name": "per-fedavg", "step": {"with_momentum": True}}, head="eye", local_epochs=2, momentum=0.9))
     same(asked.model, mean([fast(FIRST), fast(SECOND)], [0.25, 0.75]))
+
+
+def test_per_fedavg_counts_a_step_for_every_pair_and_one_for_a_single_batch() -> None:
+    """⌊batches / 2⌋, at least one where there is a batch: what control variates are divided by (spec 3.7, 5.2)."""
+    assert [LookAhead().steps(batches) for batches in (0, 1, 2, 3, 5)] == [0, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("size", [50, 2, 1])

@@ -179,3 +179,6 @@ def test_initial_weights_of_vgg_and_rod() -> None:
     assert (vgg.state_dict()["blocks.5.conv.bias"] == 0).all()
     dense = rod.state_dict()["blocks.3.linear.weight"]
     assert dense.std().item() == pytest.approx((2 / 1024) ** 0.5, rel=0.02)
+    wider, deeper = vgg.state_dict()["blocks.1.conv.weight"], rod.state_dict()["blocks.1.conv.weight"]
+    assert wider.std().item() == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.02)  # 64 → 128: by what goes out
+    assert deeper.std().item() == pytest.approx((2 / (9 * 32)) ** 0.5, rel=0.03)  # 32 → 64: by what comes in

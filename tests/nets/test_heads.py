@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torso.errors import RequestError
 from torso.nets import LinearHead, apply, build, head_inits, heads
+from torso.nets.heads import CosineLinear
 from torso.nets.layers import BatchNorm2d
 from torso.registry import summary
 
@@ -141,6 +142,14 @@ def test_sphere_head_gives_cosines_times_tau_to_orthonormal_rows() -> None:
     logits = net.classify(100 * torch.randn(50, net.body.features))
     assert logits.abs().max() <= 15.0
     torch.testing.assert_close(net.classify(3 * weight[:1].detach()), 15.0 * torch.eye(10)[:1], atol=1e-4, rtol=0)
+
+
+def test_sphere_head_gives_cosines_to_rows_that_fine_tuning_has_moved() -> None:
+    """Rows (3, 4) and (0, 2), features (2, 0): 15 · 0.6 and 0, whatever the rows' lengths (spec 8.3)."""
+    head = CosineLinear(2, 2, 15.0)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+    torch.testing.assert_close(head(torch.tensor([[2.0, 0.0]])), torch.tensor([[9.0, 0.0]]))
 
 
 def test_sphere_head_needs_as_many_features_as_classes() -> None:

@@ -59,7 +59,11 @@ class MeasureConfig(Section):
         128, description="evaluation batch; matters where BatchNorm uses batch statistics (spec 9.9)"
     )
     templates: Literal["cosine", "l2"] = Field("cosine", description="nearest template of without_head (spec 9.3)")
-    template_order: Literal["shuffled", "code"] = Field("shuffled", description="order in which templates see samples")
+    template_order: Literal["shuffled", "code"] = Field(
+        "shuffled",
+        description="order in which templates see samples; code: class by class, as FedBABU's; matters where BatchNorm "
+        "uses batch statistics (spec 9.3)",
+    )
     bins: Annotated[int, Field(ge=1, le=10_000)] = Field(
         15, description="bins of equal width of the measures ece_… (spec 9.10)"
     )

@@ -77,6 +77,12 @@ class Deck:
         every = [torch.cat([mine[:size], rows]) for mine, size in zip(self.index, self.sizes, strict=True)]
         return Deck.of(self.samples, self.labels, every, self.clients)
 
+    def by_class(self) -> Deck:
+        """Each client's samples class after class, as they stand within a class."""
+        mine = [row[:size] for row, size in zip(self.index, self.sizes, strict=True)]
+        rows = [row[self.labels[row].argsort(stable=True)] for row in mine]
+        return Deck.of(self.samples, self.labels, rows, self.clients)
+
     def parted(self, share: float, seed: int) -> tuple[Deck, Deck]:
         """Each client's samples in two: what it learns from, and ⌊share · n⌋ held out, drawn once and for all."""
         bits = random_bits(self._keys(Shuffle(seed, "validation", 0), "hold out", 0), self.index.shape[1])

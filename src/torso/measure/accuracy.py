@@ -155,9 +155,13 @@ def without_head(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Eval
 def class_means(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> tuple[Tensor, Tensor]:
     """Mean feature per class of the client's training samples [G, C, d], and which classes it has [G, C].
 
-    Not augmented, and shuffled: in class order, batch statistics of BatchNorm would be skewed (spec 9.3)."""
-    order = Shuffle(how.shuffle.seed, "templates", 0) if how.template_order == "shuffled" else None
-    total, count = class_sums(desk, clients, tensors, how.batch_size, order)
+    Not augmented, and shuffled: class after class, as the code has them, batch statistics of BatchNorm are skewed
+    (spec 9.3)."""
+    if how.template_order == "shuffled":
+        total, count = class_sums(desk, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0))
+    else:
+        deck = desk.train_deck(clients).by_class()
+        total, count = looking.class_sums(desk.room, deck, tensors, how.batch_size, None)
     return total / count.clamp(min=1).unsqueeze(-1), count > 0
 
 
