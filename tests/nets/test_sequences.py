@@ -93,7 +93,7 @@ def test_a_body_that_does_not_take_the_kind_refuses_by_key() -> None:
     with pytest.raises(RequestError) as refusal:
         build("conv4", 3, Floats((14,)), LinearHead(), source="csv")
     assert str(refusal.value) == (
-        "model.body = 'conv4' takes images, and data.source = 'csv' gives rows of 14 numbers. Accepted: mlp"
+        "model.body = 'conv4' takes images, and data.source = 'csv' gives rows of 14 numbers. Accepted: mlp, none"
     )
     with pytest.raises(
         RequestError, match=r"'mlp' takes images or arrays of numbers, and the data are sequences of at "
