@@ -1,6 +1,6 @@
 """What a run of the leaderboard costs, method by method: seconds of training and of measuring, launches, memory.
 
-    python bench/board_seconds.py --data-root DIR [--methods fedavg,fedpac] [--settings cifar10-s2] [--set KEY=VALUE] [--profile]
+    python bench/board_seconds.py --data-root DIR [--methods fedavg,fedpac] [--settings cifar10-s2] [--profile]
 
 Every method runs twice in this process, alone: the first run compiles and records, the second one is told. `--profile`
 adds where the host's time went in methods that take more than twice the first one's.
@@ -42,10 +42,7 @@ def once(config: Config, profile: cProfile.Profile | None = None) -> dict[str, f
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    if profile is None:
-        found = torso.run(config)
-    else:
-        found = profile.runcall(torso.run, config)
+    found = torso.run(config) if profile is None else profile.runcall(torso.run, config)
     return {
         "whole": time.perf_counter() - began,
         "train": found.seconds["train"],
