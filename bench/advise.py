@@ -12,7 +12,7 @@ best method of the fuller search minus that of the advice. Cost: samples that we
 of the whole leaderboard counts all of its methods with the first points of its grid, and is not run.
 
 On an accelerator `cifar` in place of SETTING runs the advice in the four settings of the leaderboard, whose own numbers
-(docs/leaderboard.json) are the fuller search. `--seconds` ends it between two settings; `--data-root A,B` where the
+are the fuller search. `--seconds` ends it between two settings; `--data-root A,B` where the
 two data sets are in two folders.
 """
 
@@ -38,7 +38,7 @@ from torso.advise.answer import Answer, config_for
 from torso.advise.arms import Stable
 from torso.config import Config
 from torso.errors import RequestError
-from torso.papers.board import definition, rows, runs, trials
+from torso.papers.board import definition, published, rows, runs, trials
 from torso.papers.board.contestants import Contestant
 from torso.papers.board.leaderboard import run_leaderboard
 from torso.papers.board.runs import BoardRuns
@@ -372,7 +372,7 @@ def in_cifar(setting: str, plan: BoardPlan, rounds: int, seed: int) -> dict[str,
     """The advice in one setting of the leaderboard, against all of its rows."""
     config = plan.config(setting, presets(plan.board)[0], {}, f"run.seed={seed}")
     answer = advise(config, rounds=rounds)
-    every = json.loads((HERE.parent / "docs" / "leaderboard.json").read_text("utf-8"))["board"]
+    every = published.read()["board"]
     there = [row for row in every if row["setting"] == setting and row["personal"] and row["status"] == "ok"]
     personal = {row["method"]: row["personal"] for row in there}
     cost = cost_of(there, config, config.data.clients - config.data.new_clients)

@@ -14,6 +14,7 @@ import pytest
 from torso.advise.candidates import FEDAVG, usual
 from torso.advise.choice import USUAL
 from torso.advise.evidence import _ON_BOARD
+from torso.papers.board import published
 
 ROOT = Path(__file__).parents[2]
 NAMES = {there: here for here, there in _ON_BOARD.items()}
@@ -24,7 +25,7 @@ def known() -> dict[str, dict[str, float]]:
     """Setting → method → personal accuracy, of methods that ended well: on the leaderboard, and in the settings of
     bench/advise.toml. Settings in which not all of the first candidates were judged say nothing of their order."""
     found: dict[str, dict[str, float]] = {}
-    for row in json.loads((ROOT / "docs" / "leaderboard.json").read_text("utf-8"))["board"]:
+    for row in published.read()["board"]:
         if row["personal"] and row["status"] == "ok":
             found.setdefault(row["setting"], {})[NAMES.get(row["method"], row["method"])] = row["personal"]["mean"]
     of = tomllib.loads((ROOT / "bench" / "advise.toml").read_text("utf-8"))

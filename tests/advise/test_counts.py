@@ -15,9 +15,8 @@ from torso.advise.stand_in import dealt, scaled
 from torso.advise.traits import traits_of
 from torso.config import Config
 from torso.errors import RequestError
+from torso.papers.board import published
 from torso.runs.job import data_of
-
-LEADERBOARD = Path(__file__).parents[2] / "docs" / "leaderboard.json"
 
 
 def test_traits_by_hand() -> None:
@@ -142,9 +141,8 @@ def test_some_clients_train_alone_and_the_others_do_not() -> None:
 
 
 def test_the_evidence_is_that_of_the_leaderboard() -> None:
-    """`python -m torso.advise.evidence docs/leaderboard.json` writes it."""
-    board = json.loads(LEADERBOARD.read_text("utf-8"))["board"]
-    assert evidence.make(board) == evidence.evidence()
+    """`python -m torso.advise.evidence` writes it."""
+    assert evidence.make(published.read()["board"]) == evidence.evidence()
 
 
 def test_the_nearest_settings_of_the_leaderboard() -> None:

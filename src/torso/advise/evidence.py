@@ -1,13 +1,12 @@
 """What the leaderboard says of settings whose class counts are alike: evidence beside counts that cannot be trained on.
 
-`python -m torso.advise.evidence docs/leaderboard.json` writes evidence.json anew.
+`python -m torso.advise.evidence` writes evidence.json anew.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from torso.advise.traits import Traits, traits_of
 from torso.config import Config
 from torso.data.images import Dataset, Samples
 from torso.data.partitions import deal
+from torso.papers.board import published
 from torso.papers.board.definition import load
 from torso.reading import parse_json
 
@@ -90,5 +90,4 @@ def _counts(config: Config, classes: int) -> Any:
 
 
 if __name__ == "__main__":
-    board = json.loads(Path(sys.argv[1]).read_text("utf-8"))["board"]
-    FILE.write_text(json.dumps(make(board), indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps(make(published.read()["board"]), indent=1) + "\n", encoding="utf-8")

@@ -19,7 +19,7 @@ def main(words: Sequence[str]) -> None:
         for name, left in collect(Path(out), reproduction.FOLDER).items():
             print(f"{name}: taken from {out}")
             _tell(left, "not taken")
-        if leaderboard.collect(Path(out), reproduction.FOLDER.parent):
+        if leaderboard.collect(Path(out)):
             print(f"leaderboard: taken from {out}")
     for name, left in tidy(reproduction.FOLDER).items():
         _tell([f"{name}, {text}" for text in left], "dropped, since the recipe has changed")

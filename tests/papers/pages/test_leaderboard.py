@@ -11,6 +11,7 @@ import pytest
 
 from torso.papers.board.definition import load
 from torso.papers.board.glance import sentence
+from torso.papers.board.published import read
 from torso.papers.board.search import ranked
 from torso.papers.board.standings import (
     RANKED,
@@ -18,7 +19,7 @@ from torso.papers.board.standings import (
     clearly,
 )
 from torso.papers.board.verdict import QUESTION, combinations_in_order, compare_found
-from torso.papers.pages.leaderboard import collect, page, read
+from torso.papers.pages.leaderboard import collect, page
 from torso.papers.pages.leaderboard_picture import picture, shown
 from torso.report.statistics import student_quantile
 
@@ -179,15 +180,14 @@ def test_the_page_names_who_has_a_neighbour_to_try() -> None:
 
 
 def test_results_are_taken_in_and_kept_until_they_are_run_again(tmp_path: Path) -> None:
-    out, folder = tmp_path / "out" / "leaderboard", tmp_path / "docs"
+    out, file = tmp_path / "out" / "leaderboard", tmp_path / "published.json"
     out.mkdir(parents=True)
-    folder.mkdir()
-    assert not collect(tmp_path / "out", folder)
+    assert not collect(tmp_path / "out", file)
     (out / "board.json").write_text(json.dumps([row("a", 80.0), row("b", 70.0)]))
-    assert collect(tmp_path / "out", folder)
+    assert collect(tmp_path / "out", file)
     (out / "board.json").write_text(json.dumps([row("a", status="not run"), row("b", 75.0), row("d")]))
-    assert collect(tmp_path / "out", folder)
-    found = {one["method"]: one["personal"] and one["personal"]["mean"] for one in read(folder)["board"]}
+    assert collect(tmp_path / "out", file)
+    found = {one["method"]: one["personal"] and one["personal"]["mean"] for one in read(file)["board"]}
     assert found == {"a": 80.0, "b": 75.0, "d": None}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -24,6 +24,7 @@ class Contestant:
     tuning: list[Trial] = field(init=False)
     finals: dict[int, Trial] = field(default_factory=dict)  # by seed
     facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # of the final runs, by their seeds
+    published: Mapping[str, Any] | None = None  # its row, where the board goes on from the published one
 
     def __post_init__(self) -> None:
         self.tuning = self.plan.tuning(self.setting, self.entry)
@@ -32,6 +33,12 @@ class Contestant:
         if seed not in self.finals:
             self.finals[seed] = self.plan.final(self.setting, self.entry, point, seed)
         return self.finals[seed]
+
+    def is_judged(self, point: Point, seeds: int) -> bool:
+        """Whether the published row has the final runs of this point."""
+        return (
+            self.published is not None and self.published["chosen"] == point and len(self.published["seeds"]) >= seeds
+        )
 
     def widen(self, best: Point) -> list[Trial]:
         """Further tuning runs: the untried neighbours of the best point so far."""

@@ -7,19 +7,27 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from torso.papers.board.contestants import Contestant, in_turn
-from torso.papers.board.definition import NAME
+from torso.papers.board.definition import NAME, Point
 from torso.papers.board.rows import BOARD, Row, key_of, rows
 from torso.papers.board.runs import BoardRuns
 from torso.runs.run import Stopped
 
 
 def run_leaderboard(
-    contestants: Sequence[Contestant], runs: BoardRuns, seeds: int, others: Collection[tuple[str, str]] = ()
+    contestants: Sequence[Contestant],
+    runs: BoardRuns,
+    seeds: int,
+    others: Collection[tuple[str, str]] = (),
+    published: Sequence[Row] = (),
 ) -> list[Row]:
     """The rows of the contestants, after their tuning runs and final runs. What is finished is not run again.
 
-    `others`: (setting, method) of the whole board; board.json keeps their rows from earlier commands."""
+    `others`: (setting, method) of the whole board; board.json keeps their rows from earlier commands. `published`: rows
+    to go on from."""
+    elsewhere = {key_of(row): row for row in published}
     for one in contestants:
+        if (row := elsewhere.get((one.setting, one.entry.name))) is not None:
+            runs.take(one, row)
         runs.recall_tuning(one)
         _recall_finals(runs, one, seeds)
     path = runs.folder / BOARD
@@ -30,12 +38,12 @@ def run_leaderboard(
         runs.write(BOARD, list({**before, **{key_of(row): row for row in rows(contestants, runs)}}.values()))
 
     note()
-    left = sum(len(runs.missing(one)) + seeds - len(one.finals) for one in contestants)
+    left = sum(len(runs.missing(one)) + _finals_left(one, runs, seeds) for one in contestants)
     runs.announce(NAME, left, left * int(contestants[0].tuning[0].config.train.rounds))
     try:
         for group in in_turn(contestants, runs.at_once):
             runs.tune(group, note)
-            points = [(one, point) for one in group if (point := runs.chosen(one)) is not None]
+            points = [(one, point) for one in group if (point := _to_judge(one, runs, seeds)) is not None]
             runs.run([one.final(point, seed) for one, point in points for seed in range(seeds)], note)
     except Stopped:
         raise runs.stopped() from None
@@ -43,11 +51,24 @@ def run_leaderboard(
     return rows(contestants, runs)
 
 
+def _to_judge(one: Contestant, runs: BoardRuns, seeds: int) -> Point | None:
+    """The chosen point, if it is known and the published row does not have its final runs."""
+    point = runs.chosen(one)
+    return None if point is None or one.is_judged(point, seeds) else point
+
+
+def _finals_left(one: Contestant, runs: BoardRuns, seeds: int) -> int:
+    judged = runs.chosen(one) is not None and _to_judge(one, runs, seeds) is None
+    return 0 if judged else seeds - len(one.finals)
+
+
 def _recall_finals(runs: BoardRuns, one: Contestant, seeds: int) -> None:
     """Read the final runs that are finished, also of seeds beyond `seeds` that an earlier command has run."""
-    point = runs.chosen(one)
-    for seed in count() if point is not None else ():
-        trial = one.plan.final(one.setting, one.entry, point or {}, seed)
+    point = _to_judge(one, runs, seeds)
+    if point is None:
+        return
+    for seed in count():
+        trial = one.plan.final(one.setting, one.entry, point, seed)
         runs.recall([trial])
         if trial.name in runs.results:
             one.finals[seed] = trial

@@ -56,6 +56,8 @@ def empty_row(setting: str, entry: BoardMethod) -> Row:
 
 def _row(one: Contestant, runs: BoardRuns) -> Row:
     point = runs.chosen(one)
+    if point is not None and not one.finals and one.is_judged(point, 1):
+        return {**(one.published or {}), "tried": runs.tried(one)}
     known = {"chosen": point, "tried": runs.tried(one), "status": _choosing(one, runs)}
     row = empty_row(one.setting, one.entry) | known
     finals = {seed: (t, runs.results[t.name]) for seed, t in sorted(one.finals.items()) if t.name in runs.results}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from torso.papers.board.contestants import Contestant
 from torso.papers.board.definition import CHOOSES, NAME, Point
 from torso.papers.board.trials import Trial, best_of, score
+from torso.papers.experiments.provenance import changed_as_json
 from torso.papers.experiments.reuse import finished_runs, thin, training_key
 from torso.papers.experiments.runner import announce, finished, run_all
 from torso.parallel.crew import Crew
@@ -21,6 +22,8 @@ from torso.results.folder import make
 from torso.results.result import Result
 from torso.runs.events import Listener, Stop
 from torso.runs.run import Stopped
+
+Validation = dict[str, float] | None  # accuracies on validation data; None where the run diverged
 
 
 @dataclass
@@ -33,6 +36,7 @@ class BoardRuns:
     hire: Callable[[], Crew | None] = lambda: None  # starts processes that share the runs, when there are any
     at_once: int = 1  # families of methods that are run together
     results: dict[str, Result | Exception] = field(default_factory=dict)
+    before: dict[str, Validation] = field(default_factory=dict)  # of tuning runs that were done elsewhere
     known: dict[str, Path] | None = None
 
     @property
@@ -55,13 +59,25 @@ class BoardRuns:
         """Run the trials that have no result. Of those that train alike the first goes first; where it fails, the
         others take its result."""
         leaders: dict[str, Trial] = {}
-        led = [(trial, leaders.setdefault(training_key(trial.config), trial)) for trial in trials]
+        waiting = [trial for trial in trials if trial.name not in self.before]
+        led = [(trial, leaders.setdefault(training_key(trial.config), trial)) for trial in waiting]
         self._run([trial for trial, leader in led if trial is leader], note)
         for trial, leader in led:
             first = self.results[leader.name]
             if not (isinstance(first, Result) and first.ok):
                 self.results.setdefault(trial.name, first)
         self._run([trial for trial, _ in led], note)
+
+    def take(self, one: Contestant, row: Mapping[str, Any]) -> None:
+        """Take the tuning runs of a published row as run, and its final runs, if it was run with the same config."""
+        config = one.plan.final(one.setting, one.entry, row["chosen"] or {}, 0).config
+        if row["status"] != "ok" or changed_as_json(config) != row["config"]:
+            return
+        one.published = row
+        for tried in row["tried"]:
+            point = {key: value for key, value in tried.items() if key != "validation"}
+            (trial,) = one.plan.tuning(one.setting, one.entry, [point])
+            self.before[trial.name] = tried["validation"]
 
     def recall_tuning(self, one: Contestant) -> None:
         """Read the tuning runs that are finished, and those of the neighbours that follow from them."""
@@ -71,7 +87,7 @@ class BoardRuns:
 
     def tune(self, contestants: Sequence[Contestant], note: Callable[[], None]) -> None:
         """Run the tuning runs, until the best point of every contestant has no untried neighbour."""
-        while any(trial.name not in self.results for one in contestants for trial in one.tuning):
+        while any(not self._done(trial) for one in contestants for trial in one.tuning):
             self.run([trial for one in contestants for trial in one.tuning], note)
             for one in contestants:
                 self.recall_tuning(one)
@@ -90,8 +106,10 @@ class BoardRuns:
                 self.results[trial.name] = result
                 note()
 
-    def validation(self, trial: Trial) -> dict[str, float] | None:
+    def validation(self, trial: Trial) -> Validation:
         """The accuracies of a tuning run on validation data; None where it diverged."""
+        if trial.name in self.before:
+            return self.before[trial.name]
         found = self.results[trial.name]
         if not (isinstance(found, Result) and found.ok):
             return None
@@ -100,14 +118,19 @@ class BoardRuns:
 
     def tried(self, contestant: Contestant) -> list[dict[str, Any]]:
         return [
-            {**trial.point, "validation": self.validation(trial)}
-            for trial in contestant.tuning
-            if trial.name in self.results
+            {**trial.point, "validation": self.validation(trial)} for trial in contestant.tuning if self._done(trial)
         ]
 
     def missing(self, contestant: Contestant) -> list[Trial]:
         """Tuning runs without a result: not run yet, or broken by something else than training."""
-        return [t for t in contestant.tuning if not isinstance(self.results.get(t.name), Result)]
+        return [
+            trial
+            for trial in contestant.tuning
+            if trial.name not in self.before and not isinstance(self.results.get(trial.name), Result)
+        ]
+
+    def _done(self, trial: Trial) -> bool:
+        return trial.name in self.results or trial.name in self.before
 
     def chosen(self, contestant: Contestant) -> Point | None:
         """The point with the largest sum on validation data; None while that is not known, or where all diverged."""

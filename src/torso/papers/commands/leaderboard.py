@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Part = Annotated[str, typer.Option(help="Part of the board: 'setting=cifar10-s2,method=fedbabu|fedavg'.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Judge everything with this many seeds.")]
 Find = Annotated[bool, typer.Option("--search", help="Try new combinations of axes instead, on validation data alone.")]
+GoOn = Annotated[
+    bool, typer.Option("--go-on", help="Take published runs of the same config as run: only what lacks is.")
+]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Count the runs, estimate the time and run nothing.")]
 
 
@@ -58,6 +61,7 @@ def leaderboard(
     processes: Processes = 0,
     plugin: Plugins = [],  # noqa: B006
     search: Find = False,
+    go_on: GoOn = False,
     dry_run: Dry = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -66,10 +70,13 @@ def leaderboard(
 
     The same command continues where it stopped.
 
-    Methods that a plugin registers compete with the others."""
+    Methods that a plugin registers compete with the others.
+
+    The published rows of the leaderboard stand beside yours, where no --set changes what is run."""
     from torso.papers.board.combinations import combinations
     from torso.papers.board.definition import load
     from torso.papers.board.leaderboard import run_leaderboard
+    from torso.papers.board.published import beside, read
     from torso.papers.board.runs import BoardRuns
     from torso.papers.board.search import run_search
     from torso.papers.board.trials import BoardPlan
@@ -84,6 +91,7 @@ def leaderboard(
     if dry_run:
         _tell(chosen, 0 if search else seeds, device, as_json)
         return
+    published = read()["board"]
     with watching(quiet, shown=(TableBar, TableLines)) as (listener, stop), ExitStack() as stack:
         run = chosen[0].tuning[0].config.run
         share = processes or filling(run)
@@ -94,7 +102,9 @@ def leaderboard(
         if search:
             found = run_search(chosen, space, runs)
         else:
-            rows = run_leaderboard(chosen, runs, seeds, {(setting, entry.name) for setting, entry, _ in whole})
+            known = {(setting, entry.name) for setting, entry, _ in whole}
+            rows = run_leaderboard(chosen, runs, seeds, known, published if go_on else ())
+            rows += [] if departure(sets) else beside(rows, published)
     if as_json:
         print(json.dumps(found if search else rows))
     elif search:
@@ -187,16 +197,21 @@ def _tell(chosen: Sequence[Contestant], seeds: int, device: str, as_json: bool) 
 
 
 def _print_board(rows: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None:
+    from torso.papers.board.published import MARK, marked, origins, worth_showing
     from torso.papers.board.standings import in_setting, line, overall, spoken_point, view
+    from torso.report.summary import counted
 
     console = Console()
     settings = list(dict.fromkeys(str(row["setting"]) for row in rows))
     for setting in settings:
         there = in_setting(rows, setting)
-        table = view([{**line(row, there), "chosen": spoken_point(row["chosen"])} for row in there])
+        shown = worth_showing(there)
+        table = view([{**line(row, there), **marked(row), "chosen": spoken_point(row["chosen"])} for row in shown])
         make_room(console, table)
         console.print(f"[bold]{setting}[/bold]", highlight=False)
         console.print(table, highlight=False)
+        if more := len(there) - len(shown):
+            console.print(f"and {counted(more, 'published method')} more: --json has all", highlight=False)
     places = overall(rows, settings)
     if len(settings) > 1 and places:
         console.print("[bold]mean place over these settings[/bold]")
@@ -207,6 +222,8 @@ def _print_board(rows: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None
         highlight=False,
         soft_wrap=True,
     )
+    if said := origins(rows):
+        console.print(f"{MARK} published with Torso, of {said}", highlight=False, soft_wrap=True)
     if told := departure(sets):
         console.print(told, markup=False, highlight=False, soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""docs/leaderboard.md, made from docs/leaderboard.json: `python -m torso.papers.docs [OUT]`."""
+"""docs/leaderboard.md, made from the published board: `python -m torso.papers.docs [OUT]`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from torso.papers.board.definition import CHOOSES, NAME, Board, load
 from torso.papers.board.glance import sentence
+from torso.papers.board.published import FILE, read
+from torso.papers.board.published import write as publish
 from torso.papers.board.rows import BOARD, empty_row, key_of
 from torso.papers.board.search import read_found
 from torso.papers.board.standings import (
@@ -31,7 +33,7 @@ from torso.papers.pages.leaderboard_picture import picture
 from torso.report.docs import table as markdown
 from torso.report.summary import listed
 
-JSON, PAGE, PICTURE = "leaderboard.json", "leaderboard.md", "leaderboard.svg"
+PAGE, PICTURE = "leaderboard.md", "leaderboard.svg"
 ABOUT = "Personal against generic accuracy of every method, in every setting"
 Rows = Sequence[Mapping[str, Any]]
 MEANS = "Places are given by means, and many means do not differ clearly."
@@ -47,26 +49,19 @@ LEGEND = (
 )
 
 
-def collect(out: Path, folder: Path) -> bool:
-    """Add the board and the search below `out` to leaderboard.json: a row that has been run replaces the old one. False
-    where there is nothing below `out`."""
+def collect(out: Path, file: Path = FILE) -> bool:
+    """Add the board and the search below `out` to the published one: a row that has been run replaces the old one.
+    False where there is nothing below `out`."""
     path = out / NAME / BOARD
     found = read_found(out / NAME)
     if not path.is_file() and not found:
         return False
-    before = read(folder)
+    before = read(file)
     rows = json.loads(path.read_text("utf-8")) if path.is_file() else []
     known = {key_of(row): row for row in before["board"]}
     merged = {**known, **{key_of(row): row for row in rows if row["seeds"] or key_of(row) not in known}}
-    data = {"board": list(merged.values()), "search": found or before["search"]}
-    (folder / JSON).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    publish(file, merged.values(), found or before["search"])
     return True
-
-
-def read(folder: Path) -> dict[str, Any]:
-    path = folder / JSON
-    found: dict[str, Any] = {"board": [], "search": {}}
-    return json.loads(path.read_text("utf-8")) if path.is_file() else found
 
 
 def page(data: Mapping[str, Any], board: Board | None = None) -> str:
@@ -126,8 +121,7 @@ def _by_setting(rows: Rows, board: Board) -> dict[str, Rows]:
 
 
 def _not_run(rows: Rows, board: Board) -> list[Mapping[str, Any]]:
-    """Rows for methods of leaderboard.toml that leaderboard.json does not have yet, so that a reader sees they are
-    missing."""
+    """Rows for methods of leaderboard.toml that are not published yet, so that a reader sees they are missing."""
     there = {key_of(row) for row in rows}
     waiting = [(setting, entry) for entry in presets(board) for setting in board.settings]
     return [empty_row(setting, entry) for setting, entry in waiting if (setting, entry.name) not in there]
@@ -287,9 +281,20 @@ def _rules(board: Board, run: Collection[str]) -> list[str]:
 def _made(run: Rows) -> list[str]:
     """The section on how to make the page again: commands, machine, versions, data."""
     said = [
+        "## Put your own method beside these",
+        "",
+        "Write the method in a file ([how](extending.md)) and name the file. The table that is printed has its row and, "
+        "marked with °, the published rows around it, the first five and FedAvg; `--json` prints them all. Differences "
+        "are paired by seed, since clients, initial weights and participants are the same.",
+        "",
+        "<!-- not run: needs an accelerator -->",
+        "```console",
+        "$ torso leaderboard --plugin own_methods.py --only method=NAME --data-root DIR --precision bf16",
+        "```",
+        "",
         "## Make this page again",
         "",
-        "This page is made from `leaderboard.json` and `src/torso/papers/board/leaderboard.toml`.",
+        "This page is made from `published.json` and `leaderboard.toml` in `src/torso/papers/board/`.",
         "",
         "```console",
         "$ torso leaderboard --dry-run                                    # runs and time",
@@ -302,6 +307,9 @@ def _made(run: Rows) -> list[str]:
         "$ python -m torso.papers.docs runs/papers                        # this page",
         "```",
         "",
+        "With `--go-on` the published runs of the same config count as run: on any machine, only new methods and untried "
+        "neighbours of the best rates are run.",
+        "",
     ]
     if not run:
         return said
@@ -312,7 +320,7 @@ def _made(run: Rows) -> list[str]:
 
 
 def write(folder: Path) -> None:
-    data, board = read(folder), load()
+    data, board = read(), load()
     (folder / PAGE).write_text(page(data, board), encoding="utf-8")
     if there := _by_setting(data["board"], board):
         (folder / PICTURE).write_text(picture(there, ABOUT), encoding="utf-8")
