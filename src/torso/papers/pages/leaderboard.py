@@ -283,7 +283,7 @@ def _made(run: Rows) -> list[str]:
     said = [
         "## Put your own method beside these",
         "",
-        "Write the method in a file ([how](extending.md)) and name the file. The table that is printed has its row and, "
+        "Write the method in a file ([how](extending.md)) and name the file. The printed table has its row and, "
         "marked with °, the published rows around it, the first five and FedAvg; `--json` prints them all. Differences "
         "are paired by seed, since clients, initial weights and participants are the same.",
         "",
@@ -307,8 +307,8 @@ def _made(run: Rows) -> list[str]:
         "$ python -m torso.papers.docs runs/papers                        # this page",
         "```",
         "",
-        "With `--go-on` the published runs of the same config count as run: on any machine, only new methods and untried "
-        "neighbours of the best rates are run.",
+        "With `--go-on` the published runs of the same config count as run, on any machine: only new methods and "
+        "untried neighbours of the best rates are run.",
         "",
     ]
     if not run:
