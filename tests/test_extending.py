@@ -1,4 +1,5 @@
-"""docs/extending.md: its code is that of examples/, and does what the page says (by hand: methods/tiny.py)."""
+"""docs/extending.md and docs/own-parts.md: their code is that of examples/, and does what the pages say (by hand:
+methods/tiny.py)."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from torso.runs.run import Stopped
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 EXAMPLE_MODULES = ("fedala", "fedsam", "own_methods", "own_parts", "own_statistics")
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGES = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("extending.md", "own-parts.md")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,10 +70,10 @@ def _examples() -> Iterator[None]:
 # the page
 
 
-def test_every_python_block_of_the_page_is_in_an_example_or_here() -> None:
+def test_every_python_block_of_the_pages_is_in_an_example_or_here() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (*EXAMPLES.glob("*.py"), Path(__file__))]
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) >= 6
+    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+    assert len(blocks) >= 12
     for block in blocks:
         assert any(block in source for source in sources), block
 

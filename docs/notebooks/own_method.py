@@ -65,5 +65,5 @@ one, other = first.network().state_dict(), second.network().state_dict()
 print(all(tensor.equal(other[name]) for name, tensor in one.items()))
 
 # %% [markdown]
-# On the command line, save the two classes as `mine.py` and name the file: `torso compare fedbabu l1-babu --plugin
-# mine`. [Your own method](../extending.md) goes on from here, up to a method of 60 lines.
+# On the command line, save the class and the function, with their imports, as `mine.py` and name the file: `torso
+# compare fedbabu l1-babu --plugin mine`. [Your own method](../extending.md) goes on from here, up to a method of 60 lines.

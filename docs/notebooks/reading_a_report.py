@@ -29,8 +29,8 @@ print(fedbabu.method, fedbabu.status)
 # %% [markdown]
 # ## The summary: who is best, and is it more than chance?
 #
-# Differences are paired. The same client has the same data under both methods, so its difference says more than two
-# means do.
+# Differences are paired: a client has the same data under both methods. So the mean of the clients' differences is more
+# certain than the difference of two means.
 
 # %%
 pairs = zip(fedbabu.accuracy["personalized"].clients, fedavg.accuracy["personalized"].clients, strict=True)

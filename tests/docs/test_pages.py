@@ -34,8 +34,8 @@ ELSEWHERE = {  # pages that need more than a folder, and the tests that run them
     "docs/models.md": "tests/test_docs.py",
     "docs/real-data.md": "tests/test_docs.py",
 }
-CODE_OF_EXAMPLES = ("docs/extending.md",)  # Python that is cut out of examples/: tests/test_extending.py
-FOLDERS = {"docs/extending.md": "examples"}  # where the commands of a page are typed, if not in the repository
+CODE_OF_EXAMPLES = ("docs/extending.md", "docs/own-parts.md")  # Python out of examples/: test_extending.py
+FOLDERS = dict.fromkeys(CODE_OF_EXAMPLES, "examples")  # where commands are typed, if not in the repository
 WITH_RAY = ("docs/cluster.md", "docs/reproduction.md")
 WITH_TIMM = ("docs/pretrained-bodies.md",)
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
