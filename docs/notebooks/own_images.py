@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own images
 #
-# You have images and labels for some clients, and want a personal model for each client. In this notebook the clients are
-# three clinics, made of scikit-learn's digits. Put your own arrays in their place.
+# You have images and labels for some clients, and want a personal model for each client. In this notebook the clients
+# are three clinics, made of scikit-learn's digits. Put your own arrays in their place.
 
 # %%
 import numpy as np

@@ -66,4 +66,5 @@ print(all(tensor.equal(other[name]) for name, tensor in one.items()))
 
 # %% [markdown]
 # On the command line, save the class and the function, with their imports, as `mine.py` and name the file: `torso
-# compare fedbabu l1-babu --plugin mine`. [Your own method](../extending.md) goes on from here, up to a method of 60 lines.
+# compare fedbabu l1-babu --plugin mine`. [Your own method](../extending.md) goes on from here, up to a method of 60
+# lines.

@@ -39,9 +39,9 @@ def test_the_page_without_results_says_so() -> None:
     assert "No results yet" in said
     assert "The search has not been run yet" in said
     assert "fedavg-meta" in said  # who is left out, and why
-    intro = said.splitlines()[2]
-    assert "same rounds" in intro
-    assert "their own models is [not equal](#caveats)" in intro
+    intro = said.partition("## At a glance")[0]
+    assert "**Equal**: rounds, participants" in intro
+    assert "**Not equal**: how clients get their own models ([caveats](#caveats))" in intro
 
 
 def _search(*entered: str) -> dict[str, Any]:
@@ -196,12 +196,16 @@ def test_a_setting_at_a_glance() -> None:
     whose interval contains zero (mean 4, half-width 4.3). fedper diverged and has no place."""
     said = sentence(S2, ROWS)
     assert said == (
-        "**cifar10-s2.** Among the best in both: fedbabu and n. Highest personal 86.5 % (n, not told apart from "
-        "1 other); generic 43.2 % (n, not told apart from 1 other). FedAvg with fine-tuning: personal 82.0 % (clearly "
-        "below), generic 41.0 % (clearly below)."
+        "**cifar10-s2.** n has the highest personal accuracy (86.5 %, 1 other level) and generic accuracy (43.2 %, "
+        "1 other level). FedAvg with fine-tuning has 82.0 and 41.0 %, both clearly below. Among the best in both: "
+        "fedbabu and n."
     )
     alone = sentence(S2, [row("fedavg", 80.0), row("fedbabu", 81.0)])
-    assert "Highest personal 81.0 % (fedbabu, one seed, so nobody can say who is level)" in alone
+    assert "fedbabu has the highest personal accuracy (81.0 %, one seed, so nobody can say who is level)" in alone
+    other = {**row("g", 50.0, 50.0, 50.0), "generic": row("g", 90.0, 90.0, 90.0)["personal"]}
+    split = sentence(S2, [*ROWS[:2], other])
+    assert "fedbabu has the highest personal accuracy (82.5 %, 1 other level) and g has the highest generic" in split
+    assert "FedAvg with fine-tuning has 82.0 % (not clearly below) and 41.0 % (clearly below)." in split
 
 
 def test_the_picture_has_a_dot_for_every_method_near_the_best() -> None:

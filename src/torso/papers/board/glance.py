@@ -18,29 +18,40 @@ def level_with_best(rows: Sequence[Row], column: str) -> tuple[Row, list[Row]]:
 
 
 def sentence(setting: str, rows: Sequence[Row]) -> str:
-    """One honest sentence: who is among the best in both accuracies, how far that goes, and where FedAvg stands."""
+    """Who leads, how many are level with the leader, where FedAvg stands, and who is among the best in both."""
     found = {column: level_with_best(rows, column) for column in BOTH}
     good = [{str(best["method"]), *(str(row["method"]) for row in level)} for best, level in found.values()]
     both = [str(row["method"]) for row in judged(rows) if str(row["method"]) in set.intersection(*good)]
-    leaders = f"Among the best in both: {listed(both, 6)}." if both else "No method is among the best in both."
-    reached = "; ".join(_reached(column, *one) for column, one in found.items())
+    among = f"Among the best in both: {listed(both, 6)}." if both else "No method is among the best in both."
     first = next((row for row in judged(rows) if row["method"] == FIRST), None)
-    beside = f" FedAvg with fine-tuning: {_of_first(first, found)}." if first is not None else ""
-    return f"**{setting}.** {leaders} Highest {reached}.{beside}"
+    beside = f" FedAvg with fine-tuning has {_of_first(first, found)}." if first is not None else ""
+    return f"**{setting}.** {_leaders(found)}{beside} {among}"
+
+
+def _leaders(found: Mapping[str, tuple[Row, Sequence[Row]]]) -> str:
+    """Who has the highest accuracies: one method, or one for each accuracy."""
+    names = dict.fromkeys(str(best["method"]) for best, _ in found.values())
+    reached = [f"{column} accuracy ({_reached(column, *one)})" for column, one in found.items()]
+    if len(names) == 1:
+        return f"{next(iter(names))} has the highest {listed(reached)}."
+    return f"{listed([f'{name} has the highest {one}' for name, one in zip(names, reached, strict=True)])}."
 
 
 def _reached(column: str, best: Row, level: Sequence[Row]) -> str:
     if len(best["seeds"]) < 2:
         apart = "one seed, so nobody can say who is level"
     else:
-        apart = f"not told apart from {counted(len(level), 'other')}" if level else "clearly ahead of all others"
-    return f"{column} {best[column]['mean']:.1f} % ({best['method']}, {apart})"
+        apart = f"{counted(len(level), 'other')} level" if level else "clearly ahead of all others"
+    return f"{best[column]['mean']:.1f} %, {apart}"
 
 
 def _of_first(first: Row, found: Mapping[str, tuple[Row, Sequence[Row]]]) -> str:
-    parts = []
-    for column, (best, level) in found.items():
+    """82.0 and 41.0 %, both clearly below; or a word for each."""
+    words = []
+    for best, level in found.values():
         behind = first is not best and first not in level
-        said = "the best" if first is best else "clearly below" if behind else "not clearly below"
-        parts.append(f"{column} {first[column]['mean']:.1f} % ({said})")
-    return ", ".join(parts)
+        words.append("the best" if first is best else "clearly below" if behind else "not clearly below")
+    values = [f"{first[column]['mean']:.1f}" for column in found]
+    if len(set(words)) == 1:
+        return f"{listed(values)} %, both {words[0]}"
+    return listed([f"{value} % ({word})" for value, word in zip(values, words, strict=True)])

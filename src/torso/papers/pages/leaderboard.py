@@ -75,9 +75,12 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
         [
             "# The leaderboard",
             "",
-            f"{board.title}. Every method has the same rounds, participants, local epochs, batches and grid of "
-            "training rates. How clients get their own models is [not equal](#caveats). Rates are chosen on validation "
-            f"data; the numbers are measured on test data.{_more(more)}",
+            f"Which method is best if all have the same budget? {board.title}.",
+            "",
+            "- **Equal**: rounds, participants, local epochs, batches and the grid of training rates.",
+            "- **Not equal**: how clients get their own models ([caveats](#caveats)).",
+            "- **Rates** are chosen on validation data. The numbers are measured on test data.",
+            *_more(more),
             "",
             *(
                 [*_glance(every, board), *answer(rows, found, board), *_results(rows, board), *_beside(more, board)]
@@ -92,10 +95,10 @@ def page(data: Mapping[str, Any], board: Board | None = None) -> str:
     )
 
 
-def _more(rows: Rows) -> str:
-    """A word on the settings beside the others that have numbers."""
+def _more(rows: Rows) -> list[str]:
+    """A line on the settings beside the others that have numbers."""
     names = dict.fromkeys(f"[{row['setting']}](#{row['setting']})" for row in judged(rows))
-    return f" Beside them, with rounds of its own: {listed(list(names))}." if names else ""
+    return [f"- **Beside these**, with another network and other rounds: {listed(list(names))}."] if names else []
 
 
 def _glance(rows: Rows, board: Board) -> list[str]:
@@ -106,8 +109,9 @@ def _glance(rows: Rows, board: Board) -> list[str]:
         f"![{ABOUT}]({PICTURE})",
         "",
         "A dot is a method; its area grows with the bytes that it sends. Orange: found by the search. Names: FedAvg, "
-        "the best, and who is among the best in both accuracies. Methods far below are not drawn. *Among the best*, "
-        "*not told apart*: the 95 % interval of the difference to the best over seeds contains zero.",
+        "the best, and who is among the best in both accuracies. Methods far below are not drawn.",
+        "",
+        "*Level* with the best, or *among the best*: the 95 % interval of the difference over seeds contains zero.",
         "",
         *(f"- {sentence(setting, there)}" for setting, there in _by_setting(rows, board).items()),
         "",
