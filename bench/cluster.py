@@ -31,7 +31,7 @@ from torso import Config
 from torso.data.batches import Batch
 from torso.engine import Engine, OneByOne, engines
 from torso.engine.cluster import Cluster
-from torso.learn.steps import Pupil, Step, steps
+from torso.learn.steps import Learner, Step, steps
 from torso.methods import methods
 from torso.personal.state import State
 from torso.personal.store import KINDS
@@ -47,7 +47,7 @@ Row = dict[str, Any]
 class Nothing(Step):
     """A local step that costs nothing."""
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None: ...
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None: ...
 
 
 def job_of(

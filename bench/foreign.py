@@ -37,12 +37,12 @@ from foreign_nets import NETS
 from foreign_second import Gate
 from torso.data.augment import Augmentation, PixelLens
 from torso.data.batches import Deck, Shuffle
-from torso.learn.course import Classroom, Course
 from torso.learn.gradients import gradients
 from torso.learn.local import learn
-from torso.learn.phases import Lesson
+from torso.learn.phases import LocalPhase
 from torso.learn.recorded_foreign import ForeignRecorder
-from torso.learn.steps import Habits
+from torso.learn.steps import LocalSettings
+from torso.learn.task import LocalContext, LocalTask
 from torso.measure.accuracy import percent_correct
 from torso.nets import Tensors, learnable, skeleton, split
 from torso.precision import Precision, computing
@@ -111,22 +111,22 @@ class Local:
         labels = torch.randint(0, CLASSES, (images,), device=device)
         self.deck = Deck.of(samples, labels, [torch.arange(images, device=device)], [0])
         lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, device)
-        self.room = Classroom(skeleton(whole), CLASSES, lens, Augmentation(), False, precision)
+        self.context = LocalContext(skeleton(whole), CLASSES, lens, Augmentation(), False, precision)
         self.names = learnable(whole, whole.state_dict())
-        self.lesson = Lesson(1, dict.fromkeys(self.names, 1e-4), frozenset(whole.state_dict()))
-        self.courses = {kind: self._course(kind) for kind in KINDS}
+        self.phase = LocalPhase(1, dict.fromkeys(self.names, 1e-4), frozenset(whole.state_dict()))
+        self.tasks = {kind: self._task(kind) for kind in KINDS}
 
-    def _course(self, kind: Kind) -> Course:
+    def _task(self, kind: Kind) -> LocalTask:
         recorder = ForeignRecorder(gradients, compiles="on" if kind == "compiled" else "off")
         recorder.refused = "as a module that cannot be recorded" if kind == "kernel by kernel" else ""
-        room = replace(self.room, recorder=recorder if self.deck.index.is_cuda else None)
-        return Course(room, self.deck, (self.lesson,), Habits(BATCH, 0.9), Shuffle(0, "bench", 0))
+        context = replace(self.context, recorder=recorder if self.deck.index.is_cuda else None)
+        return LocalTask(context, self.deck, (self.phase,), LocalSettings(BATCH, 0.9), Shuffle(0, "bench", 0))
 
     def training(self, kind: Kind) -> Work:
         def work() -> int:
             torch.backends.cudnn.benchmark = kind == "searched"
             with sdpa_kernel(SDPBackend.MATH) if kind == "math" else nullcontext():
-                learn(self.courses[kind], self.tensors)
+                learn(self.tasks[kind], self.tensors)
             torch.backends.cudnn.benchmark = False
             return self.images
 
@@ -134,23 +134,23 @@ class Local:
 
     def moved(self, kind: Kind, precision: Precision) -> Tensor:
         """What one step of a full batch moves the parameters by, all in a row."""
-        course = self.courses[kind]
+        task = self.tasks[kind]
         index = self.deck.index[:, :BATCH]
         deck = replace(self.deck, index=index, sizes=(BATCH,))
-        course = replace(course, deck=deck, room=replace(course.room, precision=precision))
-        after = learn(course, self.tensors).tensors
+        task = replace(task, deck=deck, context=replace(task.context, precision=precision))
+        after = learn(task, self.tensors).tensors
         return torch.cat([(after[n] - self.tensors[n]).flatten().double() for n in self.names])
 
     def evaluation(self, batch: int) -> Work:
         def work() -> int:
-            percent_correct(self.room, self.deck, self.tensors, batch)
+            percent_correct(self.context, self.deck, self.tensors, batch)
             return self.images
 
         return work
 
     def told(self, kind: Kind) -> str:
         """Why it is not what it was meant to be."""
-        recorder = self.courses[kind].room.recorder
+        recorder = self.tasks[kind].context.recorder
         return "" if not isinstance(recorder, ForeignRecorder) else recorder.uncompiled or recorder.refused
 
 

@@ -59,11 +59,11 @@ class Bookkeeping(ForeignRecorder):
 
 
 def recorded(local: Local) -> Work:
-    course = local.courses["recorded"]
-    course = replace(course, room=replace(course.room, recorder=Bookkeeping(gradients, compiles="off")))
+    task = local.tasks["recorded"]
+    task = replace(task, context=replace(task.context, recorder=Bookkeeping(gradients, compiles="off")))
 
     def work() -> int:
-        learn(course, local.tensors)
+        learn(task, local.tensors)
         return local.images
 
     return work

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import torch
 
 from torso import Config
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.fast import plain_path
 from torso.learn import looking
 from torso.learn.looking import look, side_by_side, width
@@ -56,27 +56,29 @@ WAYS: dict[str, tuple[int, str, str, bool, int]] = {
 }
 
 
-def pfl_look() -> tuple[Simulation, Callable[[Desk, Tensors], torch.Tensor]]:
+def pfl_look() -> tuple[Simulation, Callable[[Workspace, Tensors], torch.Tensor]]:
     job = simulate(pfl_config("synthetic", "", 1, "fp32", "cuda", 0).but("data.synthetic.test_samples=10000"))
 
-    def say(desk: Desk, model: Tensors) -> torch.Tensor:
-        deck = desk.test_stretches(range(79), 128)
+    def say(workspace: Workspace, model: Tensors) -> torch.Tensor:
+        deck = workspace.test_stretches(range(79), 128)
         one = {n: t.unsqueeze(0) for n, t in model.items()}
-        return torch.cat([said.logits.flatten(0, 1) for _, said in side_by_side(desk.room, deck, one, 128)])
+        return torch.cat([said.logits.flatten(0, 1) for _, said in side_by_side(workspace.context, deck, one, 128)])
 
     return job, say
 
 
-def clients_look() -> tuple[Simulation, Callable[[Desk, Tensors], torch.Tensor]]:
+def clients_look() -> tuple[Simulation, Callable[[Workspace, Tensors], torch.Tensor]]:
     size = {"samples": 10000, "test_samples": 10000, "size": 32, "channels": 3}
     data = {"source": "synthetic", "clients": 100, "partition": "iid", "synthetic": size}
     job = simulate(Config(data=data, model={"body": "conv4"}, run={"device": "cuda", "precision": "fp32"}))
 
-    def say(desk: Desk, model: Tensors) -> torch.Tensor:
-        deck = desk.test_deck(range(100))
-        many = width(desk.room, deck, 128)
+    def say(workspace: Workspace, model: Tensors) -> torch.Tensor:
+        deck = workspace.test_deck(range(100))
+        many = width(workspace.context, deck, 128)
         models = {n: t.unsqueeze(0).repeat(100, *[1] * t.ndim) for n, t in model.items()}
-        return torch.cat([s.logits for _, s in look(desk.room, deck.in_order(many, desk.room.lens), models, many)], 1)
+        return torch.cat(
+            [s.logits for _, s in look(workspace.context, deck.in_order(many, workspace.context.lens), models, many)], 1
+        )
 
     return job, say
 
@@ -84,10 +86,10 @@ def clients_look() -> tuple[Simulation, Callable[[Desk, Tensors], torch.Tensor]]
 @torch.no_grad()
 def measure(name: str, repeats: int, budget: float) -> list[dict[str, Any]]:
     job, say = pfl_look() if name == "pfl" else clients_look()
-    desk, began = Desk.at(job.net, job.federation, "fp32", True), time.perf_counter()
+    workspace, began = Workspace.at(job.net, job.federation, "fp32", True), time.perf_counter()
     model = {n: t.cuda() for n, t in job.model.items()}
     with plain_path(), computing("fp32"):
-        wanted = in_double(desk, model, say)
+        wanted = in_double(workspace, model, say)
     rows = []
     for way, switches in WAYS.items():
         if time.perf_counter() - began > budget:
@@ -95,9 +97,9 @@ def measure(name: str, repeats: int, budget: float) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"look": name, "way": way}
         try:
             with switched(*switches):
-                found = say(desk, model)
+                found = say(workspace, model)
                 row["error"] = float((found.double() - wanted).abs().max() / wanted.abs().max())
-                row["ms"] = round(1e3 * timed(lambda: say(desk, model), repeats), 2)
+                row["ms"] = round(1e3 * timed(lambda: say(workspace, model), repeats), 2)
         except Exception as error:  # the others count all the same
             row["failed"] = f"{type(error).__name__}: {error}"[:200]
         rows.append(row)
@@ -105,10 +107,10 @@ def measure(name: str, repeats: int, budget: float) -> list[dict[str, Any]]:
     return rows
 
 
-def in_double(desk: Desk, model: Tensors, say: Callable[[Desk, Tensors], torch.Tensor]) -> torch.Tensor:
-    seen = type(desk.room.lens).look
-    with patch.object(type(desk.room.lens), "look", lambda *args: seen(*args).double()):
-        return say(desk, {n: t.double() if t.is_floating_point() else t for n, t in model.items()})
+def in_double(workspace: Workspace, model: Tensors, say: Callable[[Workspace, Tensors], torch.Tensor]) -> torch.Tensor:
+    seen = type(workspace.context.lens).look
+    with patch.object(type(workspace.context.lens), "look", lambda *args: seen(*args).double()):
+        return say(workspace, {n: t.double() if t.is_floating_point() else t for n, t in model.items()})
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:

@@ -26,14 +26,14 @@ import torch
 
 from torso import Config
 from torso.data.batches import Shuffle
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.engine.batched import Batched
 from torso.engine.bench import wait
 from torso.learn import local
-from torso.learn.course import Course
 from torso.learn.local import learn
-from torso.learn.phases import Lesson, Phase, lessons
-from torso.learn.steps import Habits
+from torso.learn.phases import LocalPhase, Phase, local_phases
+from torso.learn.steps import LocalSettings
+from torso.learn.task import LocalTask
 from torso.measure import Evaluation, evaluate
 from torso.personal.state import State
 from torso.runs.evaluation import evaluation_of
@@ -45,12 +45,14 @@ class Tuning:
     """Work: fine-tune a group of clients and look at nothing."""
 
     job: Simulation
-    plan: tuple[Lesson, ...]
-    habits: Habits
+    plan: tuple[LocalPhase, ...]
+    settings: LocalSettings
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> None:
-        course = Course(desk.room, desk.train_deck(clients), self.plan, self.habits, Shuffle(0, "bench", 0))
-        learn(course, desk.models(self.job.model, clients, kept=False))
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> None:
+        task = LocalTask(
+            workspace.context, workspace.train_deck(clients), self.plan, self.settings, Shuffle(0, "bench", 0)
+        )
+        learn(task, workspace.models(self.job.model, clients, kept=False))
 
 
 def job_of(
@@ -82,7 +84,7 @@ def told(what: str, one: list[float], other: list[float]) -> None:
 
 def features_once(body: str, clients: int, samples: int, repeats: int) -> None:
     job = job_of(body, clients, samples, "running")
-    work = Tuning(job, lessons(job.net, (Phase("head"),), 5, 0.01), Habits(50, 0.9))
+    work = Tuning(job, local_phases(job.net, (Phase("head"),), 5, 0.01), LocalSettings(50, 0.9))
     with OneByOne(job.net, job.federation) as engine:
 
         def walk() -> None:
@@ -103,7 +105,7 @@ def evaluation(
     job = job_of(body, clients, samples, "default", device, precision)
     state = State.begin(job.model)
     how: Evaluation = evaluation_of(job, job.plan[0], state)
-    work = Tuning(job, how.finetune(5), how.habits)
+    work = Tuning(job, how.finetune(5), how.settings)
     stacks = job.device.type == "cuda"
     with Batched(job.net, job.federation, 0, precision) if stacks else OneByOne(job.net, job.federation) as engine:
 

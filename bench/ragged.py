@@ -21,12 +21,12 @@ import torch
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Deck, Shuffle
 from torso.engine.bench import wait
-from torso.learn.course import Classroom, Course
 from torso.learn.gradients import gradients
 from torso.learn.local import learn
-from torso.learn.phases import Lesson
+from torso.learn.phases import LocalPhase
 from torso.learn.recorded import Recorder
-from torso.learn.steps import Habits
+from torso.learn.steps import LocalSettings
+from torso.learn.task import LocalContext, LocalTask
 from torso.nets import LinearHead, build, learnable, skeleton
 from torso.precision import precision_of
 
@@ -42,7 +42,7 @@ def sizes(clients: int, alpha: float) -> list[int]:
     return found[:clients]
 
 
-def visit(body: str, counts: list[int], device: torch.device, precision: str) -> Course:
+def visit(body: str, counts: list[int], device: torch.device, precision: str) -> LocalTask:
     whole, total = build(body, 10, (3, 32, 32), LinearHead(), seed=0), sum(counts)
     images = torch.randint(0, 256, (total, 32, 32, 3), dtype=torch.uint8, device=device)
     deck = Deck.of(
@@ -51,7 +51,7 @@ def visit(body: str, counts: list[int], device: torch.device, precision: str) ->
         list(torch.split(torch.arange(total, device=device), counts)),
         range(len(counts)),
     )
-    room = Classroom(
+    context = LocalContext(
         net=skeleton(whole),
         classes=10,
         lens=PixelLens.of((0.5,) * 3, (0.25,) * 3, device),
@@ -61,26 +61,26 @@ def visit(body: str, counts: list[int], device: torch.device, precision: str) ->
         recorder=Recorder(gradients) if device.type == "cuda" else None,
     )
     names = learnable(whole, whole.state_dict())
-    plan = (Lesson(1, dict.fromkeys(names, 0.01), frozenset(whole.state_dict())),)
-    return Course(room, deck, plan, Habits(50, momentum=0.9), Shuffle(0, "bench", 0))
+    plan = (LocalPhase(1, dict.fromkeys(names, 0.01), frozenset(whole.state_dict())),)
+    return LocalTask(context, deck, plan, LocalSettings(50, momentum=0.9), Shuffle(0, "bench", 0))
 
 
-def rate(course: Course, device: torch.device) -> float:
+def rate(task: LocalTask, device: torch.device) -> float:
     """Images a second that clients have; padding and clients that are through are not counted."""
-    models = some_models(course, device)
+    models = some_models(task, device)
     began = 0.0
     for number in range(ROUNDS + 1):
         if number == 1:  # the first compiles and records
             wait(device)
             began = time.perf_counter()
-        learn(course, models)
+        learn(task, models)
     wait(device)
-    return ROUNDS * sum(course.deck.sizes) / (time.perf_counter() - began)
+    return ROUNDS * sum(task.deck.sizes) / (time.perf_counter() - began)
 
 
-def some_models(course: Course, device: torch.device) -> dict[str, torch.Tensor]:
-    state = course.room.net.state_dict()
-    clients = len(course.deck.sizes)
+def some_models(task: LocalTask, device: torch.device) -> dict[str, torch.Tensor]:
+    state = task.context.net.state_dict()
+    clients = len(task.deck.sizes)
     return {n: torch.randn(clients, *t.shape, device=device) * 0.05 for n, t in state.items()}
 
 
@@ -96,10 +96,10 @@ def main() -> None:
     for body in options.bodies.split(","):
         for clients in map(int, options.clients.split(",")):
             counts = sizes(clients, 0.3)
-            course = visit(body, counts, device, options.precision)
+            task = visit(body, counts, device, options.precision)
             with patch.object(Deck, "longest_first", lambda *_: None):
-                before = rate(course, device)
-            after = rate(course, device)
+                before = rate(task, device)
+            after = rate(task, device)
             found.append({"body": body, "clients": clients, "as_they_come": before, "longest_first": after})
             print(f"{body:10} {clients:4} clients  {before:12,.0f}  {after:12,.0f} images/s  {after / before:.2f}")
     if options.json:

@@ -23,7 +23,7 @@ import torch
 from torso import Config
 from torso.data.batches import Batch
 from torso.engine import Engine, engines
-from torso.learn.steps import Pupil, Step, steps
+from torso.learn.steps import Learner, Step, steps
 from torso.nets.blocks import Dense
 from torso.nets.bodies import bodies
 from torso.nets.body import Body
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 class Nothing(Step):
     """Looks at no batch."""
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         pass
 
 

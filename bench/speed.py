@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from plain import NETWORKS
 from torso import Config
 from torso.data.batches import Shuffle
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.runs.job import Simulation, simulate
 from torso.runs.run import run
 from torso.runs.sampling import sample
@@ -56,12 +56,14 @@ def settings(body: str, samples: int, **run: Any) -> Config:
 
 def bare_loop(job: Simulation, clients: tuple[int, ...]) -> float:
     """Images per second of the hand-written loop over the same batches, which are made before the clock starts."""
-    desk = Desk.at(job.net, job.federation)
-    room = desk.room
+    workspace = Workspace.at(job.net, job.federation)
+    context = workspace.context
     batches = [
         (batch.inputs[0].contiguous(memory_format=torch.channels_last), batch.labels[0])
         for client in clients
-        for batch in desk.train_deck([client]).shuffled(50, room.lens, Shuffle(0, "train", 1), 0, room.change)
+        for batch in workspace.train_deck([client]).shuffled(
+            50, context.lens, Shuffle(0, "train", 1), 0, context.change
+        )
     ]
     net = NETWORKS[job.config.model.body]().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)

@@ -83,7 +83,7 @@ def rounds(what: str, config: Config, given: argparse.Namespace) -> Row:
             wait(job.device)
             if place >= 0:
                 made.append((time.perf_counter() - start, asked, time.process_time() - cpu))
-        recorder = engine._desk.room.recorder if engine._desk else None
+        recorder = engine._workspace.context.recorder if engine._workspace else None
         kept = [] if recorder is None else [len(recorder._plays), len(recorder._recordings)]
         if given.profile and len(job.roster.sizes) != 100:
             _profile(f"{given.profile}_{what}_{config.run.precision}", lambda: loop.round(engine))

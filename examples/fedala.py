@@ -11,9 +11,9 @@ import torch
 
 from torso.errors import RequestError
 from torso.kinds import Count, Fraction, NotNegative
-from torso.learn.course import Learned
 from torso.learn.gradients import gradients
 from torso.learn.phases import moved_by
+from torso.learn.task import LocalResult
 from torso.methods import Method, methods
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal import OwnModelStart, Personal, VisitStart, personals
@@ -46,11 +46,11 @@ class FedALA(Personal):
         return {f"W.{n}": torch.ones(net.get_parameter(n).shape) for n in self.mixed(net)}
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
-        weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.course.room.net)})
+        weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.task.context.net)})
         return mix(at, weights), {**at.notes, **{f"W.{n}": w for n, w in weights.items()}}
 
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
-        return {n: learned.tensors[n] for n in moved_by(at.course.plan)}  # θ_k of the next visit
+    def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
+        return {n: learned.tensors[n] for n in moved_by(at.task.plan)}  # θ_k of the next visit
 
     def begin(self, at: OwnModelStart) -> Tensors:
         return at.visit().own  # mix and train once more
@@ -65,15 +65,15 @@ class FedALA(Personal):
 
     def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
         """The weights [G, *] after their own steps. By the chain rule ∂ℓ/∂W = ∂ℓ/∂θ̂ ⊙ (θ − θ_k), θ̂ the mix."""
-        course, room = at.course, at.course.room
-        how = replace(course.shuffle, purpose=f"{course.shuffle.purpose} ala")
-        some, _ = course.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
-        counts = course.deck.class_counts(room.classes)
-        set_modes(room.net, frozenset())  # nothing of the network learns, running statistics neither
+        task, context = at.task, at.task.context
+        how = replace(task.shuffle, purpose=f"{task.shuffle.purpose} ala")
+        some, _ = task.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
+        counts = task.deck.class_counts(context.classes)
+        set_modes(context.net, frozenset())  # nothing of the network learns, running statistics neither
         for epoch in range(self.epochs):
-            for batch in replace(course, deck=some, shuffle=how).epoch(epoch):
+            for batch in replace(task, deck=some, shuffle=how).epoch(epoch):
                 start = mix(at, weights)
-                grads, _ = gradients(room.net, start, tuple(weights), batch, course.habits.objective, counts)
+                grads, _ = gradients(context.net, start, tuple(weights), batch, task.settings.objective, counts)
                 steps = {n: self.lr * g * (at.received[n] - at.own[n]) for n, g in grads.items()}
                 weights = {n: (w - steps[n]).clamp(0, 1) for n, w in weights.items()}
         return weights

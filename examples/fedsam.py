@@ -10,7 +10,7 @@ import torch
 from torso.data.batches import Batch
 from torso.kinds import Positive
 from torso.learn.stacked import scaled
-from torso.learn.steps import Pupil, Step, steps
+from torso.learn.steps import Learner, Step, steps
 from torso.methods import Method, methods
 
 
@@ -21,13 +21,13 @@ class SharpnessAware(Step):
 
     rho: Positive = 0.05
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         for batch in batches:
-            grads = pupil.gradients(pupil.tensors, batch)  # [G, *]
+            grads = learner.gradients(learner.tensors, batch)  # [G, *]
             length = torch.stack([g.flatten(1).square().sum(dim=1) for g in grads.values()]).sum(dim=0).sqrt()  # [G]
             reach = self.rho / length.clamp(min=1e-12)
-            above = {n: pupil.tensors[n] + scaled(g, reach) for n, g in grads.items()}
-            pupil.move(pupil.leading({**pupil.tensors, **above}, batch.again(1)), batch)
+            above = {n: learner.tensors[n] + scaled(g, reach) for n, g in grads.items()}
+            learner.move(learner.leading({**learner.tensors, **above}, batch.again(1)), batch)
 
     @property
     def passes(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import torso
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.kinds import Beta, Positive
 from torso.learn.attacks import Attack, Upload, attacks
 from torso.learn.drift import Proximal
@@ -17,7 +17,7 @@ from torso.methods import Exchange, Method, Start, methods, starts
 from torso.methods.catalogue import fedbabu, fedper
 from torso.nets import Tensors
 from torso.nets.heads import Normalized
-from torso.server.rules import Moved, ServerRule, servers
+from torso.server.rules import RuleStep, ServerRule, servers
 
 
 @methods.register("fedper-fn-prox")
@@ -34,10 +34,10 @@ class Nesterov(ServerRule):
     lr: Positive = 1.0
     beta: Beta = 0.9
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         delta = {n: mean[n] - t for n, t in old.items()}
         m = {n: self.beta * state.get(n, torch.zeros_like(d)) + d for n, d in delta.items()}
-        return Moved(m, {n: t + self.lr * (delta[n] + self.beta * m[n]) for n, t in old.items()})
+        return RuleStep(m, {n: t + self.lr * (delta[n] + self.beta * m[n]) for n, t in old.items()})
 
 
 @methods.register("fedbabu-nesterov")
@@ -46,9 +46,9 @@ def fedbabu_nesterov() -> Method:
     return fedbabu.but(server=Nesterov())
 
 
-def class_counts(desk: Desk, clients: Sequence[int]) -> Tensors:
+def class_counts(workspace: Workspace, clients: Sequence[int]) -> Tensors:
     """How many training samples of each class each client has [G, C]."""
-    return {"counts": desk.train_deck(clients).class_counts(desk.room.classes).float()}
+    return {"counts": workspace.train_deck(clients).class_counts(workspace.context.classes).float()}
 
 
 @starts.register("class-shares")

@@ -15,7 +15,7 @@ from torso.data import Floats, partitions, sources
 from torso.data.images import Dataset, Images
 from torso.data.partitions import Partition
 from torso.data.rows import Rows
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn.looking import look
 from torso.measure.base import Evaluation, measure
 from torso.nets import Body, Tensors, bodies, body_of
@@ -68,11 +68,11 @@ def adapter_cnn(channels: int, height: int, width: int) -> Body:
 
 @measure("sure", of="clients")
 @torch.no_grad()
-def sure(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def sure(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """How much of its own test data a client is at least 90 % sure about, rightly or not."""
-    deck, room = desk.test_deck(clients), desk.room
+    deck, context = workspace.test_deck(clients), workspace.context
     count = torch.zeros(len(clients), device=deck.index.device)
-    for batch, said in look(room, deck.in_order(how.batch_size, room.lens), tensors):
+    for batch, said in look(context, deck.in_order(how.batch_size, context.lens), tensors):
         is_sure = said.own.softmax(dim=-1).amax(dim=-1) >= 0.9  # [G, B]
         count += (is_sure if batch.real is None else is_sure * batch.real).sum(dim=1)
     return {"sure": 100 * count / torch.as_tensor(deck.sizes, device=count.device)}

@@ -14,7 +14,7 @@ from torso.learn.taught import Taught
 from torso.methods import Method, methods
 from torso.methods.catalogue import fedavg
 from torso.nets import Network, Output, Tensors
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd, statistics
 
 
 @statistics.register("own-class-means")
@@ -33,11 +33,11 @@ class OwnClassMeans(Statistics):
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {"means": torch.zeros(classes, net.body.features)}
 
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         total, count = at.class_sums(at.learned.tensors)  # [G, C, d], [G, C]
         return {"total": total, "count": count}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         total, count = came.combined["total"], came.combined["count"].unsqueeze(-1)  # summed over the participants
         means = torch.where(count > 0, total / count.clamp(min=1), held.shared["means"])
         return replace(held, shared={"means": means})

@@ -32,7 +32,7 @@ from torso.engine import OneByOne
 from torso.learn.attacks import attacks
 from torso.learn.drift import Drift, Local, drifts
 from torso.learn.gradients import gradients
-from torso.learn.steps import Pupil, Step
+from torso.learn.steps import Learner, Step
 from torso.measure import measures
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors, bodies
@@ -173,9 +173,9 @@ def test_gradients_that_do_not_fit_are_refused_by_name(how: str, words: str, mon
 class Lopsided(Step):
     """Forgets the client dimension."""
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         for batch in batches:
-            pupil.move({n: g[0] for n, g in pupil.gradients(pupil.tensors, batch).items()}, batch)
+            learner.move({n: g[0] for n, g in learner.gradients(learner.tensors, batch).items()}, batch)
 
 
 def test_so_are_those_of_a_step() -> None:

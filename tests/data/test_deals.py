@@ -34,7 +34,7 @@ def test_the_same_samples_bits_and_keys(sizes: tuple[int, ...], skip: bool) -> N
             return super().look(*given[:2])  # type: ignore[arg-type]
 
     form = Form.of(deck, min(5, max(sizes)), True, True)
-    deal = Deal.room(form, CPU)
+    deal = Deal.context(form, CPU)
     deal.index.fill_(sum(sizes) - 1)  # what another visit has left
     filled = filled_by(deck.used(5, skip), form)
     for epoch in range(2):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.errors import RunFailed
 from torso.measure.base import Evaluation
 from torso.nets import Tensors
@@ -26,7 +26,7 @@ class Mortal(Personal):
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
         lives = sorted(Path(self.folder).iterdir()) if self.folder else []
-        if lives and at.course.shuffle.round == 2 and self.client in at.course.deck.clients:
+        if lives and at.task.shuffle.round == 2 and self.client in at.task.deck.clients:
             lives[0].unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().before(at)
@@ -61,8 +61,8 @@ class Weak(Personal):
         raise RunFailed("too weak to visit")
 
 
-def number(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def number(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The number of a client's training samples, as a measure that only the driver has registered."""
     import torch
 
-    return {"number": torch.tensor([float(n) for n in desk.federation.train.sizes_of(clients)])}
+    return {"number": torch.tensor([float(n) for n in workspace.federation.train.sizes_of(clients)])}

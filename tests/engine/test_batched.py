@@ -11,7 +11,7 @@ import torch
 from tests.near import assert_states_near, body_for, far
 
 from torso import Config, Result, run
-from torso.engine import Batched, Desk, OneByOne, auto, batched
+from torso.engine import Batched, OneByOne, Workspace, auto, batched
 from torso.errors import RunFailed
 from torso.learn.gradients import gradients
 from torso.learn.recorded import Play, Recorder
@@ -80,12 +80,12 @@ def test_in_double_precision_nothing_is_left_of_the_difference(body: str, double
 class Counted:
     """Work that has room for three clients at a time."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.tried = room, list[int]()
+    def __init__(self, context: int) -> None:
+        self.context, self.tried = context, list[int]()
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[int, ...]:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[int, ...]:
         self.tried.append(len(clients))
-        if len(clients) > self.room:
+        if len(clients) > self.context:
             raise torch.OutOfMemoryError("made up")
         return tuple(clients)
 
@@ -96,7 +96,7 @@ def engine(at_once: int = 0) -> Batched:
 
 
 def test_a_group_that_does_not_fit_is_halved_and_done_again() -> None:
-    work = Counted(room=3)
+    work = Counted(context=3)
     with engine(at_once=10) as place:
         found = list(place.map(work, range(12)))
         assert [client for group in found for client in group] == list(range(12))  # once each, in order
@@ -107,7 +107,7 @@ def test_a_group_that_does_not_fit_is_halved_and_done_again() -> None:
 
 def test_a_client_that_does_not_fit_alone_ends_the_run() -> None:
     with engine() as place, pytest.raises(RunFailed, match="client 0 alone does not fit"):
-        list(place.map(Counted(room=0), range(12)))
+        list(place.map(Counted(context=0), range(12)))
 
 
 def test_who_shares_the_device_takes_a_share_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_who_shares_the_device_takes_a_share_and_blames_nobody(monkeypatch: pyte
         place.each["Visit"] = 100.0
         assert place.size("Visit") == 4  # 0.85 · 1000 / 2 / 100
         with pytest.raises(torch.OutOfMemoryError):
-            list(place.map(Counted(room=0), range(12)))
+            list(place.map(Counted(context=0), range(12)))
 
 
 def test_what_is_free_decides_how_many_come_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +162,14 @@ def test_nothing_that_is_kept_stays_in_the_memory_of_recordings(
     train = {"rounds": 2, "local_epochs": 1, "fraction": 0.5, "batch_size": 16, "lr": 0.05}
     config = Config(method=method, train=train, run={"engine": "batched", "clients_at_once": 5}, **settings)
     plain = run(config)
-    at = Desk.at
-    room = {"recorder": Homes(gradients)}
-    room["recorder"].strides = strides
-    monkeypatch.setattr(Desk, "at", lambda *a, **k: replace(desk := at(*a, **k), room=replace(desk.room, **room)))
+    at = Workspace.at
+    context = {"recorder": Homes(gradients)}
+    context["recorder"].strides = strides
+    monkeypatch.setattr(
+        Workspace,
+        "at",
+        lambda *a, **k: replace(workspace := at(*a, **k), context=replace(workspace.context, **context)),
+    )
     at_home = run(config)
     assert plain.accuracy == at_home.accuracy
     assert plain.state is not None

@@ -10,7 +10,7 @@ from torch import nn
 
 from torso import Config
 from torso.data.batches import Deck
-from torso.engine import Batched, Desk
+from torso.engine import Batched, Workspace
 from torso.learn.looking import look
 from torso.nets import Body, apply, bodies, body_of
 from torso.personal.state import State
@@ -201,13 +201,15 @@ def test_a_foreign_body_says_the_same_of_a_short_batch(monkeypatch: pytest.Monke
     """In evaluation a short batch is padded, which changes no answer; five samples and a batch size of 64."""
     monkeypatch.setitem(bodies, "foreign", foreign)
     task = job("foreign", "fedavg")
-    desk = Desk.at(task.net, task.federation)
-    deck = Deck.of(desk.federation.train.samples, desk.federation.train.labels, [torch.arange(5, device="cuda")], [0])
+    workspace = Workspace.at(task.net, task.federation)
+    deck = Deck.of(
+        workspace.federation.train.samples, workspace.federation.train.labels, [torch.arange(5, device="cuda")], [0]
+    )
     tensors = {name: tensor[None] for name, tensor in task.model.items()}
     with torch.no_grad():
-        ((batch, said),) = look(desk.room, deck.in_order(64, desk.room.lens), tensors, 64)
+        ((batch, said),) = look(workspace.context, deck.in_order(64, workspace.context.lens), tensors, 64)
         with computing("fp32"):
-            alone = apply(desk.room.net, tensors, batch.inputs)
+            alone = apply(workspace.context.net, tensors, batch.inputs)
     assert said.features.shape == (1, 5, 8)
     torch.testing.assert_close(said.features, alone.features, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(said.logits, alone.logits, rtol=1e-4, atol=1e-5)
@@ -267,10 +269,10 @@ def test_adapters_of_stacked_clients_on_the_device_are_those_on_cpu(body: str, m
         state = State.begin(task.model)
         for _ in range(2):
             state, _ = play_round(task.plan[0], state, task.roster, engine, seed=0)
-        assert engine._desk is not None
-        assert engine._desk.room.recorder is not None
-        assert engine._desk.room.recorder._recordings or engine._desk.room.recorder._plays
-        assert not getattr(engine._desk.room.recorder, "refused", "")
+        assert engine._workspace is not None
+        assert engine._workspace.context.recorder is not None
+        assert engine._workspace.context.recorder._recordings or engine._workspace.context.recorder._plays
+        assert not getattr(engine._workspace.context.recorder, "refused", "")
     assert all(torch.equal(state.model[name], task.model[name]) for name in task.net.frozen)
 
 

@@ -20,7 +20,7 @@ from tests.runs.samples import bits, history_of
 from torch import Tensor
 
 from torso import RequestError, run
-from torso.engine import Desk, engines
+from torso.engine import Workspace, engines
 from torso.engine.cluster import Cluster
 from torso.engine.keeping import KeptOnRay
 from torso.errors import PlaceLost
@@ -209,7 +209,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 class Halves:
     """Work that makes a tensor."""
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
         return torch.tensor([float(k) / 2 for k in clients])
 
 

@@ -20,7 +20,7 @@ from tests.runs.samples import StopAfter, bits
 from torso import run
 from torso.config import RunConfig
 from torso.data import Federation
-from torso.engine import Desk, Engine, OneByOne, engines
+from torso.engine import Engine, OneByOne, Workspace, engines
 from torso.engine.cluster import Cluster
 from torso.engine.keeping import KeptOnRay
 from torso.methods import Method, methods
@@ -195,7 +195,7 @@ def _on_the_shelves(engine: Cluster) -> int:
 
 
 class Nothing:
-    def __call__(self, desk: Desk, clients: Any) -> None: ...
+    def __call__(self, workspace: Workspace, clients: Any) -> None: ...
 
 
 # errors

@@ -11,7 +11,7 @@ from tests.runs.samples import bits
 
 from torso import Config, run
 from torso.data.batches import Batch
-from torso.engine import Desk, OneByOne, stacks
+from torso.engine import OneByOne, Workspace, stacks
 from torso.engine.memory import patient_collector
 from torso.engine.stacks import MOST, Stacker
 from torso.learn.widths import joined, of_run, runs_of
@@ -44,7 +44,7 @@ def config(method: str, *sets: str) -> Config:
 def own_bits(monkeypatch: pytest.MonkeyPatch) -> str:
     """A measure that tells the bits of each client's own model: the sum of its numbers, read as integers."""
 
-    def take(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
+    def take(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
         words = [t.contiguous().view(torch.int32).flatten(1).long().sum(dim=1) for t in tensors.values()]
         return {"own_bits": torch.stack(words).sum(dim=0).double()}
 
@@ -158,7 +158,7 @@ class Groups:
 
     batch_samples = 8
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[int, ...]:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[int, ...]:
         return tuple(clients)
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:

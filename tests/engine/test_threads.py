@@ -14,7 +14,7 @@ import torch
 from tests.engine.clusters import config
 from torch import Tensor
 
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.runs.job import simulate
 
 
@@ -25,7 +25,7 @@ class Products:
     samples: Tensor
     weight: Tensor
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         flat = self.weight.flatten()
         return self.samples @ self.weight.T, torch.dot(flat, flat)
 
@@ -37,11 +37,11 @@ def check_first_products() -> None:
     wide = Products(torch.randn(7, 1000, generator=generator), torch.randn(1000, 1000, generator=generator))
     job = simulate(config("fedavg", "one-by-one"))
     torch.set_num_threads(1)
-    desk = Desk.at(job.net, job.federation)
+    workspace = Workspace.at(job.net, job.federation)
     for work in (layer, wide):
         with OneByOne(job.net, job.federation, workers=1) as engine:
             (found,) = engine.map(work, [0])
-        for one, other in zip(found, work(desk, [0]), strict=True):
+        for one, other in zip(found, work(workspace, [0]), strict=True):
             assert torch.equal(one, other), f"{(one - other).abs().max():.1e} away from what one thread computes"
 
 

@@ -28,19 +28,19 @@ from torso.federation.secure.vector import CLIPPED, Form, Slot
 from torso.nets import Tensors
 from torso.runs.aggregate import Aggregate
 from torso.runs.job import Job, prepare, simulate
-from torso.server.statistics import Came
+from torso.server.statistics import RoundStatistics
 
 MASKED = ("fedproto", "feddbe", "pfedfda", "creff", "fedthe", "fedas")  # a sum or a mean of what clients send
 CLIENTS = 4
 
 
 @contextmanager
-def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Came]]:
+def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RoundStatistics]]:
     """What the server combines, round by round."""
-    found: list[Came] = []
+    found: list[RoundStatistics] = []
     honest = Aggregate.statistics_of
 
-    def heard(self: Aggregate) -> Came:
+    def heard(self: Aggregate) -> RoundStatistics:
         found.append(honest(self))
         return found[-1]
 
@@ -61,7 +61,7 @@ def bounds(job: Job, config: Config, clients: tuple[int, ...]) -> dict[str, floa
     return found
 
 
-def assert_within(secure: Came, plain: Came, job: Job, config: Config) -> None:
+def assert_within(secure: RoundStatistics, plain: RoundStatistics, job: Job, config: Config) -> None:
     assert secure.clients == plain.clients
     assert secure.combined.keys() == plain.combined.keys()
     for name, bound in bounds(job, config, plain.clients).items():

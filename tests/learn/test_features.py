@@ -1,4 +1,4 @@
-"""Head-only lessons on features computed once: the same models as through the whole network, and only where allowed."""
+"""Head-only phases on features computed once: the same models as through the whole network, and only where allowed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torso import Config
 from torso.data.augment import augmentations
 from torso.data.batches import Shuffle
 from torso.data.inputs import Tokens
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn import features, local
-from torso.learn.course import Course, Learned
 from torso.learn.drift import Local, Proximal
 from torso.learn.features import are_fixed
 from torso.learn.local import learn_by_epoch
-from torso.learn.phases import Phase, lessons
-from torso.learn.steps import Habits, LookAhead
+from torso.learn.phases import Phase, local_phases
+from torso.learn.steps import LocalSettings, LookAhead
+from torso.learn.task import LocalResult, LocalTask
 from torso.nets import LinearHead, Tensors, apply, build
 from torso.runs.job import Simulation, simulate
 
@@ -34,19 +34,20 @@ def job_of(body: str = "conv3", head: str = "linear", norm: str = "running") -> 
     return simulate(Config(data=RAGGED, method={"name": "fedavg", "head": head}, model={"body": body, "norm": norm}))
 
 
-def course_of(
-    job: Simulation, *plan: Phase, clients: tuple[int, ...] = (0, 1, 2, 3), **habits: Any
-) -> tuple[Course, Tensors]:
-    desk = Desk.at(job.net, job.federation)
-    how = Habits(20, 0.9, 0.001, **habits)
-    course = Course(desk.room, desk.train_deck(clients), lessons(job.net, plan, 3, 0.05), how, Shuffle(0, "t", 1))
-    return course, desk.models(job.model, clients)
+def task_of(
+    job: Simulation, *plan: Phase, clients: tuple[int, ...] = (0, 1, 2, 3), **settings: Any
+) -> tuple[LocalTask, Tensors]:
+    workspace = Workspace.at(job.net, job.federation)
+    how = LocalSettings(20, 0.9, 0.001, **settings)
+    task = LocalTask(
+        workspace.context, workspace.train_deck(clients), local_phases(job.net, plan, 3, 0.05), how, Shuffle(0, "t", 1)
+    )
+    return task, workspace.models(job.model, clients)
 
 
-def walked(course: Course, start: Tensors, anchor: Local | None = None) -> list[Learned]:
+def walked(task: LocalTask, start: Tensors, anchor: Local | None = None) -> list[LocalResult]:
     return [
-        replace(at, tensors={n: t.clone() for n, t in at.tensors.items()})
-        for at in learn_by_epoch(course, start, anchor)
+        replace(at, tensors={n: t.clone() for n, t in at.tensors.items()}) for at in learn_by_epoch(task, start, anchor)
     ]
 
 
@@ -57,12 +58,12 @@ def test_both_ways_agree_after_every_epoch(
     body: str, head: str, clients: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With momentum, weight decay, a drift correction, and clients of different sizes; then the body learns as well, so
-    that what comes after a head-only lesson is tested too."""
-    course, start = course_of(job_of(body, head), Phase("head"), Phase("all", 1), clients=clients, drift=Proximal(0.5))
+    that what comes after a head-only phase is tested too."""
+    task, start = task_of(job_of(body, head), Phase("head"), Phase("all", 1), clients=clients, drift=Proximal(0.5))
     anchor = Local({n: torch.zeros_like(t[0]) for n, t in start.items() if t.is_floating_point()}, {})
-    once = walked(course, start, anchor)
+    once = walked(task, start, anchor)
     monkeypatch.setattr(local, "are_fixed", lambda *_: False)
-    whole = walked(course, start, anchor)
+    whole = walked(task, start, anchor)
     assert [at.epochs for at in once] == [at.epochs for at in whole] == [0, 1, 2, 3, 4]
     for one, other in zip(once, whole, strict=True):
         assert one.tensors.keys() == other.tensors.keys()
@@ -74,31 +75,31 @@ def test_both_ways_agree_after_every_epoch(
 
 
 def test_the_body_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    course, start = course_of(job_of(), Phase("head"), clients=(0,))
+    task, start = task_of(job_of(), Phase("head"), clients=(0,))
     calls = []
-    course.room.net.body.register_forward_hook(lambda *_: calls.append(1))
-    walked(course, start)
-    batches = -(-course.deck.sizes[0] // 20)
+    task.context.net.body.register_forward_hook(lambda *_: calls.append(1))
+    walked(task, start)
+    batches = -(-task.deck.sizes[0] // 20)
     assert len(calls) == batches
     monkeypatch.setattr(local, "are_fixed", lambda *_: False)
-    walked(course, start)
+    walked(task, start)
     assert len(calls) == batches + 3 * batches
 
 
-def fixed(course: Course) -> bool:
-    lesson = course.plan[0]
-    return are_fixed(course, lesson, tuple(lesson.rates))
+def fixed(task: LocalTask) -> bool:
+    phase = task.plan[0]
+    return are_fixed(task, phase, tuple(phase.rates))
 
 
 def test_where_features_may_change_they_are_computed_anew() -> None:
-    plain, _ = course_of(job_of(), Phase("head"))
+    plain, _ = task_of(job_of(), Phase("head"))
     assert fixed(plain)
-    assert not fixed(replace(plain, room=replace(plain.room, change=augmentations["flip"])))
-    assert not fixed(course_of(job_of(norm="batch"), Phase("head"))[0])  # BatchNorm goes by the batch
-    assert not fixed(course_of(job_of(), Phase("all"))[0])
-    assert not fixed(course_of(job_of(), Phase("blocks:1"))[0])
-    assert not fixed(course_of(job_of(), Phase("head", 1))[0])  # nothing to gain
-    assert not fixed(course_of(job_of(), Phase("head"), step=LookAhead())[0])
+    assert not fixed(replace(plain, context=replace(plain.context, change=augmentations["flip"])))
+    assert not fixed(task_of(job_of(norm="batch"), Phase("head"))[0])  # BatchNorm goes by the batch
+    assert not fixed(task_of(job_of(), Phase("all"))[0])
+    assert not fixed(task_of(job_of(), Phase("blocks:1"))[0])
+    assert not fixed(task_of(job_of(), Phase("head", 1))[0])  # nothing to gain
+    assert not fixed(task_of(job_of(), Phase("head"), step=LookAhead())[0])
     assert not are_fixed(plain, plain.plan[0], ("body.blocks.0.conv.weight",))  # one optimiser over all phases
 
 

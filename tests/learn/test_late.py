@@ -10,7 +10,7 @@ from torso.data.batches import Batch
 from torso.fast import kernels_run_here
 from torso.learn import late
 from torso.learn.sgd import Sgd
-from torso.learn.steps import Habits, Pupil
+from torso.learn.steps import Learner, LocalSettings
 from torso.nets import LinearHead, build, layers, learnable, set_modes, skeleton
 from torso.nets.stacked_linear import Casts, left_as_factors, stacked_linear
 
@@ -23,7 +23,7 @@ def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "is_fast", lambda x: x.ndim == 3 or x.is_cuda)
 
 
-def pupil(place: str, decay: float) -> Pupil:
+def learner(place: str, decay: float) -> Learner:
     whole = build("mlp", 4, (3, 8, 8), LinearHead(), seed=0)
     tensors = {n: t.to(place).expand(3, *t.shape).clone() for n, t in whole.state_dict().items()}
     net = skeleton(whole)
@@ -31,7 +31,7 @@ def pupil(place: str, decay: float) -> Pupil:
     names = learnable(net, tensors)
     rates = {n: torch.tensor(0.1, device=place) for n in names}
     counts = torch.ones(3, 4, device=place)
-    return Pupil(net, Habits(5), counts, tensors, tuple(names), rates, Sgd(0.0, decay), None)
+    return Learner(net, LocalSettings(5), counts, tensors, tuple(names), rates, Sgd(0.0, decay), None)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -50,7 +50,7 @@ def test_steps(place: str, masked: bool, decay: float, kind: torch.dtype) -> Non
     filled = torch.tensor([5, 3, 0], device=place)
     real = (torch.arange(5, device=place) < filled.unsqueeze(1)).float() if masked else None
     batch = Batch(inputs, labels, real, filled > 0 if masked else None)
-    one, other = pupil(place, decay), pupil(place, decay)
+    one, other = learner(place, decay), learner(place, decay)
     start = {n: t.clone() for n, t in one.tensors.items()}
     assert any(t.ndim == 3 for t in start.values())
     casts: Casts = {}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torso import Config
-from torso.engine.base import Desk
+from torso.engine.base import Workspace
 from torso.learn import looking
 from torso.learn.looking import look, width
 from torso.measure.accuracy import generic, percent_correct
@@ -34,8 +34,8 @@ def job_of(norm: str) -> Simulation:
     return simulate(config, data_of(config))
 
 
-def desk_of(job: Simulation) -> Desk:
-    return Desk.at(job.net, job.federation, "fp32", True, None)
+def workspace_of(job: Simulation) -> Workspace:
+    return Workspace.at(job.net, job.federation, "fp32", True, None)
 
 
 def stacked(job: Simulation, clients: int) -> dict[str, torch.Tensor]:
@@ -57,17 +57,17 @@ def test_batch_statistics_make_samples_depend_on_each_other() -> None:
 def test_on_cpu_a_look_takes_a_batch() -> None:
     """So that the bits of results stay what they are."""
     job = job_of("running")
-    desk = desk_of(job)
-    assert width(desk.room, desk.test_deck([0, 1]), 16) == 16
+    workspace = workspace_of(job)
+    assert width(workspace.context, workspace.test_deck([0, 1]), 16) == 16
 
 
 @pytest.mark.parametrize("many", [16, 64, 1024])
 def test_more_at_once_gives_the_same_counts(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of("running")
-    desk = desk_of(job)
-    plain = percent_correct(desk.room, desk.test_deck([0, 1, 2]), stacked(job, 3), 16)
-    monkeypatch.setattr("torso.measure.accuracy.width", lambda room, deck, batch_size: many)
-    assert torch.equal(percent_correct(desk.room, desk.test_deck([0, 1, 2]), stacked(job, 3), 16), plain)
+    workspace = workspace_of(job)
+    plain = percent_correct(workspace.context, workspace.test_deck([0, 1, 2]), stacked(job, 3), 16)
+    monkeypatch.setattr("torso.measure.accuracy.width", lambda context, deck, batch_size: many)
+    assert torch.equal(percent_correct(workspace.context, workspace.test_deck([0, 1, 2]), stacked(job, 3), 16), plain)
     assert plain.sum() > 0
 
 
@@ -78,15 +78,15 @@ def test_batches_of_the_test_set_side_by_side_are_those_one_by_one(
 ) -> None:
     """Also where each batch has statistics of its own, and where the last one is short."""
     job = job_of(norm)
-    desk, how = desk_of(job), evaluation_of(job, job.plan[0], State.begin(job.model))
+    workspace, how = workspace_of(job), evaluation_of(job, job.plan[0], State.begin(job.model))
     models = stacked(job, 10)
 
     def found() -> list[torch.Tensor]:
         takes = (generic, generic_as_personal, ece_generic)
-        return [value for take in takes for value in take(desk, range(10), models, how).values()]
+        return [value for take in takes for value in take(workspace, range(10), models, how).values()]
 
     plain = found()
-    monkeypatch.setattr(looking, "_rows_at_once", lambda room, deck, each: many)
+    monkeypatch.setattr(looking, "_rows_at_once", lambda context, deck, each: many)
     for one_by_one, together in zip(plain, found(), strict=True):
         torch.testing.assert_close(together, one_by_one)
     assert plain[0].sum() == plain[1].sum() > 0
@@ -109,18 +109,27 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_memory_does_not_hold_is_looked_at_in_halves(small_memory: list[int]) -> None:
     job = job_of("running")
-    desk, tensors = desk_of(job), stacked(job, 1)
-    deck = desk.test_stretches([0], 150)
+    workspace, tensors = workspace_of(job), stacked(job, 1)
+    deck = workspace.test_stretches([0], 150)
     with torch.no_grad():
-        ((_, said),) = look(desk.room, deck.in_order(150, desk.room.lens), tensors, 150)
+        ((_, said),) = look(workspace.context, deck.in_order(150, workspace.context.lens), tensors, 150)
         assert small_memory == [150, 75, 37, 38, 75, 37, 38]
-        apart = torch.cat([part.logits for _, part in look(desk.room, deck.in_order(16, desk.room.lens), tensors)], 1)
+        apart = torch.cat(
+            [part.logits for _, part in look(workspace.context, deck.in_order(16, workspace.context.lens), tensors)], 1
+        )
     torch.testing.assert_close(said.logits, apart)
 
 
 def test_samples_that_depend_on_each_other_are_not_parted(small_memory: list[int]) -> None:
     job = job_of("batch")
-    desk = desk_of(job)
+    workspace = workspace_of(job)
     with torch.no_grad(), pytest.raises(torch.OutOfMemoryError):
-        list(look(desk.room, desk.test_stretches([0], 150).in_order(150, desk.room.lens), stacked(job, 1), 150))
+        list(
+            look(
+                workspace.context,
+                workspace.test_stretches([0], 150).in_order(150, workspace.context.lens),
+                stacked(job, 1),
+                150,
+            )
+        )
     assert small_memory == [150]

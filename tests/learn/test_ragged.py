@@ -18,17 +18,17 @@ from torso.data.batches import Deck, Shuffle
 from torso.data.deals import Form, filled_by
 from torso.data.inputs import as_input
 from torso.learn import local
-from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Drift, Dynamic, Local, MultiTask, NoDrift, Proximal, Scaffold
 from torso.learn.gradients import gradients
 from torso.learn.local import learn, learn_by_epoch
-from torso.learn.lockstep import Ask
+from torso.learn.lockstep import JointRequest
 from torso.learn.meta import MetaWeighted
 from torso.learn.objectives import BalancedSoftmax
-from torso.learn.phases import Lesson, Phase, beside, lessons
+from torso.learn.phases import LocalPhase, Phase, beside, local_phases
 from torso.learn.recorded import Play, Recorder, _Recording
-from torso.learn.steps import Envelope, Habits, LookAhead, Plain, Step
+from torso.learn.steps import Envelope, LocalSettings, LookAhead, Plain, Step
 from torso.learn.strides import blocks
+from torso.learn.task import LocalContext, LocalResult, LocalTask
 from torso.nets import Body, LinearHead, Network, Tensors, learnable, skeleton
 from torso.nets.blocks import Unit
 
@@ -96,7 +96,7 @@ def drawn_net(seed: int, channels: int) -> Network:
         return Network(body, LinearHead().build(channels, CLASSES, True), as_input(IMAGE))
 
 
-def course(plan: Sequence[Phase], step: Step, channels: int = 8, **habits: Any) -> tuple[Course, Tensors]:
+def task(plan: Sequence[Phase], step: Step, channels: int = 8, **settings: Any) -> tuple[LocalTask, Tensors]:
     """Eight clients, each with a network of its own."""
     nets = [drawn_net(seed, channels) for seed in range(len(SIZES))]
     tensors = {n: torch.stack([net.state_dict()[n] for net in nets]) for n in nets[0].state_dict()}
@@ -107,13 +107,15 @@ def course(plan: Sequence[Phase], step: Step, channels: int = 8, **habits: Any) 
     rows = list(torch.split(torch.arange(sum(SIZES)), SIZES))
     meta = [torch.arange(sum(SIZES), total)] * len(SIZES) if step.uses_meta else None
     net = skeleton(nets[0])
-    room = Classroom(net, CLASSES, PixelLens.of((0.5,), (0.25,), torch.device("cpu")), augmentations["none"], True)
+    context = LocalContext(
+        net, CLASSES, PixelLens.of((0.5,), (0.25,), torch.device("cpu")), augmentations["none"], True
+    )
     return (
-        Course(
-            room,
+        LocalTask(
+            context,
             Deck.of(images, labels, rows, range(len(SIZES))),
-            lessons(net, plan, 2, 0.05),
-            Habits(5, 0.9, 0.01, step=step, **habits),
+            local_phases(net, plan, 2, 0.05),
+            LocalSettings(5, 0.9, 0.01, step=step, **settings),
             Shuffle(0, "test", 1),
             None if meta is None else Deck.of(images, labels, meta, range(len(SIZES))),
         ),
@@ -132,8 +134,8 @@ def anchor_of(tensors: Tensors, net: Network, shared: bool) -> Local:
     return Local(drawn(1, not shared), {}, drawn(2, True), drawn(3, not shared))
 
 
-def only(client: int, asked: Course, rates: Sequence[float] | None = None) -> Course:
-    """The course of one client; at its own rate, where they have such."""
+def only(client: int, asked: LocalTask, rates: Sequence[float] | None = None) -> LocalTask:
+    """The task of one client; at its own rate, where they have such."""
     place = torch.tensor([client])
     one = asked.of_places([client], place)
     if rates is None:
@@ -141,12 +143,12 @@ def only(client: int, asked: Course, rates: Sequence[float] | None = None) -> Co
     return replace(one, plan=tuple(replace(x, rates=dict.fromkeys(x.rates, rates[client])) for x in one.plan))
 
 
-def with_rates(plan: Sequence[Lesson], rates: Sequence[float]) -> tuple[Lesson, ...]:
+def with_rates(plan: Sequence[LocalPhase], rates: Sequence[float]) -> tuple[LocalPhase, ...]:
     each = [[replace(x, rates=dict.fromkeys(x.rates, rate)) for x in plan] for rate in rates]
     return tuple(beside(column, [1] * len(rates), torch.device("cpu")) for column in zip(*each, strict=True))
 
 
-def assert_same(together: Learned, alone: Learned, client: int) -> None:
+def assert_same(together: LocalResult, alone: LocalResult, client: int) -> None:
     for kind in ("tensors", "own", "notes"):
         mine, its = getattr(together, kind), getattr(alone, kind)
         assert mine.keys() == its.keys()
@@ -193,18 +195,18 @@ def test_a_stack_is_its_clients_alone(case: str, recorded: bool, rates: Sequence
     plan, step, drift, momentum = CASES[case]
     rates = rates if step.any_rates else None
     objective = {"objective": BalancedSoftmax()} if step.uses_meta else {}
-    asked, tensors = course(plan, step, drift=drift, shared_momentum=momentum, **objective)
-    anchor = None if type(drift) is NoDrift else anchor_of(tensors, asked.room.net, shared)
+    asked, tensors = task(plan, step, drift=drift, shared_momentum=momentum, **objective)
+    anchor = None if type(drift) is NoDrift else anchor_of(tensors, asked.context.net, shared)
     notes = {n: torch.stack([t * (1 + g) for g in range(len(SIZES))]) for n, t in step.notes(0).items()}
     stack = asked if rates is None else replace(asked, plan=with_rates(asked.plan, rates))
     if recorded:
-        stack = replace(stack, room=replace(stack.room, recorder=Replayed()))
+        stack = replace(stack, context=replace(stack.context, recorder=Replayed()))
     before = {n: t.clone() for n, t in tensors.items()}
     seen = list(learn_by_epoch(stack, tensors, anchor, notes)) if not recorded else []
     visits = [learn(stack, tensors, anchor, notes) for _ in range(2 if recorded else 1)]
     for name, tensor in before.items():
         assert torch.equal(tensors[name], tensor)
-    if isinstance(recorder := stack.room.recorder, Replayed):
+    if isinstance(recorder := stack.context.recorder, Replayed):
         assert bool(recorder.taped) == (type(step) is Plain and rates is None)
     for client in range(len(SIZES)):
         place = torch.tensor([client])
@@ -226,11 +228,11 @@ def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch, reque
     """One stack is given, one placed and one learns; what comes back is the fourth."""
     gc.freeze()  # what other tests hold is not looked through at each step
     request.addfinalizer(gc.unfreeze)
-    asked, tensors = course((Phase("all", 6),), Plain(), channels=64)  # beside the weights, samples are little
+    asked, tensors = task((Phase("all", 6),), Plain(), channels=64)  # beside the weights, samples are little
     stack, before, held = sum(t.nbytes for t in tensors.values()), bytes_held(), list[int]()
     inner = local._learned
 
-    def watched(*now: Any) -> Learned:
+    def watched(*now: Any) -> LocalResult:
         held.append(bytes_held() - before)
         return inner(*now)
 
@@ -242,7 +244,7 @@ def test_memory_does_not_grow_with_epochs(monkeypatch: pytest.MonkeyPatch, reque
 
 def test_a_body_that_is_everybodys_and_does_not_learn_is_not_copied() -> None:
     """Fine-tuning of a head: all clients begin at one model."""
-    asked, tensors = course((Phase("head"),), Plain())
+    asked, tensors = task((Phase("head"),), Plain())
     common = {n: t[0].expand(t.shape) for n, t in tensors.items()}
     for learned in (learn(asked, common), *learn_by_epoch(asked, common)):
         for name, tensor in learned.tensors.items():
@@ -251,12 +253,12 @@ def test_a_body_that_is_everybodys_and_does_not_learn_is_not_copied() -> None:
 
 def test_stacks_of_other_sizes_have_recordings_of_their_own() -> None:
     """They may be of as many leading clients, but read other memory; those of the same size read who is there now."""
-    asked, tensors = course(ALL, Plain(), objective=BalancedSoftmax())
+    asked, tensors = task(ALL, Plain(), objective=BalancedSoftmax())
     recorder = Replayed()
     for order in (list(range(8)), [2, 4, 5, 6], list(range(8)), [5, 2, 7], [4, 2, 0]):
         places = torch.tensor(order)
         mine, some = {n: t[places] for n, t in tensors.items()}, asked.of_places(order, places)
-        found = learn(replace(some, room=replace(some.room, recorder=recorder)), mine).tensors
+        found = learn(replace(some, context=replace(some.context, recorder=recorder)), mine).tensors
         for name, tensor in learn(some, mine).tensors.items():
             torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-11, msg=name)
 
@@ -281,16 +283,16 @@ def test_as_clients_fall_out_fewer_are_computed() -> None:
 
 
 def test_plans_that_differ_in_more_than_rates_are_not_one_stack() -> None:
-    asked, tensors = course((Phase("all", 2),), Plain())
-    net, mine = asked.room.net, Ask(0, asked, tensors, None, {})
+    asked, tensors = task((Phase("all", 2),), Plain())
+    net, mine = asked.context.net, JointRequest(0, asked, tensors, None, {})
 
     def beside_it(*plan: Phase, lr: float = 0.5) -> bool:
-        return mine.fits(Ask(1, replace(asked, plan=lessons(net, plan, 2, lr)), tensors, None, {}))
+        return mine.fits(JointRequest(1, replace(asked, plan=local_phases(net, plan, 2, lr)), tensors, None, {}))
 
     assert beside_it(Phase("all", 2))
     assert not beside_it(Phase("all", 3))
     assert not beside_it(Phase("body", 2))
     assert not beside_it(Phase("all", 2), Phase("all", 2))
     assert not beside_it(Phase("all", 2), lr=0.0)
-    (lesson,) = asked.plan
-    assert not lesson.differs_in_rates(replace(lesson, moving=frozenset(lesson.rates)))
+    (phase,) = asked.plan
+    assert not phase.differs_in_rates(replace(phase, moving=frozenset(phase.rates)))

@@ -12,15 +12,15 @@ from torch import Tensor
 from torso.data.augment import PixelLens, augmentations
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.data.inputs import Floats, Input, Pixels, Tokens
-from torso.learn.course import Classroom, Course
 from torso.learn.drift import Drift, Local, NoDrift, Proximal
 from torso.learn.gradients import gradients
 from torso.learn.local import learn
 from torso.learn.objectives import CrossEntropy
-from torso.learn.phases import Phase, lessons
+from torso.learn.phases import Phase, local_phases
 from torso.learn.recorded import Recorder, _room_for, rung
 from torso.learn.sgd import Sgd
-from torso.learn.steps import Habits
+from torso.learn.steps import LocalSettings
+from torso.learn.task import LocalContext, LocalTask
 from torso.nets import LinearHead, Network, Tensors, build, learnable, set_modes, skeleton
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
@@ -95,15 +95,15 @@ def test_few_recordings_serve_any_number_of_clients(clients: int) -> None:
     assert len(set(rungs)) <= 2 * clients.bit_length()
 
 
-def course(body: str, epochs: int, drift: Drift, recorder: Recorder | None) -> tuple[Course, Tensors, Local | None]:
-    """Three clients on the device in two lessons, with rates of their own for body and head."""
+def task(body: str, epochs: int, drift: Drift, recorder: Recorder | None) -> tuple[LocalTask, Tensors, Local | None]:
+    """Three clients on the device in two local_phases, with rates of their own for body and head."""
     net, start, deck = federation(body)
     lens = PixelLens.of((0.5,) * 3, (0.25,) * 3, torch.device("cuda"))
-    room = Classroom(net, 4, lens, augmentations["crop-flip"], False, recorder=recorder)
-    plan = lessons(net, (Phase("all", 1), Phase("head", epochs)), epochs, 0.01, head_factor=0.5)
-    habits = Habits(5, 0.9, 1e-3, drift=drift)
+    context = LocalContext(net, 4, lens, augmentations["crop-flip"], False, recorder=recorder)
+    plan = local_phases(net, (Phase("all", 1), Phase("head", epochs)), epochs, 0.01, head_factor=0.5)
+    settings = LocalSettings(5, 0.9, 1e-3, drift=drift)
     anchor = None if type(drift) is NoDrift else Local({n: start[n][0] + 0.01 for n in learnable(net, start)}, {})
-    return Course(room, deck, plan, habits, Shuffle(0, "test", 0)), start, anchor
+    return LocalTask(context, deck, plan, settings, Shuffle(0, "test", 0)), start, anchor
 
 
 @needs_cuda
@@ -124,7 +124,7 @@ def test_several_steps_in_one_recording(body: str, drift: Drift, exact: bool, re
         request.getfixturevalue("double")
     recorder, ends = Recorder(gradients), []
     for made in (None, recorder, recorder):
-        asked, start, anchor = course(body, 2, drift, made)
+        asked, start, anchor = task(body, 2, drift, made)
         ends.append(learn(asked, start, anchor))
     assert recorder._plays
     assert not recorder._recordings
@@ -142,7 +142,7 @@ def test_several_steps_in_one_recording(body: str, drift: Drift, exact: bool, re
 @needs_cuda
 def test_a_visit_of_several_steps_waits_for_nothing() -> None:
     recorder = Recorder(gradients)
-    asked, start, anchor = course("conv4", 2, NoDrift(), recorder)
+    asked, start, anchor = task("conv4", 2, NoDrift(), recorder)
     for _ in range(2):
         learn(asked, start, anchor)
     torch.cuda.set_sync_debug_mode("error")
@@ -196,11 +196,11 @@ def test_room_for_wider_batches_has_each_sample_as_it_lies(kind: Input) -> None:
     stored = torch.zeros(4, 4, 5, kind.shape[0]) if isinstance(kind, Pixels) else torch.zeros(4, *kind.shape)
     index = torch.zeros(2, 3, dtype=torch.int64)
     seen = kind.lens(torch.device("cpu")).look(stored.to(kind.stored), index)
-    room = _room_for(Batch(seen, index), 5, masked=True)
-    assert (room.inputs.shape, room.inputs.dtype) == ((2, 5, *kind.shape), kind.given)
-    assert room.inputs.stride()[1:] == seen.stride()[1:]
-    assert room.inputs.stride(0) == 5 * seen.stride(1)
-    assert not room.inputs.any()
+    context = _room_for(Batch(seen, index), 5, masked=True)
+    assert (context.inputs.shape, context.inputs.dtype) == ((2, 5, *kind.shape), kind.given)
+    assert context.inputs.stride()[1:] == seen.stride()[1:]
+    assert context.inputs.stride(0) == 5 * seen.stride(1)
+    assert not context.inputs.any()
 
 
 @needs_cuda

@@ -14,7 +14,7 @@ from tests.methods import tiny
 from torso import Config, run
 from torso.data import Federation, Split
 from torso.data.batches import Shuffle
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.errors import RequestError
 from torso.measure import Accuracy, evaluate
 from torso.measure.accuracy import class_means
@@ -174,16 +174,18 @@ def test_class_means_are_of_batches_in_the_order_that_is_asked_for(order: str) -
         measure={"template_order": order, "batch_size": 8},
     )
     job = simulate(config)
-    desk, how = Desk.at(job.net, job.federation), evaluation_of(job, job.plan[0], State.begin(job.model))
+    workspace, how = Workspace.at(job.net, job.federation), evaluation_of(job, job.plan[0], State.begin(job.model))
     rows, labels = job.federation.train.rows(1), job.federation.train.labels
     if order == "shuffled":
-        met = desk.train_deck([1]).shuffled(8, desk.room.lens, Shuffle(config.run.seed, "templates", 0), 0, None)
+        met = workspace.train_deck([1]).shuffled(
+            8, workspace.context.lens, Shuffle(config.run.seed, "templates", 0), 0, None
+        )
         batches = [(batch.inputs[0], batch.labels[0]) for batch in met]
     else:
         assert labels[rows].diff().ne(0).sum() > 1, "the rows stand class by class: nothing is tested"
         sorted_rows = torch.cat([rows[labels[rows] == c] for c in range(4)])
         batches = [
-            (desk.room.lens.look(desk.federation.train.samples, some[None])[0], labels[some])
+            (workspace.context.lens.look(workspace.federation.train.samples, some[None])[0], labels[some])
             for some in sorted_rows.split(8)
         ]
     body = copy.deepcopy(job.net).eval()
@@ -192,6 +194,6 @@ def test_class_means_are_of_batches_in_the_order_that_is_asked_for(order: str) -
         for images, said in batches:
             total.index_add_(0, said, body.features(images))
     count = torch.bincount(labels[rows], minlength=4)
-    means, known = class_means(desk, [1], desk.models(job.model, [1]), how)
+    means, known = class_means(workspace, [1], workspace.models(job.model, [1]), how)
     assert known[0].tolist() == (count > 0).tolist()
     torch.testing.assert_close(means[0], total / count.clamp(min=1).unsqueeze(1), rtol=1e-4, atol=1e-5)

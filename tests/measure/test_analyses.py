@@ -21,7 +21,7 @@ from torch import Tensor
 from torso import Config, RequestError, Result, run
 from torso.data import Federation
 from torso.data.sources.cifar import CIFAR100
-from torso.engine import Batched, Desk, OneByOne
+from torso.engine import Batched, OneByOne, Workspace
 from torso.measure.analyses import analyses, at_end, class_counts, walk
 from torso.measure.analyses.models import class_sums, factors
 from torso.measure.analyses.similarity import mean_cosine
@@ -213,14 +213,14 @@ def test_layer_similarity_is_that_of_clients_fine_tuned_one_by_one() -> None:
     found = result.analyses["layer_similarity"]
     assert found["epochs"] == list(range(1, 21))
     job = simulate(config)
-    desk, how = Desk.at(job.net, job.federation), evaluation_of(job, job.plan[0], result.state)
+    workspace, how = Workspace.at(job.net, job.federation), evaluation_of(job, job.plan[0], result.state)
     tuned = [
         {
             epochs: {n: t.clone() for n, t in model.items()}
-            for epochs, model in own_models(desk, [k], held, how, [1, 20])
+            for epochs, model in own_models(workspace, [k], held, how, [1, 20])
         }
         for k in range(5)
-        for held in [desk.models(result.generic, [k])]
+        for held in [workspace.models(result.generic, [k])]
     ]
     for epochs, (place, layer) in itertools.product((1, 20), enumerate(found["layers"])):
         flat = [model[epochs][layer].flatten() for model in tuned]

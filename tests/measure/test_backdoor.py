@@ -14,7 +14,7 @@ from torch import Tensor
 from torso import RequestError, run
 from torso.config import Config
 from torso.data import Federation
-from torso.engine import Desk, engines
+from torso.engine import Workspace, engines
 from torso.learn.attacks import Backdoor, attacked
 from torso.measure.base import Evaluation, measures
 from torso.nets import Tensors
@@ -97,9 +97,9 @@ class _Success:
     model: Tensors
     how: Evaluation
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
         take = measures["backdoor_initial"].take
-        return take(desk, clients, desk.models(self.model, clients), self.how)["backdoor_initial"]
+        return take(workspace, clients, workspace.models(self.model, clients), self.how)["backdoor_initial"]
 
 
 def _taken(job: Simulation, model: Tensors) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torso import Config, run
 from torso.data import Federation
-from torso.engine import Batched, Desk, OneByOne
+from torso.engine import Batched, OneByOne, Workspace
 from torso.measure import Accuracy, Evaluation, evaluate
 from torso.measure.mixes import right_by_side, weigh
 from torso.personal.state import State
@@ -94,8 +94,8 @@ def test_inside_and_outside_recombine_to_the_whole() -> None:
     """Spec 18, point 10, on test data dealt anew (spec 9.5)."""
     job = simulate(Config(data={"clients": 10, "shards": 5, "test_shards": 10}))
     clients = list(job.measured_clients)
-    desk = Desk.at(job.net, job.federation)
-    _, there = right_by_side(desk, clients, desk.models(job.model, clients), 128)
+    workspace = Workspace.at(job.net, job.federation)
+    _, there = right_by_side(workspace, clients, workspace.models(job.model, clients), 128)
     whole = measured(job, ["initial", "id_before", "ood_before"])
     assert (there > 0).all()  # both kinds of samples for everybody, or the test would say little
     share = there / there.sum(dim=1, keepdim=True)
@@ -171,8 +171,8 @@ def test_the_best_epoch_on_test_data_is_each_clients_own(at_once: int) -> None:
     first = job.model
     second, third = ({**first, "head.weight": torch.eye(4)[:, [k]].expand(4, 2)} for k in (1, 3))
 
-    def by_epoch(desk: Desk, clients: Sequence[int]) -> Iterator[dict[str, Tensor]]:
-        return (desk.models(model, clients) for model in (first, second, third))
+    def by_epoch(workspace: Workspace, clients: Sequence[int]) -> Iterator[dict[str, Tensor]]:
+        return (workspace.models(model, clients) for model in (first, second, third))
 
     how = replace(evaluation_of(job, job.plan[0], State.begin(first)), alone_by_epoch=by_epoch)
     with Batched(job.net, job.federation, at_once=at_once) as engine:
@@ -209,10 +209,10 @@ def test_epochs_of_a_client_alone_are_all_there_and_end_where_it_ends() -> None:
     """Three rounds of two epochs; a method without rounds has none, and so nothing to choose from."""
     job = simulate(Config(method="local-only", **SMALL))
     how = evaluation_of(job, job.plan[0], State.begin(job.model))
-    desk, clients = Desk.at(job.net, job.federation), [0, 3]
-    epochs = [{n: t.clone() for n, t in models.items()} for models in how.alone_by_epoch(desk, clients)]
+    workspace, clients = Workspace.at(job.net, job.federation), [0, 3]
+    epochs = [{n: t.clone() for n, t in models.items()} for models in how.alone_by_epoch(workspace, clients)]
     assert len(epochs) == 6
-    end = how.alone(desk, clients)
+    end = how.alone(workspace, clients)
     assert all(torch.equal(epochs[-1][name], end[name]) for name in end)
     assert not any(torch.equal(epochs[-2][name], end[name]) for name in end)
     none = job_of("fedncm")

@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from torso import Config, Result, run
 from torso.data.batches import Batch, Deck
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.errors import RequestError
-from torso.learn.course import Course
 from torso.learn.local import learn
 from torso.learn.objectives import BalancedSoftmax, CrossEntropy
+from torso.learn.task import LocalTask
 from torso.measure import Accuracy, evaluate
 from torso.measure.accuracy import generic_answer
 from torso.measure.mixes import percent_by_mix, right_by_class
@@ -78,12 +78,12 @@ def test_equal_shares_of_every_class_are_the_plain_accuracy() -> None:
     """Spec 18, point 10: P-FL with equal shares is G-FL of the same model."""
     config = Config(data={"clients": 1, "partition": "iid", "source": "synthetic"})
     job = simulate(config)
-    desk = Desk.at(job.net, job.federation)
-    tensors = desk.models(job.model, [0])
-    right, there = right_by_class(desk, [0], tensors, 128)
+    workspace = Workspace.at(job.net, job.federation)
+    tensors = workspace.models(job.model, [0])
+    right, there = right_by_class(workspace, [0], tensors, 128)
     counts = job.federation.class_counts[0]
     assert len(set(counts.tolist())) == 1  # the synthetic source deals equal classes
-    assert_close(percent_by_mix(desk, [0], tensors, 128, generic_answer), 100 * right.sum(dim=1) / there.sum())
+    assert_close(percent_by_mix(workspace, [0], tensors, 128, generic_answer), 100 * right.sum(dim=1) / there.sum())
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +128,12 @@ def test_a_clients_network_answers_as_the_evaluator_sees_it(rod: Result) -> None
     assert rod.state is not None
     assert rod.initial is not None
     client, images = 1, torch.rand(5, 1, 8, 8)
-    desk = Desk.at(rod.initial, rod.federation)
-    said = apply(desk.room.net.eval(), desk.holding(rod.state.clients).models(rod.state.model, [client]), images[None])
+    workspace = Workspace.at(rod.initial, rod.federation)
+    said = apply(
+        workspace.context.net.eval(),
+        workspace.holding(rod.state.clients).models(rod.state.model, [client]),
+        images[None],
+    )
     net = rod.network(client, personal=False)
     assert_close(net(images), said.own[0])
     assert isinstance(net.head, DualHead)
@@ -169,7 +173,7 @@ def test_ditto_gives_the_clients_own_model_and_unknown_clients_are_refused() -> 
 )
 def test_newcomers_train_as_others_do_for_their_own_model(method: object, balances: bool) -> None:
     job = simulate(Config(method=method, data={"new_clients": 2}))
-    how = evaluation_of(job, job.plan[-1], State.begin(job.model)).arrival_habits.objective
+    how = evaluation_of(job, job.plan[-1], State.begin(job.model)).arrival_settings.objective
     assert type(how) is (BalancedSoftmax if balances else CrossEntropy)
 
 
@@ -178,7 +182,7 @@ def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
     sections = {"data": {"clients": 10, "new_clients": 2}, "model": {"head_bias": False}, "personalize": {"epochs": 2}}
     hyper, linear = (simulate(Config(method=name, **sections)) for name in ("fedrod-hyper", "fedrod-linear"))
     clients = hyper.federation.newcomers.tolist()
-    held = Desk.at(hyper.net, hyper.federation).models(hyper.model, clients)
+    held = Workspace.at(hyper.net, hyper.federation).models(hyper.model, clients)
     hidden = torch.relu(held["head.personal.first.weight"] @ held["head.personal.mix"][..., None])
     made = (held["head.personal.second.weight"] @ hidden).view_as(held["head.generic.weight"])
     shared = {n: t for n, t in held.items() if "personal" not in n}
@@ -191,9 +195,10 @@ def test_a_head_that_was_made_trains_as_a_layer_of_the_newcomers_own() -> None:
 
 
 def taught(job: Simulation, clients: list[int], tensors: Tensors) -> Tensors:
-    desk, how = Desk.at(job.net, job.federation), evaluation_of(job, job.plan[-1], State.begin(job.model))
+    workspace, how = Workspace.at(job.net, job.federation), evaluation_of(job, job.plan[-1], State.begin(job.model))
     return learn(
-        Course(desk.room, desk.train_deck(clients), how.arrival, how.arrival_habits, how.shuffle), tensors
+        LocalTask(workspace.context, workspace.train_deck(clients), how.arrival, how.arrival_settings, how.shuffle),
+        tensors,
     ).tensors
 
 
@@ -213,10 +218,10 @@ def test_newcomers_train_everything_at_the_last_rate_and_hold_a_tenth_out() -> N
         )
     )
     how = evaluation_of(job, job.plan[-1], State.begin(job.model, round=3))
-    (lesson,) = how.arrival
-    assert lesson.epochs == 5
-    assert lesson.rates == pytest.approx(dict.fromkeys(job.model, 0.1))
-    desk, newcomer = Desk.at(job.net, job.federation), int(job.federation.newcomers[0])
+    (phase,) = how.arrival
+    assert phase.epochs == 5
+    assert phase.rates == pytest.approx(dict.fromkeys(job.model, 0.1))
+    workspace, newcomer = Workspace.at(job.net, job.federation), int(job.federation.newcomers[0])
     seen: list[int] = []
 
     def looked(deck: Deck, *args: object) -> Iterator[Batch]:
@@ -226,5 +231,5 @@ def test_newcomers_train_everything_at_the_last_rate_and_hold_a_tenth_out() -> N
     in_order = Deck.in_order
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Deck, "in_order", looked)
-        settled(desk, [newcomer], desk.models(job.model, [newcomer]), how)
+        settled(workspace, [newcomer], workspace.models(job.model, [newcomer]), how)
     assert set(seen) == {2}

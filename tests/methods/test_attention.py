@@ -15,7 +15,7 @@ from torso.errors import RequestError
 from torso.personal.state import State
 from torso.runs.rounds import play_round
 from torso.server.attention import Attention
-from torso.server.statistics import Held
+from torso.server.statistics import ServerView
 
 from .by_hand import EYE, FIRST, SECOND, Data, equal, federated, last, on, same, sgd, story
 from .tiny import job
@@ -68,7 +68,7 @@ def test_distances_are_of_parameters_and_statistics_are_mixed_with_them() -> Non
         0: {"w": torch.tensor([0.0]), "mean": torch.tensor([100.0]), "count": torch.tensor(3)},
         1: {"w": torch.tensor([2.0]), "mean": torch.tensor([0.0]), "count": torch.tensor(7)},
     }
-    found = Attention(alpha=4.0, sigma=4.0).to_one(Held(uploads=uploads, parameters=("w",)), 0)
+    found = Attention(alpha=4.0, sigma=4.0).to_one(ServerView(uploads=uploads, parameters=("w",)), 0)
     assert found.keys() == {"w", "mean"}
     assert_close(found["w"], torch.tensor([2 * math.exp(-1)]))
     assert_close(found["mean"], torch.tensor([100 * (1 - math.exp(-1))]))
@@ -94,7 +94,8 @@ def test_absent_clients_are_mixed_in_with_their_last_upload_and_one_who_never_ca
             others = [k for k in before.server.uploads if k != client]
             if others and client not in before.server.uploads:
                 started = Attention().to_one(
-                    Held(model=before.model, uploads=before.server.uploads, parameters=task.plan[0].corrected), client
+                    ServerView(model=before.model, uploads=before.server.uploads, parameters=task.plan[0].corrected),
+                    client,
                 )
                 assert not equal(started, {n: before.model[n] for n in started})
     assert len(state.server.uploads) > 1

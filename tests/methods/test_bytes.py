@@ -20,7 +20,7 @@ from tests.near import body_for
 from torso import Config, Result, run
 from torso.config import DataConfig, RunConfig
 from torso.data import Federation, Pixels, Split, build
-from torso.engine import SERVER, Desk, Engine, OneByOne, engines
+from torso.engine import SERVER, Engine, OneByOne, Workspace, engines
 from torso.engine.base import T, Work
 from torso.errors import RequestError
 from torso.methods import methods
@@ -77,7 +77,7 @@ class Spy:
     """An engine that keeps what it is asked to do: visits, and what came back; class sums of FedNCM."""
 
     def __init__(self, net: Network, federation: Federation, workers: int, at_once: int) -> None:
-        self.inner, self.desk = OneByOne(net, federation, workers, at_once), Desk.at(net, federation)
+        self.inner, self.workspace = OneByOne(net, federation, workers, at_once), Workspace.at(net, federation)
         self.visits: list[Visited] = []
         self.sums: list[Tensors] = []
 
@@ -210,8 +210,8 @@ def test_a_message_is_all_that_a_participant_needs(seen: Watched) -> None:
             heard = Told.heard(
                 posted(down_there, down_there.schema), start, start if stage.method.personal.from_start else None
             )
-            desk = seen.spy.desk.holding(visited.store.of([client]))
-            again = visit_of(stage, heard, seed=0)(desk, [client])
+            workspace = seen.spy.workspace.holding(visited.store.of([client]))
+            again = visit_of(stage, heard, seed=0)(workspace, [client])
             assert_same_sent(again, sent)
             for kind in KINDS:
                 assert equal(*(getattr(each.left.get(client, NOTHING), kind) for each in (again, sent)))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from torso.engine import Desk
-from torso.learn.course import Course
+from torso.engine import Workspace
+from torso.learn.task import LocalTask
 from torso.nets import Tensors
 from torso.personal import Fomo, VisitStart
 from torso.personal.fomo import AFFINITY, SCORES
@@ -25,7 +25,7 @@ from .tiny import job
 def opening(own: Tensor, offers: list[Tensor], senders: list[list[int]]) -> VisitStart:
     """G clients with models [G, 2] of one tensor w; L(w) = ‖w‖² / 2 on what they hold out."""
     return VisitStart(
-        course=cast(Course, None),  # of no interest before training
+        task=cast(LocalTask, None),  # of no interest before training
         received={"w": own, "counter": torch.zeros(len(own), dtype=torch.int64)},
         own={},
         notes={},
@@ -165,8 +165,8 @@ def test_fomo_does_not_train_on_what_it_holds_out() -> None:
     """Client 0's five samples differ: one step on the four that Deck.parted leaves it, and none of the fifth."""
     data = Data.of([(1, 0), (1, 0.2), (0.2, 1), (0, 1), (1, 1)], [0, 0, 1, 1, 0])
     task = on(job("fedfomo", head="eye"), federated([data, CLIENTS[2]]))
-    desk = Desk.at(task.net, task.federation)
-    kept, held = desk.train_deck([0]).parted(0.2, seed=0)
+    workspace = Workspace.at(task.net, task.federation)
+    kept, held = workspace.train_deck([0]).parted(0.2, seed=0)
     rows = kept.index[0].tolist()
     assert (len(rows), len(held.index[0])) == (4, 1)
     state = last(task)
@@ -185,13 +185,13 @@ def test_fomo_measures_on_the_samples_held_out(monkeypatch: pytest.MonkeyPatch) 
     usual = Fomo.before
 
     def spy(self: Fomo, at: VisitStart) -> tuple[Tensors, Tensors]:
-        if at.course.deck.clients == (0,):
+        if at.task.deck.clients == (0,):
             seen.append((at.received, at.loss(at.received)))
         return usual(self, at)
 
     monkeypatch.setattr(Fomo, "before", spy)
     story(task, 3)
-    row = Desk.at(task.net, task.federation).train_deck([0]).parted(0.2, seed=0)[1].index[0].tolist()
+    row = Workspace.at(task.net, task.federation).train_deck([0]).parted(0.2, seed=0)[1].index[0].tolist()
     assert len(seen) == 3
     for received, found in seen:
         model = Model(*(received[n][0].double().numpy() for n in ("body.blocks.0.weight", "head.weight")))

@@ -21,7 +21,7 @@ from torso.personal.state import State
 from torso.runs.job import Simulation
 from torso.runs.rounds import play_round
 from torso.server.realignment import Realignment
-from torso.server.statistics import Held
+from torso.server.statistics import ServerView
 
 from .by_hand import BODY, HEAD, equal, last
 from .tiny import job
@@ -89,7 +89,7 @@ def test_the_generic_head_has_equal_norms_by_hand() -> None:
         "head.auxiliary.weight": torch.tensor([[3.0, 4.0], [0.0, -2.0]]),
         "head.auxiliary.bias": torch.tensor([1.0, 2.0]),
     }
-    shown = Realignment().shows(Held(model=model))
+    shown = Realignment().shows(ServerView(model=model))
     assert_close(shown["head.classifier.weight"], torch.tensor([[1.02, 1.36], [0.0, -1.7]]))
     assert shown["head.classifier.bias"].tolist() == [1.0, 2.0]
 

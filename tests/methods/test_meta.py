@@ -20,7 +20,7 @@ from torso.errors import RequestError
 from torso.learn.meta import GAMMA, MetaWeighted, weigh
 from torso.learn.objectives import BalancedSoftmax, balanced_softmax, cross_entropy
 from torso.learn.sgd import Sgd
-from torso.learn.steps import Habits, Pupil
+from torso.learn.steps import Learner, LocalSettings
 from torso.nets import LinearHead, Network, Tensors, build
 from torso.nets.heads import Dual, Head
 from torso.personal.state import State
@@ -100,10 +100,10 @@ def stacked(many: list[dict[str, Floats]]) -> Tensors:
     return {name: torch.from_numpy(np.stack([one[name] for one in many])) for name in NOTES}
 
 
-def pupil_of(net: Network, tensors: Tensors, counts: Tensor, lr: float, step: MetaWeighted) -> Pupil:
+def learner_of(net: Network, tensors: Tensors, counts: Tensor, lr: float, step: MetaWeighted) -> Learner:
     names = tuple(name for name, _ in net.named_parameters())
-    habits = Habits(50, objective=BalancedSoftmax(), step=step)
-    return Pupil(net, habits, counts, tensors, names, dict.fromkeys(names, lr), Sgd(0.0, 0.0), None)
+    settings = LocalSettings(50, objective=BalancedSoftmax(), step=step)
+    return Learner(net, settings, counts, tensors, names, dict.fromkeys(names, lr), Sgd(0.0, 0.0), None)
 
 
 def batch_of(data: list[Data]) -> Batch:
@@ -125,7 +125,7 @@ META = Data.of([(1, 0), (0, 1), (0.6, 0.4)], [0, 1, 2])
 START = Model(np.array([0.9, 1.2]), np.array([[0.5, -0.3], [0.1, 0.8], [-0.6, 0.2]]))
 
 
-def prepared(top: Head, kind: Kind, learn_gamma: bool = True) -> tuple[MetaWeighted, Pupil, Batch, Batch, str]:
+def prepared(top: Head, kind: Kind, learn_gamma: bool = True) -> tuple[MetaWeighted, Learner, Batch, Batch, str]:
     step = MetaWeighted(meta_loss=kind, hidden=5, learn_gamma=learn_gamma)
     net = build("scale", 3, (1, 1, 2), top, head_bias=False)
     name = "head.generic.weight" if isinstance(top, Dual) else "head.weight"
@@ -133,18 +133,18 @@ def prepared(top: Head, kind: Kind, learn_gamma: bool = True) -> tuple[MetaWeigh
     tensors = {n: own.get(n, t.detach().double()).expand(2, *t.shape).clone() for n, t in net.state_dict().items()}
     counts = torch.from_numpy(COUNTS).long()
     tensors |= {n: t.double() for n, t in net.facts(counts, tensors).items()}
-    pupil = pupil_of(net, tensors, counts, 0.8, step)
-    pupil.notes = stacked([drawn(5, 1), drawn(5, 2)])
-    return step, pupil, batch_of(BATCHES), batch_of([META, META]), name
+    learner = learner_of(net, tensors, counts, 0.8, step)
+    learner.notes = stacked([drawn(5, 1), drawn(5, 2)])
+    return step, learner, batch_of(BATCHES), batch_of([META, META]), name
 
 
 @pytest.mark.parametrize("kind", ["cross-entropy", "weighted"])
 @pytest.mark.parametrize("top", [LinearHead(), Dual("hyper"), Dual("linear")])
 def test_gradient_of_the_meta_loss_is_that_of_central_differences(kind: Kind, top: Head) -> None:
     """All four tensors of ζ, and γ; a class is absent, and D_meta has a label that the second client never saw."""
-    step, pupil, batch, meta, _ = prepared(top, kind)
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in pupil.notes.items()}
-    value = step.meta_objective(pupil, leaves, batch, meta)
+    step, learner, batch, meta, _ = prepared(top, kind)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in learner.notes.items()}
+    value = step.meta_objective(learner, leaves, batch, meta)
     grads = dict(zip(leaves, torch.autograd.grad(value.sum(), list(leaves.values())), strict=True))
     for g, data in enumerate(BATCHES):
         notes, task = drawn(5, g + 1), Task(START, data, META, COUNTS[g], 0.8, kind)
@@ -160,12 +160,12 @@ def test_gradient_through_a_deep_network() -> None:
     net = build("mlp", 3, (1, 2, 2), LinearHead())
     tensors = {n: t.detach().double().expand(2, *t.shape).clone() for n, t in net.state_dict().items()}
     step = MetaWeighted(hidden=3)
-    pupil = pupil_of(net, tensors, torch.tensor([[2, 0, 3], [1, 1, 1]]), 0.5, step)
+    learner = learner_of(net, tensors, torch.tensor([[2, 0, 3], [1, 1, 1]]), 0.5, step)
     notes = stacked([drawn(3, 5), drawn(3, 6)])
     batch = Batch(torch.rand(2, 5, 1, 2, 2).double(), torch.tensor([[0, 2, 2, 0, 2], [0, 1, 2, 1, 0]]))
     meta = Batch(torch.rand(2, 3, 1, 2, 2).double(), torch.tensor([[0, 1, 2]] * 2))
     leaves = {n: t.clone().requires_grad_() for n, t in notes.items() if n != GAMMA}
-    value = step.meta_objective(pupil, {**notes, **leaves}, batch, meta).sum()
+    value = step.meta_objective(learner, {**notes, **leaves}, batch, meta).sum()
     grads = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values())), strict=True))
     for name, grad in grads.items():
         for place in np.ndindex(*grad.shape):
@@ -173,7 +173,7 @@ def test_gradient_through_a_deep_network() -> None:
             for eps in (1e-5, -1e-5):
                 changed = notes[name].clone()
                 changed[place] += eps
-                sides.append(step.meta_objective(pupil, {**notes, name: changed}, batch, meta).sum().item())
+                sides.append(step.meta_objective(learner, {**notes, name: changed}, batch, meta).sum().item())
             assert grad[place].item() == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-8, rel=1e-4)
 
 

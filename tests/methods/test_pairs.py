@@ -19,7 +19,7 @@ from tests.runs.samples import assert_same_state
 
 from torso import Config
 from torso.data import Federation
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.errors import RequestError
 from torso.learn.objectives import BalancedSoftmax
 from torso.methods import AXES, Method, Share
@@ -125,9 +125,9 @@ def test_every_choice_meets_both_parts() -> None:
     assert met == {(axis, name, part) for axis, names in CHOICES.items() for name in names for part in PARTS}
 
 
-def _asked(job: Simulation, state: State) -> tuple[Desk, list[int], Tensors]:
-    desk, everybody = Desk.at(job.net, job.federation).holding(state.clients), list(range(job.roster.clients))
-    return desk, everybody, desk.models(state.model, everybody)
+def _asked(job: Simulation, state: State) -> tuple[Workspace, list[int], Tensors]:
+    workspace, everybody = Workspace.at(job.net, job.federation).holding(state.clients), list(range(job.roster.clients))
+    return workspace, everybody, workspace.models(state.model, everybody)
 
 
 def assert_sound(job: Simulation, stage: Stage, state: State, held: Tensors) -> None:

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from torso import Config, run
 from torso.data.batches import Shuffle
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.learn.drift import Local, MultiTask
 from torso.measure.evaluate import evaluate, own_models
 from torso.methods import methods
@@ -53,18 +53,18 @@ DATA = (FIRST, SECOND)
 
 def begun(task: Simulation, state: State, client: int) -> dict[str, Tensor]:
     """The model that a client's fine-tuning begins with."""
-    desk = Desk.at(task.net, task.federation).holding(state.clients)
-    held = desk.models(state.model, [client])
+    workspace = Workspace.at(task.net, task.federation).holding(state.clients)
+    held = workspace.models(state.model, [client])
     how = evaluation_of(task, task.stage(state.round), state)
-    return {name: tensor[0] for name, tensor in how.own(desk, [client], held).items()}
+    return {name: tensor[0] for name, tensor in how.own(workspace, [client], held).items()}
 
 
 def tuned(task: Simulation, state: State, client: int, epochs: int) -> dict[str, Tensor]:
     """The model that is measured as the client's own."""
-    desk = Desk.at(task.net, task.federation).holding(state.clients)
-    held = desk.models(state.model, [client])
+    workspace = Workspace.at(task.net, task.federation).holding(state.clients)
+    held = workspace.models(state.model, [client])
     how = evaluation_of(task, task.stage(state.round), state)
-    ((_, found),) = own_models(desk, [client], how.own(desk, [client], held), how, [epochs])
+    ((_, found),) = own_models(workspace, [client], how.own(workspace, [client], held), how, [epochs])
     return {name: tensor[0] for name, tensor in found.items()}
 
 
@@ -344,10 +344,10 @@ def test_fedavg_brm_learns_from_the_classes_a_client_has() -> None:
 def test_ft_presets_tune_everything_at_a_share_of_their_first_rate(method: str, factor: float) -> None:
     """Five epochs at factor · η, η the initial rate whatever the schedule has made of it (spec 8.4)."""
     task = job(method, head="eye", lr=0.4, schedule="exp", decay=0.5, rounds=2)
-    (lesson,) = evaluation_of(task, task.plan[0], State.begin(task.model, round=2)).finetune(5)
-    assert lesson.epochs == 5
-    assert set(lesson.rates) == {BODY, HEAD}
-    assert all(rate == pytest.approx(factor * 0.4) for rate in lesson.rates.values())
+    (phase,) = evaluation_of(task, task.plan[0], State.begin(task.model, round=2)).finetune(5)
+    assert phase.epochs == 5
+    assert set(phase.rates) == {BODY, HEAD}
+    assert all(rate == pytest.approx(factor * 0.4) for rate in phase.rates.values())
 
 
 def test_fedavg_ft_by_hand() -> None:
@@ -374,10 +374,10 @@ def test_hyper_head_of_a_newcomer_is_made_from_its_class_proportions() -> None:
     task = on(job({"name": "fedrod-hyper", "objective": "cross-entropy"}, head="eye"), newcomers)
     state = last(task, 2)
     assert state.server.met == {0, 1}
-    desk = Desk.at(task.net, newcomers)
-    models = desk.holding(state.clients).models(state.model, [2, 0])
-    batch = next(desk.train_deck([2]).shuffled(50, desk.room.lens, Shuffle(0, "train", 1), 0, None))
-    said = apply(desk.room.net, models, batch.inputs.expand(2, -1, -1, -1, -1))
+    workspace = Workspace.at(task.net, newcomers)
+    models = workspace.holding(state.clients).models(state.model, [2, 0])
+    batch = next(workspace.train_deck([2]).shuffled(50, workspace.context.lens, Shuffle(0, "train", 1), 0, None))
+    said = apply(workspace.context.net, models, batch.inputs.expand(2, -1, -1, -1, -1))
     v1, v2 = (state.model[f"head.personal.{layer}.weight"].double().numpy() for layer in ("first", "second"))
     assert said.personal is not None
     for place, mix in enumerate([(0.75, 0.25), (1.0, 0.0)]):

@@ -1,6 +1,6 @@
 """Whole runs against plain PyTorch: nn.Module, torch.optim.SGD, state_dict copies, one client after another.
 
-The reference shares the batches with Torso and nothing else: ordinary forward passes, no stacked tensors, no lessons.
+The reference shares the batches with Torso and nothing else: ordinary forward passes, no stacked tensors, no phases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 
 from torso import Config
 from torso.data.batches import Shuffle
-from torso.engine import SERVER, Desk
+from torso.engine import SERVER, Workspace
 from torso.runs.job import Simulation, simulate
 from torso.runs.run import run
 from torso.runs.sampling import sample
@@ -65,7 +65,7 @@ def belongs(name: str, parts: str) -> bool:
     return bool(parts) and name.partition(".")[0] in parts.split("+")
 
 
-def train(net: nn.Module, parts: str, epochs: range, deck, room, shuffle, recipe: Recipe, start, told=None) -> int:  # type: ignore[no-untyped-def]
+def train(net: nn.Module, parts: str, epochs: range, deck, context, shuffle, recipe: Recipe, start, told=None) -> int:  # type: ignore[no-untyped-def]
     groups = [
         {"params": [p], "lr": LR * (recipe.head_factor if n.startswith("head") else 1.0)}
         for n, p in net.named_parameters()
@@ -74,9 +74,9 @@ def train(net: nn.Module, parts: str, epochs: range, deck, room, shuffle, recipe
     optimiser = torch.optim.SGD(groups, momentum=MOMENTUM, weight_decay=DECAY)
     net.train()
     received, before, drift = told or (None, None, None)
-    counts, steps = torch.bincount(deck.labels[deck.index[0]], minlength=room.classes).double(), 0
+    counts, steps = torch.bincount(deck.labels[deck.index[0]], minlength=context.classes).double(), 0
     for epoch in epochs:
-        for batch in deck.shuffled(8, room.lens, shuffle, epoch, room.change, room.skip_single):
+        for batch in deck.shuffled(8, context.lens, shuffle, epoch, context.change, context.skip_single):
             seen = Seen(net, received, before, batch.inputs[0], batch.labels[0], counts.float())
             stood = climb(net, seen, recipe) if recipe.rho else None
             optimiser.zero_grad()
@@ -107,7 +107,7 @@ def climb(net: nn.Module, seen: Seen, recipe: Recipe) -> dict[str, torch.Tensor]
 
 
 def reference(job: Simulation, recipe: Recipe) -> tuple[dict[str, torch.Tensor], dict[int, dict[str, torch.Tensor]]]:
-    federation, desk = job.federation, Desk.at(job.net, job.federation)
+    federation, workspace = job.federation, Workspace.at(job.net, job.federation)
     server = {n: t.clone() for n, t in job.model.items()}
     private: dict[int, dict[str, torch.Tensor]] = {}
     last: dict[int, nn.Module] = {}  # what each client's last visit left
@@ -123,8 +123,10 @@ def reference(job: Simulation, recipe: Recipe) -> tuple[dict[str, torch.Tensor],
             received = copy.deepcopy(net)
             told = received, last.get(client, received), drift
             for parts, epochs in recipe.phases:
-                deck, shuffle = desk.train_deck([client]), Shuffle(0, "train", number)
-                steps = train(net, parts, range(met, met + epochs), deck, desk.room, shuffle, recipe, start, told)
+                deck, shuffle = workspace.train_deck([client]), Shuffle(0, "train", number)
+                steps = train(
+                    net, parts, range(met, met + epochs), deck, workspace.context, shuffle, recipe, start, told
+                )
                 met += epochs
             last[client] = net
             moved.append(LR * plain_losses.plain_steps(steps, MOMENTUM))
@@ -141,8 +143,8 @@ def reference(job: Simulation, recipe: Recipe) -> tuple[dict[str, torch.Tensor],
         if recipe.server:
             net = copy.deepcopy(job.net)
             net.load_state_dict(server)
-            deck, shuffle = desk.train_deck([SERVER]), Shuffle(0, "server", number)
-            train(net, recipe.server, range(1), deck, desk.room, shuffle, recipe, None)
+            deck, shuffle = workspace.train_deck([SERVER]), Shuffle(0, "server", number)
+            train(net, recipe.server, range(1), deck, workspace.context, shuffle, recipe, None)
             server = {n: t.detach().clone() for n, t in net.state_dict().items()}
     return server, private
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torso import Config, run
 from torso.data.batches import Shuffle
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.runs.job import Simulation, simulate
 from torso.runs.sampling import sample
 
@@ -58,7 +58,7 @@ class Clients:
     """Local training of one client after the other."""
 
     def __init__(self, job: Simulation) -> None:
-        self.job, self.desk = job, Desk.at(job.net, job.federation)
+        self.job, self.workspace = job, Workspace.at(job.net, job.federation)
         self.sizes = [len(job.federation.train.rows(k)) for k in range(CLIENTS)]
 
     def chosen(self, number: int) -> tuple[int, ...]:
@@ -68,11 +68,11 @@ class Clients:
         return {k: self._train(k, received, number, correct, clip) for k in self.chosen(number)}
 
     def _train(self, client: int, received: Model, number: int, correct: Correct | None, clip: float) -> Model:
-        net, deck = copy.deepcopy(self.job.net), self.desk.train_deck([client])
+        net, deck = copy.deepcopy(self.job.net), self.workspace.train_deck([client])
         net.load_state_dict(received)
         optimiser = torch.optim.SGD(net.parameters(), LR * FALLS ** (number - 1), MOMENTUM, weight_decay=DECAY)
         for epoch in range(EPOCHS):
-            for batch in deck.shuffled(BATCH, self.desk.room.lens, Shuffle(0, "train", number), epoch, None):
+            for batch in deck.shuffled(BATCH, self.workspace.context.lens, Shuffle(0, "train", number), epoch, None):
                 optimiser.zero_grad()
                 F.cross_entropy(net(batch.inputs[0]), batch.labels[0]).backward()  # type: ignore[no-untyped-call]
                 if correct:

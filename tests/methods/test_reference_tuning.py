@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torso import Config, Result, run
 from torso.data.batches import Shuffle
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.runs.job import simulate
 
 ROUNDS, EPOCHS, LR, MOMENTUM, BATCH = 2, 2, 0.05, 0.9, 5
@@ -71,7 +71,7 @@ def config(case: Case) -> Config:
     )
 
 
-def tuned(net: nn.Module, case: Case, deck, room, number: int) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
+def tuned(net: nn.Module, case: Case, deck, context, number: int) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
     """The tensors after the phases, each with an optimiser of its own. A part that stays is in evaluation mode."""
     met = 0
     for parts, epochs in case.phases:
@@ -82,7 +82,7 @@ def tuned(net: nn.Module, case: Case, deck, room, number: int) -> dict[str, Tens
             net.get_submodule(part).train(part in parts)
         for epoch in range(met, met + epochs):
             shuffle = Shuffle(0, "personalize", number)
-            for batch in deck.shuffled(BATCH, room.lens, shuffle, epoch, room.change, room.skip_single):
+            for batch in deck.shuffled(BATCH, context.lens, shuffle, epoch, context.change, context.skip_single):
                 optimiser.zero_grad()
                 F.cross_entropy(net(batch.inputs[0]), batch.labels[0]).backward()
                 optimiser.step()
@@ -103,11 +103,11 @@ def test_fine_tuning_equals_plain_pytorch(case: Case) -> None:
     job = simulate(asked)
     result = run(asked, federation=job.federation)
     assert result.state is not None
-    desk = Desk.at(job.net, job.federation)
+    workspace = Workspace.at(job.net, job.federation)
     for client in range(job.federation.clients):
         net = copy.deepcopy(job.net)
         net.load_state_dict(held(result, client))
-        expected = tuned(net, case, desk.train_deck([client]), desk.room, result.state.server.round)
+        expected = tuned(net, case, workspace.train_deck([client]), workspace.context, result.state.server.round)
         found = result.network(client).state_dict()
         for name, tensor in expected.items():
             torch.testing.assert_close(

@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from torso import Config, RequestError, Result, run
-from torso.learn.course import Learned
 from torso.learn.objectives import ClassShares, CrossEntropy, class_shares
+from torso.learn.task import LocalResult
 from torso.nets import Head, build, part_names
 from torso.nets.heads import Dual, LinearHead, MlpHead, Simplex
 from torso.nets.simplex import SimplexHead, simplex
@@ -74,7 +74,7 @@ def test_shares_of_classes_by_hand() -> None:
     assert_close(found, CrossEntropy().per_sample(logits, scaled, label, counts))
 
 
-def never() -> Learned:
+def never() -> LocalResult:
     raise AssertionError("nobody visits")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from torch.testing import assert_close
 
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.errors import RequestError
 from torso.learn.objectives import BalancedSoftmax
 from torso.nets import LinearHead
@@ -38,10 +38,10 @@ def test_meta_batches_do_not_depend_on_company() -> None:
 
 def test_gamma_of_the_objective_in_weighted_meta_loss() -> None:
     """γ = 0.5 · 1.4 must be γ = 1 · 0.7."""
-    step, pupil, batch, meta, _ = prepared(LinearHead(), "weighted")
-    plain = step.meta_objective(pupil, pupil.notes, batch, meta)
-    pupil.habits = replace(pupil.habits, objective=BalancedSoftmax(0.5))
-    half = step.meta_objective(pupil, {**pupil.notes, "gamma": 2 * pupil.notes["gamma"]}, batch, meta)
+    step, learner, batch, meta, _ = prepared(LinearHead(), "weighted")
+    plain = step.meta_objective(learner, learner.notes, batch, meta)
+    learner.settings = replace(learner.settings, objective=BalancedSoftmax(0.5))
+    half = step.meta_objective(learner, {**learner.notes, "gamma": 2 * learner.notes["gamma"]}, batch, meta)
     assert_close(half, plain)
 
 
@@ -60,9 +60,9 @@ def test_forward_passes_of_held_out() -> None:
 def test_kept_with_mtl_does_not_depend_on_grouping() -> None:
     task = job({"name": "mtl", "drift": {"lam1": 0.4, "lam2": 0.0}, "personal": "kept"}, head="eye")
     state = last(task, 2)
-    desk = Desk.at(task.net, task.federation)
+    workspace = Workspace.at(task.net, task.federation)
     how = evaluation_of(task, task.plan[0], state)
-    both = how.own(desk, (0, 1), desk.holding(state.clients).models(state.model, (0, 1)))
+    both = how.own(workspace, (0, 1), workspace.holding(state.clients).models(state.model, (0, 1)))
     for k in (0, 1):
-        one = how.own(desk, (k,), desk.holding(state.clients).models(state.model, (k,)))
+        one = how.own(workspace, (k,), workspace.holding(state.clients).models(state.model, (k,)))
         assert_close(one["head.weight"][0], both["head.weight"][k])

@@ -16,7 +16,7 @@ from tests.runs.samples import StopAfter, bits, digits, tiny
 from torch.testing import assert_close
 
 from torso import Config, RequestError, Result, run
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.methods import Exchange, Finished, Method, Start, starts
 from torso.methods.starts import Earlier, Pace, ReadRun
 from torso.nets import Network, Tensors
@@ -28,8 +28,8 @@ from torso.server.statistics import Declared, Statistic
 from .tiny import federation
 
 
-def counted(desk: Desk, clients: Sequence[int]) -> Tensors:
-    return {"counts": desk.train_deck(clients).class_counts(desk.room.classes).float()}
+def counted(workspace: Workspace, clients: Sequence[int]) -> Tensors:
+    return {"counts": workspace.train_deck(clients).class_counts(workspace.context.classes).float()}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torso.engine import Desk, OneByOne
+from torso.engine import OneByOne, Workspace
 from torso.errors import RequestError
 from torso.learn.taught import MeanRegularised, Prototypical
 from torso.methods import methods
@@ -30,10 +30,10 @@ from torso.runs.rounds import play_round
 from torso.runs.telling import tell, visit_of
 from torso.server.federated_features import FederatedFeatures, as_one, class_gradients, distance
 from torso.server.fisher import Fisher
-from torso.server.gaussians import GaussianClasses, Gaussians, Seen, estimated, head_of, loss_of
+from torso.server.gaussians import ClientFeatures, GaussianClasses, Gaussians, estimated, head_of, loss_of
 from torso.server.prototypes import MixedHeads, Prototypes, least_on_simplex, mixing_weights, moments
 from torso.server.state import ServerState
-from torso.server.statistics import Came, Held, Visited
+from torso.server.statistics import RoundStatistics, ServerView, VisitEnd
 
 from . import tiny
 from .by_hand import BODY, Data, federated, on, story
@@ -66,8 +66,10 @@ def test_the_term_draws_features_to_the_class_mean_by_hand() -> None:
 
 
 def test_a_class_that_nobody_sent_keeps_its_mean() -> None:
-    held = Held({"means": torch.tensor([[1.0], [2.0], [0.0]]), "known": torch.tensor([1.0, 1.0, 0.0])})
-    came = Came(2, {0: 1.0}, {"total": torch.tensor([[6.0], [0.0], [0.0]]), "count": torch.tensor([3.0, 0.0, 0.0])})
+    held = ServerView({"means": torch.tensor([[1.0], [2.0], [0.0]]), "known": torch.tensor([1.0, 1.0, 0.0])})
+    came = RoundStatistics(
+        2, {0: 1.0}, {"total": torch.tensor([[6.0], [0.0], [0.0]]), "count": torch.tensor([3.0, 0.0, 0.0])}
+    )
     found = Prototypes().combine(held, came).shared
     assert found["means"].flatten().tolist() == [2.0, 2.0, 0.0]
     assert found["known"].tolist() == [1.0, 1.0, 0.0]
@@ -139,10 +141,10 @@ def test_moments_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features (1, 0) of class 0 and (0, 0.6) of class 1: mean ‖f‖² = 0.68; p_c μ_c = (½, 0), (0, 0.3), squares 0.34;
     v = (0.68 − 0.34)/2 = 0.17."""
     job = task("fedpac", (Data.of([[1, 0], [0, 0.6]], [0, 1]),))
-    seen: list[Visited] = []
+    seen: list[VisitEnd] = []
     of_clients = MixedHeads.of_clients
 
-    def spied(self: MixedHeads, at: Visited) -> Any:
+    def spied(self: MixedHeads, at: VisitEnd) -> Any:
         seen.append(at)
         return of_clients(self, at)
 
@@ -205,7 +207,7 @@ def test_the_trace_counts_every_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -
     seen: list[float] = []
     of_clients = Fisher.of_clients
 
-    def spied(self: Fisher, at: Visited) -> Any:
+    def spied(self: Fisher, at: VisitEnd) -> Any:
         found = of_clients(self, at)
         seen.extend(found["fisher"].tolist())
         return found
@@ -319,7 +321,7 @@ def test_estimates_by_hand() -> None:
     of a class that is not there the told mean. Half way to μ = 0, Σ = 1: 1, 2.5 and ½·⅔ + ½."""
     told = Gaussians(torch.zeros(1, 3, 1), torch.ones(1, 1, 1))
     told.means[0, 2] = 7.0
-    seen = Seen(
+    seen = ClientFeatures(
         torch.tensor([[[1.0], [3.0], [5.0], [99.0]]]), torch.tensor([[0, 0, 1, 1]]), torch.tensor([[1.0, 1, 1, 0]])
     )
     assert_close(estimated(seen, told, 0.5).covariance.flatten(), torch.tensor([2 / 3 + 0.5]))
@@ -334,7 +336,7 @@ def test_estimates_by_hand() -> None:
 def test_the_losses_of_a_sample_by_hand() -> None:
     """f = 1 under μ = ±1, Σ = 1, equal shares: logits differ by 2, so −log of 1 − small(2)."""
     found = Gaussians(torch.tensor([[[1.0], [-1.0]]]), torch.ones(1, 1, 1))
-    seen = Seen(torch.tensor([[[1.0], [1.0]]]), torch.tensor([[0, 0]]), torch.tensor([[1.0, 0.0]]))
+    seen = ClientFeatures(torch.tensor([[[1.0], [1.0]]]), torch.tensor([[0, 0]]), torch.tensor([[1.0, 0.0]]))
     head = head_of(found, torch.tensor([[1, 1]]), 1e-12)
     assert_close(loss_of(seen, head), torch.tensor([-math.log(1 - small(2.0))]))
 
@@ -344,7 +346,7 @@ def test_beta_trusts_the_others_where_they_are_right_and_itself_where_they_are_w
     same mean, and below it the wrong one."""
     features = torch.tensor([1.2, 0.8, 1.1, 0.9, -1.2, -0.8, -1.1, -0.9]).view(1, 8, 1)
     features = features[:, [0, 4, 1, 5, 2, 6, 3, 7]]
-    seen = Seen(features, torch.tensor([[0, 1] * 4]), torch.ones(1, 8))
+    seen = ClientFeatures(features, torch.tensor([[0, 1] * 4]), torch.ones(1, 8))
     right = estimated(seen, Gaussians(torch.zeros(1, 2, 1), torch.ones(1, 1, 1)), 0.0)
     wrong = Gaussians(-right.means, right.covariance)
     for statistics in (GaussianClasses(folds=4, floor=0.0), GaussianClasses(folds=4, floor=0.0, betas="two")):
@@ -356,7 +358,7 @@ def test_two_betas_are_the_best_of_all_pairs() -> None:
     """The told means lie (±1, ∓1), the client's near (±1, 0), and the told covariance is four times too wide: means in
     between, and its own covariance. The sum over folds is worked out again, pair by pair."""
     features = torch.tensor([[1.5, 0.2], [-1.0, 0.4], [0.7, -0.5], [-1.6, 0.1], [1.1, 0.9], [-0.4, -1.1]]).view(1, 6, 2)
-    seen = Seen(features, torch.tensor([[0, 1] * 3]), torch.ones(1, 6))
+    seen = ClientFeatures(features, torch.tensor([[0, 1] * 3]), torch.ones(1, 6))
     told = Gaussians(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]), 2 * torch.eye(2)[None])
     statistics, counts = GaussianClasses(folds=3, steps=4, betas="two", floor=0.0), torch.tensor([[3, 3]])
 
@@ -410,8 +412,8 @@ def test_a_personal_model_of_pfedfda_is_made_under_the_servers_body_by_hand(monk
     model = {**job.model, BODY: torch.tensor([2.0, 1.0])}
     said = {"means": torch.zeros(2, 2), "covariance": torch.eye(2), "known": torch.ones(())}
     state = State.begin(model, {0: ClientState(own={BODY: torch.tensor([9.0, 9.0])})}, round=1, statistics=said)
-    desk = replace(Desk.at(job.net, job.federation), store=state.clients)
-    own = evaluation_of(job, job.plan[0], state).own(desk, [0], desk.models(model, [0]))
+    workspace = replace(Workspace.at(job.net, job.federation), store=state.clients)
+    own = evaluation_of(job, job.plan[0], state).own(workspace, [0], workspace.models(model, [0]))
     wide = torch.tensor([1.0401, 1.0101])  # with the ridge
     assert_close(own[BODY], torch.tensor([[2.0, 1.0]]))
     assert_close(own["head.weight"], torch.diag(torch.tensor([0.8, 0.4]) / wide)[None])
@@ -498,12 +500,12 @@ def test_features_learn_to_have_the_gradients_of_real_ones() -> None:
 def test_the_first_match_is_at_the_head_that_clients_were_told() -> None:
     """In the first round that is the head of the start, not the one after the server's step."""
     moved = {"head.weight": 5 * torch.eye(2)}
-    held = Held(
+    held = ServerView(
         FederatedFeatures(features=2).first(tiny.job("creff", head="eye").net, 2, seed=0),
         model=moved,
         before={"head.weight": torch.eye(2)},
     )
-    came = Came(1, {0: 1.0}, {"gradients": torch.ones(2, 2, 2), "present": torch.ones(2)})
+    came = RoundStatistics(1, {0: 1.0}, {"gradients": torch.ones(2, 2, 2), "present": torch.ones(2)})
     once = FederatedFeatures(features=2, match_steps=1, train_steps=0)
     found = once.combine(held, came)
     wanted = once.matched(held.shared["features"], torch.eye(2), torch.ones(2, 2, 2), torch.ones(2) > 0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torso.data.batches import Shuffle
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.errors import RequestError
 from torso.learn.steps import Envelope, LookAhead
 from torso.personal.state import State
@@ -53,9 +53,9 @@ def part(data: Data, rows: tuple[int, ...]) -> Data:
 
 def met(task: Simulation, client: int, epoch: int = 0, round: int = 1) -> list[Data]:
     """The batches of a client's epoch: the samples are those of MIXED, told apart by their pixels."""
-    desk = Desk.at(task.net, task.federation)
-    batches = desk.train_deck([client]).shuffled(
-        task.config.train.batch_size, desk.room.lens, Shuffle(0, "train", round), epoch, None
+    workspace = Workspace.at(task.net, task.federation)
+    batches = workspace.train_deck([client]).shuffled(
+        task.config.train.batch_size, workspace.context.lens, Shuffle(0, "train", round), epoch, None
     )
     return [Data(b.inputs[0].flatten(1).double().numpy(), b.labels[0].numpy()) for b in batches]
 
@@ -224,9 +224,9 @@ def test_pfedme_server_mixes_by_beta() -> None:
 
 def own_models(task: Simulation, state: State) -> tuple[Model, Model]:
     """What evaluation begins with, for both clients."""
-    desk = Desk.at(task.net, task.federation).holding(state.clients)
-    held = desk.models(state.model, (0, 1))
-    begun = evaluation_of(task, task.stage(state.round), state).own(desk, (0, 1), held)
+    workspace = Workspace.at(task.net, task.federation).holding(state.clients)
+    held = workspace.models(state.model, (0, 1))
+    begun = evaluation_of(task, task.stage(state.round), state).own(workspace, (0, 1), held)
     first, second = ({name: tensor[k] for name, tensor in begun.items()} for k in (0, 1))
     return read(first), read(second)
 

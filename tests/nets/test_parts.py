@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torso.errors import RequestError
-from torso.learn.phases import Phase, lessons
+from torso.learn.phases import Phase, local_phases
 from torso.nets import LinearHead, Network, body_of, build, learnable, part_names, set_modes, skeleton, split
 
 
@@ -121,12 +121,12 @@ def test_what_an_owner_froze_is_frozen_everywhere() -> None:
     assert skeleton(net).frozen == net.frozen
     learns = ("body.module.adapter.weight", "body.module.adapter.bias", "head.weight", "head.bias")
     assert learnable(net, net.state_dict()) == learns
-    (lesson,) = lessons(net, [Phase("all")], epochs=1, lr=0.1)
-    assert tuple(lesson.rates) == learns
-    assert lesson.moving == set(net.state_dict()) - still
-    set_modes(net, lesson.moving)
+    (phase,) = local_phases(net, [Phase("all")], epochs=1, lr=0.1)
+    assert tuple(phase.rates) == learns
+    assert phase.moving == set(net.state_dict()) - still
+    set_modes(net, phase.moving)
     assert not net.body.get_submodule("module.bn").training
-    assert lessons(net, [Phase("body-adapter")], epochs=1, lr=0.1) == ()
+    assert local_phases(net, [Phase("body-adapter")], epochs=1, lr=0.1) == ()
 
 
 def test_statistics_of_a_layer_without_weights_go_with_what_is_around_it() -> None:

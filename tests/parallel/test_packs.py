@@ -17,10 +17,10 @@ from tests.runs.samples import history_of, tiny
 
 from torso import Config, Result, run
 from torso.data import Shelf, build
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn import lockstep
 from torso.learn.gradients import Gradients, leading_gradients
-from torso.learn.lockstep import Ask
+from torso.learn.lockstep import JointRequest
 from torso.learn.recorded import Recorder
 from torso.learn.steps import steps
 from torso.nets import Tensors
@@ -48,7 +48,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     seen: list[list[int]] = []
     learn = lockstep._learn_together
 
-    def watched(group: list[Ask]) -> object:
+    def watched(group: list[JointRequest]) -> object:
         seen.append([ask.clients for ask in group])
         return learn(group)
 
@@ -196,7 +196,7 @@ def test_memory_that_runs_out_in_company_makes_smaller_groups(
 ) -> None:
     learn, asked = lockstep._learn_together, configs("fedavg")[:3]
 
-    def small(group: list[Ask]) -> object:
+    def small(group: list[JointRequest]) -> object:
         if sum(ask.clients for ask in group) > 6:
             raise torch.OutOfMemoryError("too many")
         return learn(group)
@@ -212,7 +212,7 @@ def test_one_client_of_each_is_not_too_large_because_of_the_others(
 ) -> None:
     learn, asked = lockstep._learn_together, [c.but("train.fraction=0.1") for c in configs("fedavg")[:3]]
 
-    def small(group: list[Ask]) -> object:
+    def small(group: list[JointRequest]) -> object:
         if len(group) > 1:
             raise torch.OutOfMemoryError("too many")
         return learn(group)
@@ -225,7 +225,7 @@ def test_one_client_of_each_is_not_too_large_because_of_the_others(
 def test_what_one_run_cannot_do_is_its_own_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learn, asked = lockstep._learn_together, configs("fedavg")[:3]
 
-    def clumsy(group: list[Ask]) -> object:
+    def clumsy(group: list[JointRequest]) -> object:
         if any(ask.member == 1 for ask in group):
             raise ValueError("not with me")
         return learn(group)
@@ -255,13 +255,15 @@ def test_runs_that_meet_have_one_recorder_which_forgets_when_memory_runs_out(
         def forget(self) -> None:
             self.forgot += 1
 
-    at, learn = Desk.at, lockstep._learn_together
+    at, learn = Workspace.at, lockstep._learn_together
     monkeypatch.setattr(
-        Desk, "at", lambda *a, **k: replace(d := at(*a, **k), room=replace(d.room, recorder=Told(leading_gradients)))
+        Workspace,
+        "at",
+        lambda *a, **k: replace(d := at(*a, **k), context=replace(d.context, recorder=Told(leading_gradients))),
     )
     tries = iter([True])
 
-    def once(group: list[Ask]) -> object:
+    def once(group: list[JointRequest]) -> object:
         if next(tries, False):
             raise torch.OutOfMemoryError("too many")
         return learn(group)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torso import Config, RequestError, Result, run
 from torso.data import Federation, build
 from torso.data.augment import PixelLens
-from torso.engine import Batched, Desk, features_kept
+from torso.engine import Batched, Workspace, features_kept
 from torso.engine.base import Features
 from torso.engine.feature_files import CACHE
 from torso.engine.feature_space import OnFeatures
@@ -198,8 +198,8 @@ def test_runs_in_lockstep_share_a_pass(federation: Federation) -> None:
 class Company:
     """Work: how many clients stand in a stack, and whether it is on features."""
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[int, bool]:
-        return len(clients), desk.room.on_features
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[int, bool]:
+        return len(clients), workspace.context.on_features
 
 
 def test_clients_of_a_foreign_body_with_batch_norm_stand_in_one_stack_on_features(federation: Federation) -> None:

@@ -18,8 +18,8 @@ from tests.runs.samples import tiny as config_of
 from torso.engine import OneByOne
 from torso.errors import RequestError
 from torso.learn.attacks import Attack, attacks
-from torso.learn.course import Learned
 from torso.learn.tamper import Tamper
+from torso.learn.task import LocalResult
 from torso.methods import AXES, methods
 from torso.nets import Network, Tensors
 from torso.personal import Personal, VisitStart, personals
@@ -33,7 +33,7 @@ from torso.runs.telling import tell
 from torso.runs.uploads import Refused, Terms
 from torso.server import servers
 from torso.server.state import ServerState
-from torso.server.statistics import Declared, Held, Statistic, Statistics, Visited
+from torso.server.statistics import Declared, ServerView, Statistic, Statistics, VisitEnd
 
 # what each attack says: x may be any number, n counts, s is not negative
 
@@ -97,11 +97,11 @@ class Told(Statistics):
             "count": Statistic((), "a count", numbers="count"),
         }
 
-    def of_clients(self, at: Visited) -> Tensors:
-        ones = torch.ones(len(at.course.deck.clients), device=at.course.deck.index.device)
+    def of_clients(self, at: VisitEnd) -> Tensors:
+        ones = torch.ones(len(at.task.deck.clients), device=at.task.deck.index.device)
         return {"sum": ones, "mean": 2 * ones, "count": 3 * ones}
 
-    def combine(self, held: Held, came: Any) -> Held:
+    def combine(self, held: ServerView, came: Any) -> ServerView:
         return replace(held, shared=dict(came.combined))
 
 
@@ -245,7 +245,7 @@ def test_clients_keep_what_they_made_of_honest_statistics(monkeypatch: pytest.Mo
         def keeps(self) -> bool:
             return True
 
-        def after(self, at: VisitStart, learned: Learned) -> Tensors:
+        def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
             return {"body.blocks.0.weight": at.said["mean"]}
 
     monkeypatch.setitem(personals, "keeper", Keeper)

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from torso.nets import Tensors
-from torso.server.rules import Adaptive, FedExp, Mean, Momentum, Moved, ServerRule, TorchAdam
+from torso.server.rules import Adaptive, FedExp, Mean, Momentum, RuleStep, ServerRule, TorchAdam
 
 NONE = torch.zeros(())
 
@@ -20,7 +20,7 @@ def twice(rule: ServerRule, deltas: tuple[float, float] = (1.0, 3.0)) -> list[fl
     shared = {"w": torch.zeros(1)}
     path = []
     for delta in deltas:
-        moved: Moved = rule.step(state, shared, {"w": shared["w"] + delta}, NONE)
+        moved: RuleStep = rule.step(state, shared, {"w": shared["w"] + delta}, NONE)
         state, shared = moved.state, moved.shared
         path.append(shared["w"].item())
     return path

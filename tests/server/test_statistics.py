@@ -24,7 +24,7 @@ from torso.runs.sampling import weights_of
 from torso.runs.telling import tell, visit_of
 from torso.server.rules import Apart
 from torso.server.state import ServerState
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited
+from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Three(Statistics):
     def declares(self, net: Network, classes: int) -> Declared:
         return {rule: Statistic((), f"a number to {rule}", rule) for rule in ("sum", "mean", "each")}  # type: ignore[arg-type]
 
-    def of_clients(self, at: Visited) -> Tensors:
-        ones = torch.ones(len(at.course.deck.clients))
+    def of_clients(self, at: VisitEnd) -> Tensors:
+        ones = torch.ones(len(at.task.deck.clients))
         return {"sum": ones, "mean": 2 * ones, "each": 3 * ones}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         own = {k: {"each": said["each"]} for k, said in came.each.items()}
         return replace(held, shared=dict(came.combined), own={**held.own, **own})
 
@@ -116,7 +116,7 @@ class Halved(Statistics):
 
     mixes: ClassVar[bool] = True
 
-    def to_one(self, held: Held, client: int) -> Tensors:
+    def to_one(self, held: ServerView, client: int) -> Tensors:
         return {name: tensor / 2 for name, tensor in held.uploads.get(client, held.model).items()}
 
 

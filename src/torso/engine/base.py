@@ -12,12 +12,12 @@ from torch import Tensor
 from torso.data import Federation, Roster
 from torso.data.augment import Augmentation, FeatureLens, augmentations
 from torso.data.batches import Deck
-from torso.learn.course import Classroom
 from torso.learn.features import passing_on
 from torso.learn.gradients import gradients
 from torso.learn.lockstep import Lockstep
 from torso.learn.recorded import Recorder
 from torso.learn.recorded_foreign import ForeignRecorder
+from torso.learn.task import LocalContext
 from torso.nets import Network, Tensors, skeleton, smallest_map
 from torso.nets.compiled import Compile
 from torso.nets.dual import DualHead
@@ -48,14 +48,14 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workspace:
     """One worker's place: a network without weights of its own (functional calls are not thread-safe) and the data."""
 
-    room: Classroom
+    context: LocalContext
     federation: Federation
     store: Store = field(default_factory=Store)  # of the clients that it works for
     recorded: bool = False  # whether gradients are recorded, where the device can
-    _on_features: dict[str, Desk] = field(default_factory=dict, repr=False, compare=False)  # the last, by its key
+    _on_features: dict[str, Workspace] = field(default_factory=dict, repr=False, compare=False)  # the last, by its key
     _held: dict[tuple[int, ...], list[ClientState]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -68,12 +68,12 @@ class Desk:
         lockstep: Lockstep | None = None,
         compiles: Compile = "auto",
         exact: bool = False,
-    ) -> Desk:
+    ) -> Workspace:
         """`recorded`: gradients are recorded once and replayed, where the device can (CUDA graphs); `compiles`: whether
         a body that is not Torso's is compiled before; `exact`: clients of a stack have the bits that each has alone,
         where the network can."""
         device = federation.device
-        room = Classroom(
+        context = LocalContext(
             net=skeleton(net, device),
             classes=federation.classes,
             lens=federation.input.lens(device).for_body(net.body.trims),
@@ -84,31 +84,31 @@ class Desk:
             lockstep=lockstep,
             exact=exact,
         )
-        return cls(room, federation, recorded=recorded)
+        return cls(context, federation, recorded=recorded)
 
-    def on_features(self, features: Features) -> Desk:
+    def on_features(self, features: Features) -> Workspace:
         """The same place with features instead of samples, and with a body that passes them on."""
         if features.key not in self._on_features:
             self._on_features.clear()  # one body at a time
             self._on_features[features.key] = self._moved_on(features)
         return replace(self._on_features[features.key], store=self.store)
 
-    def _moved_on(self, features: Features) -> Desk:
-        net, data = passing_on(self.room.net, features.size), self.federation
+    def _moved_on(self, features: Features) -> Workspace:
+        net, data = passing_on(self.context.net, features.size), self.federation
         nothing = data.train.labels.new_empty(0, features.size, dtype=torch.float32)
         train, test = (nothing if part is None else part for part in (features.train, features.test))
         records = self.recorded and self.federation.device.type == "cuda"
-        room = replace(
-            self.room,
+        context = replace(
+            self.context,
             net=net,
             lens=FeatureLens(),
             change=Augmentation(),
             recorder=Recorder(gradients, frozen=net.frozen) if records else None,
         )
         moved = replace(data, train=replace(data.train, samples=train), test=replace(data.test, samples=test))
-        return Desk(room, moved, recorded=self.recorded)
+        return Workspace(context, moved, recorded=self.recorded)
 
-    def holding(self, store: Store | None) -> Desk:
+    def holding(self, store: Store | None) -> Workspace:
         """The same place with what clients hold."""
         return replace(self, store=Store() if store is None else store)
 
@@ -148,11 +148,11 @@ class Desk:
         """The models that G clients hold, stacked [G, *], with what their heads must know of them.
 
         `kept`: with the parts that each keeps; without, all hold the same."""
-        if self.room.on_features:
+        if self.context.on_features:
             model = {name: tensor for name, tensor in model.items() if not name.startswith("body.")}
         models = with_own(model, [state.kept for state in self.held(clients)] if kept else [{}] * len(clients))
-        if isinstance(self.room.net.head, DualHead):
-            models |= self.room.net.facts(self.train_deck(clients).class_counts(self.federation.classes), models)
+        if isinstance(self.context.net.head, DualHead):
+            models |= self.context.net.facts(self.train_deck(clients).class_counts(self.federation.classes), models)
         return models
 
     def test_deck(self, clients: Sequence[int]) -> Deck:
@@ -181,9 +181,9 @@ def _recorder(net: Network, compiles: Compile) -> Recorder:
 
 
 class Work(Protocol[T_co]):
-    """What is done with a group of clients: a pure function of the desk and their numbers."""
+    """What is done with a group of clients: a pure function of the workspace and their numbers."""
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> T_co: ...
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> T_co: ...
 
 
 @runtime_checkable
@@ -310,7 +310,7 @@ class Engine(Protocol):
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """Results of groups of clients, in the order of `clients` whatever the number of workers.
 
-        `store`: what the clients hold, which the work finds on its desk wherever that is."""
+        `store`: what the clients hold, which the work finds in its workspace wherever that is."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Self, TypeVar
 import torch
 
 from torso.data import Federation
-from torso.engine.base import Desk, Work, engines
+from torso.engine.base import Work, Workspace, engines
 from torso.engine.feature_space import OnFeatures
 from torso.errors import RunFailed
 from torso.learn.lockstep import Lockstep
@@ -54,7 +54,7 @@ class Batched:
         self.each: dict[str, float] = {}  # bytes of a client, by kind of work
         self.went: dict[str, int] = {}  # clients of the largest group that went well
         self.lockstep = lockstep  # of runs beside this one, whose peak then counts with this one's
-        self._desk: Desk | None = None
+        self._workspace: Workspace | None = None
 
     def _better_alone(self, left_to_us: bool) -> bool:
         """Whether a foreign body is better computed for one client at a time, each step a recording."""
@@ -70,7 +70,7 @@ class Batched:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._desk = None
+        self._workspace = None
 
     def may_look_ahead(self) -> bool:
         """On CPU there is nothing to wait for, and runs that go in lockstep wait for each other."""
@@ -78,15 +78,15 @@ class Batched:
 
     def map(self, work: Work[T], clients: Sequence[int], store: Store | None = None) -> Iterator[T]:
         """In order, group after group."""
-        if self._desk is None:
+        if self._workspace is None:
             chosen = self.precision, True, self.lockstep, self.compiles
-            self._desk = Desk.at(self.net, self.federation, *chosen)
-        desk, start = self._desk.holding(store), 0
+            self._workspace = Workspace.at(self.net, self.federation, *chosen)
+        workspace, start = self._workspace.holding(store), 0
         while start < len(clients):
             stacks, left = not self.alone or isinstance(work, OnFeatures), len(clients) - start
             group = clients[start : start + self.size(kind_of(work), stacks, left)]
             try:
-                result = self._measured(work, desk, group)
+                result = self._measured(work, workspace, group)
             except torch.OutOfMemoryError:
                 if len(group) == 1 and self.company > 1:
                     raise  # with fewer neighbours it may fit
@@ -94,8 +94,8 @@ class Batched:
                     raise RunFailed(f"client {group[0]} alone does not fit into the memory of {self.device}") from None
                 self.most = len(group) // 2
                 self.went.clear()
-                if self._desk.room.recorder is not None:
-                    self._desk.room.recorder.forget()
+                if self._workspace.context.recorder is not None:
+                    self._workspace.context.recorder.forget()
                 torch.cuda.empty_cache()
                 continue
             start += len(group)
@@ -117,14 +117,14 @@ class Batched:
         share = _USED / self.company
         return max(min(int(share * free_bytes(self.device) / self.each[kind]), self.most), 1)
 
-    def _measured(self, work: Work[T], desk: Desk, group: Sequence[int]) -> T:
+    def _measured(self, work: Work[T], workspace: Workspace, group: Sequence[int]) -> T:
         """Do the work; of the first group of its kind, note the peak of memory."""
         kind = kind_of(work)
         if self.device.type != "cuda" or kind in self.each:
-            return work(desk, group)
+            return work(workspace, group)
         before = torch.cuda.memory_allocated(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
-        result = work(desk, group)
+        result = work(workspace, group)
         peak = torch.cuda.max_memory_allocated(self.device) - before
         self.each[kind] = max(peak / len(group), 1.0)
         return result

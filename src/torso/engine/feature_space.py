@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from torso.data import Roster
-from torso.engine.base import Desk, Engine, Features, Narrows, S, Weighs, Work, add_up
+from torso.engine.base import Engine, Features, Narrows, S, Weighs, Work, Workspace, add_up
 from torso.learn.features import features_of
 from torso.nets import Tensors
 from torso.personal.store import Store
@@ -35,8 +35,8 @@ class OnFeatures(Generic[T]):
     work: Work[T]
     features: Features
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> T:
-        return self.work(desk.on_features(self.features), clients)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> T:
+        return self.work(workspace.on_features(self.features), clients)
 
     def for_clients(self, clients: Sequence[int]) -> Self:
         return replace(self, work=self.work.for_clients(clients)) if isinstance(self.work, Narrows) else self
@@ -88,13 +88,13 @@ class FeaturePass:
     block: int
     away: bool
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> list[Tensor]:
-        samples = getattr(desk.federation, self.split).samples
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Tensor]:
+        samples = getattr(workspace.federation, self.split).samples
         batch = _BATCH.get(samples.device.type, _BATCH["cpu"])
         made = []
         for number in clients:
             some = samples[number * self.block : (number + 1) * self.block]
-            found = features_of(desk.room.net, self.body, some, desk.room.lens, batch)
+            found = features_of(workspace.context.net, self.body, some, workspace.context.lens, batch)
             made.append(found.cpu() if self.away else found)
         return made
 
@@ -107,12 +107,12 @@ class Probe:
     split: SplitName
     rows: tuple[int, ...]
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> list[Probed]:
-        samples = getattr(desk.federation, self.split).samples
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Probed]:
+        samples = getattr(workspace.federation, self.split).samples
         some = samples[torch.tensor(self.rows, device=samples.device)]
-        together = features_of(desk.room.net, self.body, some, desk.room.lens, len(some))
+        together = features_of(workspace.context.net, self.body, some, workspace.context.lens, len(some))
         fewer = -(-len(some) // 3)
-        apart = features_of(desk.room.net, self.body, some[:fewer], desk.room.lens, fewer)
+        apart = features_of(workspace.context.net, self.body, some[:fewer], workspace.context.lens, fewer)
         return [Probed(together.cpu(), same(together[:fewer], apart))] * len(clients)
 
 

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 import torch
 
 from torso.data import Federation
-from torso.engine.base import Desk, Work, engines
+from torso.engine.base import Work, Workspace, engines
 from torso.engine.memory import keep_freed_memory
 from torso.engine.stacks import Stacker
 from torso.nets import Network
@@ -77,11 +77,11 @@ class OneByOne:
                 future.cancel()
 
     def _do(self, work: Work[T], group: Sequence[int], store: Store | None) -> T:
-        desk: Desk | None = getattr(self._local, "desk", None)
-        if desk is None:
-            desk = Desk.at(self.net, self.federation, self.precision, exact=not self.at_once)
-            self._local.desk = desk
-        return work(desk.holding(store), group)
+        workspace: Workspace | None = getattr(self._local, "workspace", None)
+        if workspace is None:
+            workspace = Workspace.at(self.net, self.federation, self.precision, exact=not self.at_once)
+            self._local.workspace = workspace
+        return work(workspace.holding(store), group)
 
 
 engines["one-by-one"] = lambda net, federation, run: OneByOne(

@@ -1,4 +1,4 @@
-"""Features that are computed once: of all samples under one body, or of the samples of one head-only lesson.
+"""Features that are computed once: of all samples under one body, or of the samples of one head-only phase.
 
 Where nothing random and nothing that learns stands before the head, every epoch gives it the same features. They take
 the place of the samples: a body that passes them on, under the same head, in the same order.
@@ -16,9 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Deck
-from torso.learn.course import Course
-from torso.learn.phases import Lesson
+from torso.learn.phases import LocalPhase
 from torso.learn.steps import Plain
+from torso.learn.task import LocalTask
 from torso.nets import Body, Network, Tensors, apply, set_modes
 from torso.precision import computing
 
@@ -75,37 +75,37 @@ def _by_batch(
         yield apply(body, tensors, inputs).features[0, :left].float()
 
 
-def are_fixed(course: Course, lesson: Lesson, learning: tuple[str, ...]) -> bool:
-    """Whether the lesson's features are the same in every epoch, and there are epochs enough to gain by it.
+def are_fixed(task: LocalTask, phase: LocalPhase, learning: tuple[str, ...]) -> bool:
+    """Whether the phase's features are the same in every epoch, and there are epochs enough to gain by it.
 
     Not where images are augmented, where BatchNorm goes by the batch, where a loss looks at other models too, or where
     a step or a foreign body may do what nobody here can see."""
-    room, net = course.room, course.room.net
+    context, net = task.context, task.context.net
     return (
-        lesson.epochs > 1
-        and not room.on_features
-        and max(course.deck.sizes) > 0
-        and not any(name.startswith("body.") for name in (*lesson.moving, *learning))
+        phase.epochs > 1
+        and not context.on_features
+        and max(task.deck.sizes) > 0
+        and not any(name.startswith("body.") for name in (*phase.moving, *learning))
         and net.body.native
         and not goes_by_batch(net)
-        and not room.change.random
-        and course.meta is None
-        and type(course.habits.step) is Plain
-        and not course.habits.objective.teachers
+        and not context.change.random
+        and task.meta is None
+        and type(task.settings.step) is Plain
+        and not task.settings.objective.teachers
     )
 
 
 @torch.no_grad()
-def on_features(course: Course, lesson: Lesson, tensors: Tensors) -> Course:
-    """The same course with features [G, n, d] of the body's tensors in place of samples."""
-    room, deck = course.room, course.deck
-    set_modes(room.net, lesson.moving)
-    batches = deck.in_order(course.habits.batch_size, room.lens)
-    features = torch.cat([apply(room.net, tensors, batch.inputs, batch.real).features for batch in batches], dim=1)
+def on_features(task: LocalTask, phase: LocalPhase, tensors: Tensors) -> LocalTask:
+    """The same task with features [G, n, d] of the body's tensors in place of samples."""
+    context, deck = task.context, task.deck
+    set_modes(context.net, phase.moving)
+    batches = deck.in_order(task.settings.batch_size, context.lens)
+    features = torch.cat([apply(context.net, tensors, batch.inputs, batch.real).features for batch in batches], dim=1)
     clients, samples, size = features.shape
     places = torch.arange(clients * samples, device=features.device).view(clients, samples)
     return replace(
-        course,
-        room=replace(room, net=passing_on(room.net, size), lens=FeatureLens(), change=Augmentation()),
+        task,
+        context=replace(context, net=passing_on(context.net, size), lens=FeatureLens(), change=Augmentation()),
         deck=Deck(features.reshape(-1, size), deck.labels[deck.index].flatten(), places, deck.sizes, deck.clients),
     )

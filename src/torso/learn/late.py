@@ -14,38 +14,38 @@ from torso.data.batches import Batch
 from torso.fast import is_fast
 from torso.learn.drift import NoDrift
 from torso.learn.sgd import Sgd
-from torso.learn.steps import Pupil
+from torso.learn.steps import Learner
 from torso.nets.stacked_linear import Casts, Factors, left_as_factors
 
 LARGE = 1 << 23  # numbers of a weight for which that is worth it …
 _MOST = 64  # … and samples of a batch
 
 
-def step(pupil: Pupil, batch: Batch, casts: Casts) -> Tensor:
-    """A step of SGD on a batch; returns the summed losses [G]. The same as `pupil.at` and `pupil.move`.
+def step(learner: Learner, batch: Batch, casts: Casts) -> Tensor:
+    """A step of SGD on a batch; returns the summed losses [G]. The same as `learner.at` and `learner.move`.
 
     `casts`: of the step before, where nothing but that has moved the weights; else empty."""
-    names = _large(pupil, batch)
-    with left_as_factors([pupil.tensors[name] for name in names], casts) as factors:
-        grads, total = pupil.at(pupil.tensors, batch)
+    names = _large(learner, batch)
+    with left_as_factors([learner.tensors[name] for name in names], casts) as factors:
+        grads, total = learner.at(learner.tensors, batch)
     alone: dict[str, Factors] = {}
     for name in names:
-        found = factors[pupil.tensors[name].data_ptr()]
+        found = factors[learner.tensors[name].data_ptr()]
         if len(found) == 1 and not any(grads[name].stride()):
             alone[name] = found[0]
         else:  # the loss depends on it in other ways, too
-            casts.pop(pupil.tensors[name].data_ptr(), None)
+            casts.pop(learner.tensors[name].data_ptr(), None)
             for each in found:
                 grads[name] = grads[name] + each.product(grads[name].dtype)
-    pupil.move({name: grad for name, grad in grads.items() if name not in alone}, batch)
+    learner.move({name: grad for name, grad in grads.items() if name not in alone}, batch)
     for name, each in alone.items():
-        _move(pupil, name, each, batch.active, casts.get(pupil.tensors[name].data_ptr()))
+        _move(learner, name, each, batch.active, casts.get(learner.tensors[name].data_ptr()))
     return total
 
 
 @torch.no_grad()
-def _move(pupil: Pupil, name: str, factors: Factors, active: Tensor | None, cast: Tensor | None) -> None:
-    tensor, rate, decay = pupil.tensors[name], pupil.rates[name], pupil.sgd.weight_decay
+def _move(learner: Learner, name: str, factors: Factors, active: Tensor | None, cast: Tensor | None) -> None:
+    tensor, rate, decay = learner.tensors[name], learner.rates[name], learner.sgd.weight_decay
     if is_fast(tensor):
         from torso.learn.sgd_kernel import step_by_product
 
@@ -56,16 +56,16 @@ def _move(pupil: Pupil, name: str, factors: Factors, active: Tensor | None, cast
         cast.copy_(tensor)
 
 
-def _large(pupil: Pupil, batch: Batch) -> tuple[str, ...]:
+def _large(learner: Learner, batch: Batch) -> tuple[str, ...]:
     """Weights that may move like this."""
     if (
         batch.lead is not None
-        or pupil.sgd.momentum
-        or type(pupil.habits.drift) is not NoDrift
+        or learner.sgd.momentum
+        or type(learner.settings.drift) is not NoDrift
         or batch.labels.shape[1] > _MOST
     ):
         return ()
-    return tuple(name for name in pupil.names if name in pupil.rates and _is_large(pupil.tensors[name]))
+    return tuple(name for name in learner.names if name in learner.rates and _is_large(learner.tensors[name]))
 
 
 def _is_large(tensor: Tensor) -> bool:

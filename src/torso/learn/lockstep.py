@@ -17,51 +17,51 @@ from torch import Tensor
 
 from torso.data.batches import Deck, Shuffles
 from torso.data.sending import on_device
-from torso.learn.course import Classroom, Course, Learned
 from torso.learn.drift import Local, NoDrift
 from torso.learn.local import learn
 from torso.learn.phases import beside
+from torso.learn.task import LocalContext, LocalResult, LocalTask
 from torso.nets import Tensors
 
 T = TypeVar("T")
 
 
 @dataclass
-class Ask:
+class JointRequest:
     """What a run asks for: the arguments of `learn`; later what came of it."""
 
     member: int  # whose it is
-    course: Course
+    task: LocalTask
     tensors: Tensors
     anchor: Local | None
     notes: Tensors
-    learned: Learned | None = None
+    learned: LocalResult | None = None
     error: Exception | None = None
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def clients(self) -> int:
-        return len(self.course.deck.clients)
+        return len(self.task.deck.clients)
 
     @property
     def held(self) -> Local | None:
         """The anchor, where the correction looks at it."""
-        return None if type(self.course.habits.drift) is NoDrift else self.anchor
+        return None if type(self.task.settings.drift) is NoDrift else self.anchor
 
-    def fits(self, other: Ask) -> bool:
+    def fits(self, other: JointRequest) -> bool:
         """Whether both can be one stack. That their networks are the same, those who meet have seen to."""
-        mine, its = self.course, other.course
+        mine, its = self.task, other.task
         return (
-            (mine.habits, mine.room.precision) == (its.habits, its.room.precision)
+            (mine.settings, mine.context.precision) == (its.settings, its.context.precision)
             and (mine.plan == its.plan or _differ_in_rates(mine, its))
             and mine.deck.samples.data_ptr() == its.deck.samples.data_ptr()
             and mine.deck.labels.data_ptr() == its.deck.labels.data_ptr()
-            and (mine.room.change, mine.room.lens) == (its.room.change, its.room.lens)
+            and (mine.context.change, mine.context.lens) == (its.context.change, its.context.lens)
             and _lengths(mine.meta) == _lengths(its.meta)
             and _names(self.held) == _names(other.held)
             and _shapes(self.notes) == _shapes(other.notes)  # of one number for each client of the run, maybe
             and _shapes(self.tensors) == _shapes(other.tensors)
-            and _same(self.tensors, other.tensors, mine.room.net.frozen)  # held once for all clients of a stack
+            and _same(self.tensors, other.tensors, mine.context.net.frozen)  # held once for all clients of a stack
         )
 
 
@@ -72,9 +72,9 @@ class Lockstep:
         self._baton = threading.Lock()  # whoever holds it runs
         self._members = 0
         self._member = threading.local()
-        self._asks: list[Ask] = []
+        self._requests: list[JointRequest] = []
         self._over = False
-        self._first: dict[bool, Classroom] = {}  # on samples, on features
+        self._first: dict[bool, LocalContext] = {}  # on samples, on features
 
     def hold(self, runs: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Each run's result, or what it raised."""
@@ -112,53 +112,53 @@ class Lockstep:
     def _end(self) -> None:
         """Whoever wants to learn ends: a thread amid a step when the interpreter ends would abort the process."""
         self._over = True
-        for ask in list(self._asks):
-            ask.over.set()
+        for request in list(self._requests):
+            request.over.set()
 
-    def learn(self, course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Learned:
+    def learn(self, task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> LocalResult:
         """As `torso.learn.local.learn`, in whatever company there is."""
-        ask = Ask(self._member.number, course, tensors, anchor, notes)
-        self._asks.append(ask)
+        request = JointRequest(self._member.number, task, tensors, anchor, notes)
+        self._requests.append(request)
         self._teach()
         self._baton.release()
-        ask.over.wait()
+        request.over.wait()
         self._baton.acquire()
         if self._over:
             raise KeyboardInterrupt
-        if ask.error is not None:
-            raise ask.error
-        assert ask.learned is not None
-        return ask.learned
+        if request.error is not None:
+            raise request.error
+        assert request.learned is not None
+        return request.learned
 
     def _teach(self) -> None:
         """Once everybody waits: stack after stack."""
         if self._over:
-            for ask in self._asks:
-                ask.over.set()
-        if self._over or len(self._asks) < self._members:
+            for request in self._requests:
+                request.over.set()
+        if self._over or len(self._requests) < self._members:
             return
-        waiting, self._asks = sorted(self._asks, key=lambda ask: ask.member), []
-        for ask in waiting:
-            ask.course = replace(ask.course, room=self._common(ask.course.room))
+        waiting, self._requests = sorted(self._requests, key=lambda request: request.member), []
+        for request in waiting:
+            request.task = replace(request.task, context=self._common(request.task.context))
         for group in _groups(waiting):
             _answer(group)
-        for ask in waiting:
-            ask.over.set()
+        for request in waiting:
+            request.over.set()
 
-    def _common(self, room: Classroom) -> Classroom:
+    def _common(self, context: LocalContext) -> LocalContext:
         """A run's room with the network and the recorder of all: what was recorded for one serves the others."""
-        first = self._first.get(room.on_features)
+        first = self._first.get(context.on_features)
         if first is None:
-            recorder = None if room.recorder is None else room.recorder.another()
-            first = self._first[room.on_features] = replace(room, recorder=recorder)
-        return replace(room, net=first.net, recorder=first.recorder, lockstep=None)
+            recorder = None if context.recorder is None else context.recorder.another()
+            first = self._first[context.on_features] = replace(context, recorder=recorder)
+        return replace(context, net=first.net, recorder=first.recorder, lockstep=None)
 
 
-def _answer(group: Sequence[Ask]) -> None:
+def _answer(group: Sequence[JointRequest]) -> None:
     """What the runs asked for, or what went wrong; a run's own trouble stays its own."""
     try:
-        for ask, learned in zip(group, _learn_together(group), strict=True):
-            ask.learned = learned
+        for request, learned in zip(group, _learn_together(group), strict=True):
+            request.learned = learned
         return
     except torch.OutOfMemoryError as error:
         why = str(error)  # not the error itself: its traceback holds on to the memory of the whole stack
@@ -166,48 +166,51 @@ def _answer(group: Sequence[Ask]) -> None:
         if len(group) == 1:
             group[0].error = error
             return
-        for ask in group:
-            _answer([ask])
+        for request in group:
+            _answer([request])
         return
-    if (recorder := group[0].course.room.recorder) is not None:
+    if (recorder := group[0].task.context.recorder) is not None:
         recorder.forget()
-    for ask in group:
-        if len(group) > 1 and ask.clients == 1:
-            _answer([ask])  # it may be the company alone that is too large
+    for request in group:
+        if len(group) > 1 and request.clients == 1:
+            _answer([request])  # it may be the company alone that is too large
         else:
-            ask.error = torch.OutOfMemoryError(why)  # the run's engine makes smaller groups
+            request.error = torch.OutOfMemoryError(why)  # the run's engine makes smaller groups
 
 
-def _groups(asks: Sequence[Ask]) -> list[list[Ask]]:
-    groups: list[list[Ask]] = []
-    for ask in asks:
+def _groups(requests: Sequence[JointRequest]) -> list[list[JointRequest]]:
+    groups: list[list[JointRequest]] = []
+    for request in requests:
         for group in groups:
-            if group[0].fits(ask):
-                group.append(ask)
+            if group[0].fits(request):
+                group.append(request)
                 break
         else:
-            groups.append([ask])
+            groups.append([request])
     return groups
 
 
-def _learn_together(group: Sequence[Ask]) -> list[Learned]:
-    first, sizes = group[0], [ask.clients for ask in group]
-    course = first.course
+def _learn_together(group: Sequence[JointRequest]) -> list[LocalResult]:
+    first, sizes = group[0], [request.clients for request in group]
+    task = first.task
     if len(group) == 1:
-        return [learn(course, first.tensors, first.anchor, first.notes)]
-    metas, device = [ask.course.meta for ask in group], course.deck.index.device
-    course = replace(
-        course,
-        plan=tuple(beside(lessons, sizes, device) for lessons in zip(*(ask.course.plan for ask in group), strict=True)),
-        deck=Deck.beside([ask.course.deck for ask in group]),
-        shuffle=Shuffles.beside([(ask.course.shuffle, ask.clients) for ask in group]),
-        meta=Deck.beside([meta for meta in metas if meta is not None]) if first.course.meta is not None else None,
+        return [learn(task, first.tensors, first.anchor, first.notes)]
+    metas, device = [request.task.meta for request in group], task.deck.index.device
+    task = replace(
+        task,
+        plan=tuple(
+            beside(local_phases, sizes, device)
+            for local_phases in zip(*(request.task.plan for request in group), strict=True)
+        ),
+        deck=Deck.beside([request.task.deck for request in group]),
+        shuffle=Shuffles.beside([(request.task.shuffle, request.clients) for request in group]),
+        meta=Deck.beside([meta for meta in metas if meta is not None]) if first.task.meta is not None else None,
     )
     learned = learn(
-        course,
-        _stacked([ask.tensors for ask in group], course.room.net.frozen),
+        task,
+        _stacked([request.tensors for request in group], task.context.net.frozen),
         None if first.held is None else _anchors(group),
-        _stacked([ask.notes for ask in group]),
+        _stacked([request.notes for request in group]),
     )
     return list(_apart(learned, sizes))
 
@@ -224,33 +227,38 @@ def _joined(parts: Sequence[Tensor], frozen: bool) -> Tensor:
     return torch.cat(list(parts))
 
 
-def _anchors(group: Sequence[Ask]) -> Local:
+def _anchors(group: Sequence[JointRequest]) -> Local:
     """What is one tensor for all clients of a run [*] becomes one for each client [G, *]."""
 
     def each(of: Callable[[Local], Tensors]) -> Tensors:
-        return _stacked([_spread(of(ask.anchor), ask) for ask in group if ask.anchor is not None])
+        return _stacked([_spread(of(request.anchor), request) for request in group if request.anchor is not None])
 
-    counts = [int(ask.anchor.participants) for ask in group if ask.anchor is not None for _ in range(ask.clients)]
-    among = counts[0] if len(set(counts)) == 1 else on_device(group[0].course.deck.index.device, counts)
+    counts = [
+        int(request.anchor.participants)
+        for request in group
+        if request.anchor is not None
+        for _ in range(request.clients)
+    ]
+    among = counts[0] if len(set(counts)) == 1 else on_device(group[0].task.deck.index.device, counts)
     return Local(each(lambda at: at.start), {}, each(lambda at: at.own), each(lambda at: at.shared), among)
 
 
-def _spread(held: Tensors, ask: Ask) -> Tensors:
-    return {n: t if t.ndim == ask.tensors[n].ndim else t.expand(ask.clients, *t.shape) for n, t in held.items()}
+def _spread(held: Tensors, request: JointRequest) -> Tensors:
+    return {n: t if t.ndim == request.tensors[n].ndim else t.expand(request.clients, *t.shape) for n, t in held.items()}
 
 
-def _apart(learned: Learned, sizes: Sequence[int]) -> Iterator[Learned]:
+def _apart(learned: LocalResult, sizes: Sequence[int]) -> Iterator[LocalResult]:
     start = 0
     for size in sizes:
         yield learned.of_places(slice(start, start + size))
         start += size
 
 
-def _differ_in_rates(mine: Course, its: Course) -> bool:
+def _differ_in_rates(mine: LocalTask, its: LocalTask) -> bool:
     """Whether a sweep of learning rates tells their plans apart, and nothing else."""
     pairs = zip(mine.plan, its.plan, strict=False)
     alike = len(mine.plan) == len(its.plan) and all(one.differs_in_rates(other) for one, other in pairs)
-    return mine.habits.step.any_rates and alike
+    return mine.settings.step.any_rates and alike
 
 
 def _names(anchor: Local | None) -> tuple[frozenset[str], ...] | None:

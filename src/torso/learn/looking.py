@@ -13,8 +13,8 @@ from torch import Tensor
 
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.data.token_lens import TokenLens
-from torso.learn.course import Classroom
 from torso.learn.recorded_foreign import wider
+from torso.learn.task import LocalContext
 from torso.nets import Network, Output, Tensors, apply, set_modes
 from torso.nets.compute import pads, stand_alone
 from torso.precision import computing
@@ -23,40 +23,42 @@ _AT_ONCE = 2048 * 3 * 32 * 32  # numbers in the samples of one look on an accele
 _FEWEST = 32  # samples of a look that are not halved further when memory runs out
 
 
-def width(room: Classroom, deck: Deck, batch_size: int) -> int:
+def width(context: LocalContext, deck: Deck, batch_size: int) -> int:
     """How many samples of each client one look takes. On an accelerator a step of a few small batches waits for the
     host; so it takes more of them at once, where a sample's answer does not depend on its neighbours."""
-    set_modes(room.net, frozenset())
-    return batch_size * (_rows_at_once(room, deck, batch_size * len(deck.clients)) if stand_alone(room.net) else 1)
+    set_modes(context.net, frozenset())
+    return batch_size * (
+        _rows_at_once(context, deck, batch_size * len(deck.clients)) if stand_alone(context.net) else 1
+    )
 
 
 def look(
-    room: Classroom, batches: Iterator[Batch], tensors: Tensors, batch_size: int = 0
+    context: LocalContext, batches: Iterator[Batch], tensors: Tensors, batch_size: int = 0
 ) -> Iterator[tuple[Batch, Output]]:
     """What the network says in evaluation mode. `batch_size`: of batches that are full."""
-    set_modes(room.net, frozenset())
+    set_modes(context.net, frozenset())
     for batch in batches:
         with computing("fp32"):
-            said = _in_few_widths(room.net, tensors, batch, batch_size)
+            said = _in_few_widths(context.net, tensors, batch, batch_size)
         yield batch, said
 
 
-def side_by_side(room: Classroom, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
+def side_by_side(context: LocalContext, deck: Deck, tensors: Tensors, each: int) -> Iterator[tuple[Batch, Output]]:
     """What one model [1, *] says of the rows of a deck, each a batch of at most `each`, as many of them at once as keep
     an accelerator busy. Batch statistics, where they count, are each batch's own."""
-    set_modes(room.net, frozenset())
-    apart = stand_alone(room.net)
-    many = _rows_at_once(room, deck, each) if apart or room.net.body.native else 1
+    set_modes(context.net, frozenset())
+    apart = stand_alone(context.net)
+    many = _rows_at_once(context, deck, each) if apart or context.net.body.native else 1
     for first in range(0, len(deck.sizes), many):
         rows = deck.rows(first, first + many)
-        for batch in rows.in_order(each, room.lens):
+        for batch in rows.in_order(each, context.lens):
             with computing("fp32"):
-                yield batch, _as_rows(room.net, tensors, batch, each, apart)
+                yield batch, _as_rows(context.net, tensors, batch, each, apart)
 
 
-def _rows_at_once(room: Classroom, deck: Deck, each: int) -> int:
+def _rows_at_once(context: LocalContext, deck: Deck, each: int) -> int:
     """How many times `each` samples one look takes."""
-    if not deck.index.is_cuda or isinstance(room.lens, TokenLens):
+    if not deck.index.is_cuda or isinstance(context.lens, TokenLens):
         return 1  # texts would be padded to the longest of all
     return max(_AT_ONCE // (max(deck.samples[:1].numel(), 1) * each), 1)
 
@@ -100,12 +102,12 @@ def _in_parts(net: Network, tensors: Tensors, x: Tensor, real: Tensor | None) ->
     return Output(*fields)  # type: ignore[arg-type]
 
 
-def in_turn(room: Classroom, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
+def in_turn(context: LocalContext, deck: Deck, batch_size: int, order: Shuffle | None) -> Iterator[Batch]:
     """All samples of a deck once, not augmented; shuffled where `order` says how: in class order, the batch statistics
     of BatchNorm would be skewed (spec 9.3)."""
     if order is None:
-        return deck.in_order(batch_size, room.lens)
-    return deck.shuffled(batch_size, room.lens, order, 0, None)
+        return deck.in_order(batch_size, context.lens)
+    return deck.shuffled(batch_size, context.lens, order, 0, None)
 
 
 def members(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -116,15 +118,15 @@ def members(batch: Batch, classes: int, dtype: torch.dtype = torch.float32) -> T
 
 @torch.no_grad()
 def class_sums(
-    room: Classroom, deck: Deck, tensors: Tensors, batch_size: int, order: Shuffle | None
+    context: LocalContext, deck: Deck, tensors: Tensors, batch_size: int, order: Shuffle | None
 ) -> tuple[Tensor, Tensor]:
     """Features of the samples of a deck summed by class [G, C, d], and how many there are [G, C]."""
     clients, device = len(deck.clients), deck.index.device
-    total = torch.zeros(clients, room.classes, room.net.body.features, device=device)
-    count = torch.zeros(clients, room.classes, device=device)
-    many = width(room, deck, batch_size)
-    for batch, said in look(room, in_turn(room, deck, many, order), tensors, many):
-        member = members(batch, room.classes, said.features.dtype)
+    total = torch.zeros(clients, context.classes, context.net.body.features, device=device)
+    count = torch.zeros(clients, context.classes, device=device)
+    many = width(context, deck, batch_size)
+    for batch, said in look(context, in_turn(context, deck, many, order), tensors, many):
+        member = members(batch, context.classes, said.features.dtype)
         total += member.transpose(1, 2) @ said.features
         count += member.sum(dim=1)
     return total, count

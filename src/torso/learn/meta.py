@@ -21,7 +21,7 @@ from torso.kinds import Count
 from torso.learn.gradients import gradients_at, leaves_of, means, with_further_heads
 from torso.learn.objectives import BalancedSoftmax, Stacks, balanced_softmax, cross_entropy
 from torso.learn.stacked import Rate, scaled
-from torso.learn.steps import Pupil, Step, steps
+from torso.learn.steps import Learner, Step, steps
 from torso.nets import Output, Tensors, apply
 from torso.randomness import torch_generator
 
@@ -68,64 +68,64 @@ class MetaWeighted(Step):
             GAMMA: torch.ones(1),
         }
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
-        assert pupil.meta is not None
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
+        assert learner.meta is not None
         for batch in batches:
-            self._learn_to_weigh(pupil, batch, next(pupil.meta))
-            leaves = leaves_of(pupil.tensors, pupil.names)
-            said = apply(pupil.net, {**pupil.tensors, **leaves}, batch.inputs, batch.real, batch.keys)
-            losses = self._losses(said, batch, pupil, pupil.notes)
-            every = with_further_heads(weigh(pupil.notes, losses) * losses, said, batch)
+            self._learn_to_weigh(learner, batch, next(learner.meta))
+            leaves = leaves_of(learner.tensors, learner.names)
+            said = apply(learner.net, {**learner.tensors, **leaves}, batch.inputs, batch.real, batch.keys)
+            losses = self._losses(said, batch, learner, learner.notes)
+            every = with_further_heads(weigh(learner.notes, losses) * losses, said, batch)
             mean, total = means(every, batch)
             grads = gradients_at(leaves, mean.sum())
-            pupil.count(total, batch)
-            pupil.move(grads, batch)
+            learner.count(total, batch)
+            learner.move(grads, batch)
 
-    def _learn_to_weigh(self, pupil: Pupil, batch: Batch, meta: Batch) -> None:
+    def _learn_to_weigh(self, learner: Learner, batch: Batch, meta: Batch) -> None:
         """One SGD step of ζ and γ at the round's rate; clients without samples in this batch stand still."""
         learned = (*_NET, GAMMA) if self.learn_gamma else _NET
-        leaves = leaves_of(pupil.notes, learned)
+        leaves = leaves_of(learner.notes, learned)
         with plain_path():  # a second derivative, which fused kernels do not have
-            loss = self.meta_objective(pupil, {**pupil.notes, **leaves}, batch, meta)
+            loss = self.meta_objective(learner, {**learner.notes, **leaves}, batch, meta)
             moves = torch.autograd.grad(loss.sum(), list(leaves.values()))
-        rate = max(float(rate) for rate in pupil.rates.values())
+        rate = max(float(rate) for rate in learner.rates.values())
         for name, move in zip(learned, moves, strict=True):
             step = move if batch.active is None else move * batch.active.unsqueeze(-1)
-            pupil.notes[name] = pupil.notes[name] - rate * step
+            learner.notes[name] = learner.notes[name] - rate * step
 
-    def meta_objective(self, pupil: Pupil, notes: Tensors, batch: Batch, meta: Batch) -> Tensor:
+    def meta_objective(self, learner: Learner, notes: Tensors, batch: Batch, meta: Batch) -> Tensor:
         """The loss on the balanced images [G] after a look-ahead step, as a function of ζ and γ."""
-        ahead = look_ahead(pupil, lambda said: self._weighted(said, batch, pupil, notes), batch, pupil.rates)
-        said = apply(pupil.net, ahead, meta.inputs, meta.real, meta.keys)
+        ahead = look_ahead(learner, lambda said: self._weighted(said, batch, learner, notes), batch, learner.rates)
+        said = apply(learner.net, ahead, meta.inputs, meta.real, meta.keys)
         if self.meta_loss == "cross-entropy":
             losses = cross_entropy(said.logits, meta.labels)
         else:
-            gamma = _gamma(pupil, notes)
-            losses = balanced_softmax(said.logits, meta.labels, pupil.counts, gamma, absent_as_one=True)
+            gamma = _gamma(learner, notes)
+            losses = balanced_softmax(said.logits, meta.labels, learner.counts, gamma, absent_as_one=True)
             losses = weigh(notes, losses) * losses
         return means(losses, meta)[0]
 
-    def _weighted(self, said: Output, batch: Batch, pupil: Pupil, notes: Tensors) -> Tensor:
-        losses = self._losses(said, batch, pupil, notes)
+    def _weighted(self, said: Output, batch: Batch, learner: Learner, notes: Tensors) -> Tensor:
+        losses = self._losses(said, batch, learner, notes)
         return means(weigh(notes, losses) * losses, batch)[0]
 
-    def _losses(self, said: Output, batch: Batch, pupil: Pupil, notes: Tensors) -> Tensor:
-        losses = balanced_softmax(said.logits, batch.labels, pupil.counts, _gamma(pupil, notes))
+    def _losses(self, said: Output, batch: Batch, learner: Learner, notes: Tensors) -> Tensor:
+        losses = balanced_softmax(said.logits, batch.labels, learner.counts, _gamma(learner, notes))
         # padding may have a label that the client lacks, and the net would make NaN of its infinite loss
         return losses if batch.real is None else torch.where(batch.real > 0, losses, 0.0)
 
 
-def _gamma(pupil: Pupil, notes: Tensors) -> Tensor:
-    start = pupil.habits.objective
+def _gamma(learner: Learner, notes: Tensors) -> Tensor:
+    start = learner.settings.objective
     assert isinstance(start, BalancedSoftmax)  # runs/sense.py refuses others
     return start.gamma * notes[GAMMA]
 
 
-def look_ahead(pupil: Pupil, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, Rate]) -> Tensors:
+def look_ahead(learner: Learner, loss: Callable[[Output], Tensor], batch: Batch, rates: Mapping[str, Rate]) -> Tensors:
     """w − η∇ of a loss [G] of what the network says, with the graph of the gradient. Running statistics stay."""
-    still = {n: t if n in rates else t.clone() for n, t in pupil.tensors.items()}
+    still = {n: t if n in rates else t.clone() for n, t in learner.tensors.items()}
     leaves = leaves_of(still, tuple(rates))
-    said = apply(pupil.net, {**still, **leaves}, batch.inputs, batch.real, batch.keys)
+    said = apply(learner.net, {**still, **leaves}, batch.inputs, batch.real, batch.keys)
     wanted = list(leaves.values())
     grads = torch.autograd.grad(loss(said).sum(), wanted, create_graph=True, allow_unused=True)
     moved = {n: t if g is None else t - scaled(g, rates[n]) for (n, t), g in zip(leaves.items(), grads, strict=True)}

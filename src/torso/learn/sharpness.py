@@ -11,7 +11,7 @@ import torch
 from torso.data.batches import Batch
 from torso.kinds import NotNegative
 from torso.learn.stacked import lengths, padded, scaled
-from torso.learn.steps import Pupil, Step, steps
+from torso.learn.steps import Learner, Step, steps
 from torso.nets import Tensors
 
 
@@ -29,16 +29,18 @@ class SharpnessAware(Step):
     def passes(self) -> int:
         return 2
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
-        statistics = [name for name, _ in pupil.net.named_buffers() if name in pupil.tensors]
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
+        statistics = [name for name, _ in learner.net.named_buffers() if name in learner.tensors]
         for batch in batches:
-            above = self.climbed(pupil, pupil.leading(pupil.tensors, batch))
-            spare = {name: pupil.tensors[name].clone() for name in statistics}  # moved by the second pass, and dropped
-            grads, _ = pupil.at({**pupil.tensors, **above, **spare}, batch.again(1))
-            pupil.move(grads, batch)
+            above = self.climbed(learner, learner.leading(learner.tensors, batch))
+            spare = {
+                name: learner.tensors[name].clone() for name in statistics
+            }  # moved by the second pass, and dropped
+            grads, _ = learner.at({**learner.tensors, **above, **spare}, batch.again(1))
+            learner.move(grads, batch)
 
-    def climbed(self, pupil: Pupil, grads: Tensors) -> Tensors:
+    def climbed(self, learner: Learner, grads: Tensors) -> Tensors:
         """w + ρ·g/‖g‖ of the tensors that learn [G, *]; w where there is no gradient."""
         reach = self.rho / lengths(grads).clamp(min=torch.finfo(torch.float32).tiny)
-        steps = {name: padded(scaled(grad, reach), len(pupil.loss)) for name, grad in grads.items()}
-        return {name: pupil.tensors[name] + step for name, step in steps.items()}
+        steps = {name: padded(scaled(grad, reach), len(learner.loss)) for name, grad in grads.items()}
+        return {name: learner.tensors[name] + step for name, step in steps.items()}

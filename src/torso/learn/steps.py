@@ -30,11 +30,11 @@ from torso.registry import Registry, is_foreign
 
 
 @dataclass
-class Pupil:
-    """Where G clients stand in a lesson: what a step reads, and the tensors that it moves in place."""
+class Learner:
+    """Where G clients stand in a phase: what a step reads, and the tensors that it moves in place."""
 
     net: Network
-    habits: Habits
+    settings: LocalSettings
     counts: Tensor  # [G, C]: training samples of each class
     tensors: Tensors  # [G, *]
     names: tuple[str, ...]  # whose gradients are taken
@@ -42,7 +42,7 @@ class Pupil:
     sgd: Sgd
     anchor: Local | None  # what drift corrections hold on to
     start: Tensors = field(default_factory=dict)  # [G, *]: as the visit began
-    moving: frozenset[str] = frozenset()  # everything that may move in the lesson
+    moving: frozenset[str] = frozenset()  # everything that may move in the phase
     own_model: Tensors = field(default_factory=dict)  # parameters of a client's own model, where a step makes one
     notes: Tensors = field(default_factory=dict)  # [G, *]: what a step remembers of a client from visit to visit
     meta: Iterator[Batch] | None = None  # batches of the data that everybody got from the server (spec 5.7)
@@ -66,19 +66,19 @@ class Pupil:
         """Those gradients and the summed losses [G], of samples that are not counted."""
         if self.exact and (runs := runs_of(batch)):
             return joined([self._of(rows).at(rows_of(tensors, rows), of_run(batch, rows, n)) for rows, n in runs])
-        objective = self.habits.objective
+        objective = self.settings.objective
         if objective.teachers:
             batch = replace(batch, taught=self._taught(batch))
         return self.take(self.net, tensors, self.names, batch, objective, self.counts)
 
-    def _of(self, rows: slice) -> Pupil:
+    def _of(self, rows: slice) -> Learner:
         """The same for some of the clients, as far as gradients need it."""
         start, notes = rows_of(self.start, rows), rows_of(self.notes, rows)
         return replace(self, counts=self.counts[rows], start=start, notes=notes, exact=False)
 
     def _taught(self, batch: Batch) -> Tensors:
         """What the teachers of the loss say of a batch [G, B, …]; zeros for clients that have no samples in it."""
-        objective, some = self.habits.objective, batch if batch.lead is None else batch.first(batch.lead)
+        objective, some = self.settings.objective, batch if batch.lead is None else batch.first(batch.lead)
         models = {
             name: {n: t[: batch.lead] for n, t in teacher(name, self.start, self.notes).items() if n in self.tensors}
             for name in models_of(objective)
@@ -105,15 +105,15 @@ class Pupil:
         samples in the batch."""
         if batch.lead is not None:
             grads = {n: g[: batch.lead] for n, g in grads.items()}
-        if self.habits.own_step:
-            check_gradients(steps, self.habits.step, grads, {n: self.tensors[n][: batch.lead] for n in self.names})
+        if self.settings.own_step:
+            check_gradients(steps, self.settings.step, grads, {n: self.tensors[n][: batch.lead] for n in self.names})
         if self.anchor is not None:
             held = {n: g for n, g in grads.items() if n in self.anchor.start}
             at = replace(self.anchor, params={n: self.tensors[n] for n in held})
             at = at if batch.lead is None else at.of_places(slice(batch.lead), self.tensors)
-            changed = self.habits.drift.gradient(held, at)
-            if self.habits.own_drift:
-                check_gradients(drifts, self.habits.drift, changed, held)
+            changed = self.settings.drift.gradient(held, at)
+            if self.settings.own_drift:
+                check_gradients(drifts, self.settings.drift, changed, held)
             grads = {**grads, **changed}
         self.sgd.step(self.tensors, grads, self.rates if rates is None else rates, batch.active, batch.lead)
 
@@ -126,7 +126,7 @@ class Step(ABC):
     any_rates: ClassVar[bool] = False  # whether clients of a stack may have rates of their own: `rates` of tensors [G]
 
     @abstractmethod
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         """Meet an epoch of batches."""
 
     @property
@@ -135,11 +135,11 @@ class Step(ABC):
         return 1
 
     def momentum(self, usual: float) -> float:
-        """The momentum of `pupil.sgd`, where the run's is `usual`."""
+        """The momentum of `learner.sgd`, where the run's is `usual`."""
         return usual
 
     def weight_decay(self, usual: float) -> float:
-        """The weight decay of `pupil.sgd`, where the run's is `usual`."""
+        """The weight decay of `learner.sgd`, where the run's is `usual`."""
         return usual
 
     def steps(self, batches: int) -> int:
@@ -165,13 +165,13 @@ class Plain(Step):
 
     any_rates: ClassVar[bool] = True
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         for batch in batches:
-            pupil.move(pupil.leading(pupil.tensors, batch), batch)
+            learner.move(learner.leading(learner.tensors, batch), batch)
 
 
 @dataclass(frozen=True)
-class Habits:
+class LocalSettings:
     """How a client learns, the same for all clients of a run."""
 
     batch_size: int
@@ -209,11 +209,11 @@ class LookAhead(Step):
     stacks: ClassVar[Stacks] = "equal"  # two batches of one step may have different numbers of samples
     any_rates: ClassVar[bool] = True
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
         for first, second in pairs(batches):
-            grads = pupil.gradients(pupil.tensors, first)
-            ahead = {n: pupil.tensors[n] - scaled(grads[n], rate) for n, rate in pupil.rates.items()}
-            pupil.move(pupil.leading({**pupil.tensors, **ahead}, second), second, self.rates(pupil.rates))
+            grads = learner.gradients(learner.tensors, first)
+            ahead = {n: learner.tensors[n] - scaled(grads[n], rate) for n, rate in learner.rates.items()}
+            learner.move(learner.leading({**learner.tensors, **ahead}, second), second, self.rates(learner.rates))
 
     def momentum(self, usual: float) -> float:
         return usual if self.with_momentum else 0.0
@@ -262,19 +262,19 @@ class Envelope(Step):
     def passes(self) -> int:
         return self.inner_steps
 
-    def epoch(self, pupil: Pupil, batches: Iterator[Batch]) -> None:
-        for name in pupil.names:
-            pupil.own_model.setdefault(name, pupil.tensors[name].clone())
-        inner, rates = Sgd(0.0, pupil.habits.weight_decay), dict.fromkeys(pupil.rates, self.inner_lr)
+    def epoch(self, learner: Learner, batches: Iterator[Batch]) -> None:
+        for name in learner.names:
+            learner.own_model.setdefault(name, learner.tensors[name].clone())
+        inner, rates = Sgd(0.0, learner.settings.weight_decay), dict.fromkeys(learner.rates, self.inner_lr)
         for batch in batches:
             for time in range(self.inner_steps):
-                grads = pupil.gradients({**pupil.tensors, **pupil.own_model}, batch.again(time))
-                pulled = {n: grads[n] + self.pull(pupil, n) for n in rates}
-                inner.step(pupil.own_model, pulled, rates, batch.active, batch.lead)
-            pupil.move({n: -self.pull(pupil, n) for n in rates}, batch, self.rates(pupil.rates))
+                grads = learner.gradients({**learner.tensors, **learner.own_model}, batch.again(time))
+                pulled = {n: grads[n] + self.pull(learner, n) for n in rates}
+                inner.step(learner.own_model, pulled, rates, batch.active, batch.lead)
+            learner.move({n: -self.pull(learner, n) for n in rates}, batch, self.rates(learner.rates))
 
-    def pull(self, pupil: Pupil, name: str) -> Tensor:
-        return self.lam * (pupil.own_model[name] - pupil.tensors[name])
+    def pull(self, learner: Learner, name: str) -> Tensor:
+        return self.lam * (learner.own_model[name] - learner.tensors[name])
 
     def momentum(self, usual: float) -> float:
         return 0.0

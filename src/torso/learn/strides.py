@@ -22,52 +22,52 @@ from torso.data.augment import Lens
 from torso.data.batches import Batch
 from torso.data.deals import Deal, Form, filled_by
 from torso.fast import is_fast
-from torso.learn.course import Course
 from torso.learn.drift import Local, NoDrift
 from torso.learn.late import step as one_step
 from torso.learn.recorded import Play, Recorder, rung
 from torso.learn.sgd import Sgd
 from torso.learn.stacked import is_one_for_all
-from torso.learn.steps import Plain, Pupil
+from torso.learn.steps import Learner, Plain
+from torso.learn.task import LocalTask
 from torso.nets import Tensors
 from torso.nets.stacked_linear import Casts
 
 _MOST = 8  # steps of a recording
 
 
-def can_stride(pupil: Pupil, course: Course) -> bool:
-    """Whether the lesson's epochs can be recorded like this: steps that need nothing of the host."""
-    recorder, habits, net, lens = course.room.recorder, pupil.habits, pupil.net, course.room.lens
+def can_stride(learner: Learner, task: LocalTask) -> bool:
+    """Whether the phase's epochs can be recorded like this: steps that need nothing of the host."""
+    recorder, settings, net, lens = task.context.recorder, learner.settings, learner.net, task.context.lens
     return (
         recorder is not None
         and recorder.strides
-        and type(habits.step) is Plain
-        and not (habits.own_step or habits.own_drift or habits.objective.teachers)
+        and type(settings.step) is Plain
+        and not (settings.own_step or settings.own_drift or settings.objective.teachers)
         and net.body.native
         and net.body.keyed_by in (False, "device")
         and type(lens).widths is Lens.widths
-        and course.deck.samples.device == course.deck.labels.device
-        and not any(isinstance(rate, Tensor) for rate in pupil.rates.values())
-        and (pupil.anchor is None or isinstance(pupil.anchor.participants, int))
-        and recorder.holds(pupil.tensors)
+        and task.deck.samples.device == task.deck.labels.device
+        and not any(isinstance(rate, Tensor) for rate in learner.rates.values())
+        and (learner.anchor is None or isinstance(learner.anchor.participants, int))
+        and recorder.holds(learner.tensors)
     )
 
 
-def epoch(pupil: Pupil, course: Course, number: int) -> None:
-    """What `Plain.epoch` does with the batches of the course's epoch."""
-    recorder = course.room.recorder
+def epoch(learner: Learner, task: LocalTask, number: int) -> None:
+    """What `Plain.epoch` does with the batches of the task's epoch."""
+    recorder = task.context.recorder
     assert recorder is not None
-    deck, room = course.deck, course.room
-    used = deck.used(course.habits.batch_size, room.skip_single)
+    deck, context = task.deck, task.context
+    used = deck.used(task.settings.batch_size, context.skip_single)
     if not max(used):
         return
-    width = min(course.habits.batch_size, max(deck.sizes))
-    form = Form.of(deck, width, room.change.random, bool(room.net.body.keyed_by))
+    width = min(task.settings.batch_size, max(deck.sizes))
+    form = Form.of(deck, width, context.change.random, bool(context.net.body.keyed_by))
     filled = filled_by(used, form)
     deal: Deal = recorder.made(("deal", form), lambda: Deal.room(form, deck.index.device))
-    deal.fill(deck, form, course.shuffle, number, filled)
+    deal.fill(deck, form, task.shuffle, number, filled)
     recorder.play(("deal", form), lambda: Play(lambda: deal.deal(form), lambda: deal.deal(form)))
-    walk = _Walk(pupil, course, recorder, deal)
+    walk = _Walk(learner, task, recorder, deal)
     walk.begin()
     for start, steps, rows, masked in blocks(filled):
         walk.go(start, steps, rows, masked)
@@ -99,29 +99,29 @@ def blocks(filled: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bool]]:
 class _Walk:
     """An epoch on its way."""
 
-    pupil: Pupil
-    course: Course
+    learner: Learner
+    task: LocalTask
     recorder: Recorder
     deal: Deal
 
     def begin(self) -> None:
-        """Bring into fixed memory what this visit or lesson has brought along."""
-        pupil = self.pupil
-        self.counts = self.recorder.place("counts", pupil.counts)
-        self.counts.copy_(pupil.counts)
-        clients, device = len(pupil.loss), pupil.loss.device
+        """Bring into fixed memory what this visit or phase has brought along."""
+        learner = self.learner
+        self.counts = self.recorder.place("counts", learner.counts)
+        self.counts.copy_(learner.counts)
+        clients, device = len(learner.loss), learner.loss.device
         self.met = self.recorder.made(("met", clients), lambda: torch.zeros(2, clients, device=device))
         self.met.zero_()
-        values = sorted(set(map(float, pupil.rates.values())))
+        values = sorted(set(map(float, learner.rates.values())))
         self.rates = self._settled("rates", values)
-        self.groups = tuple(values.index(float(pupil.rates[n])) if n in pupil.rates else -1 for n in pupil.names)
+        self.groups = tuple(values.index(float(learner.rates[n])) if n in learner.rates else -1 for n in learner.names)
         self._velocities()
         self.anchor = self._anchored()
         self.key = self._key()
 
     def _settled(self, what: str, values: Sequence[float]) -> Tensor:
         """Numbers of the host in fixed memory; they are sent when they change."""
-        like, recorder = self.pupil.tensors[self.pupil.names[0]], self.recorder
+        like, recorder = self.learner.tensors[self.learner.names[0]], self.recorder
         key = what, len(values), like.dtype
         held = recorder.made(key, lambda: torch.zeros(len(values), dtype=like.dtype, device=like.device))
         if recorder.noted.get(key) != tuple(values):
@@ -130,11 +130,11 @@ class _Walk:
         return held
 
     def _velocities(self) -> None:
-        """Those of the pupil move to fixed memory; new ones are zero."""
-        sgd, tensors = self.pupil.sgd, self.pupil.tensors
+        """Those of the learner move to fixed memory; new ones are zero."""
+        sgd, tensors = self.learner.sgd, self.learner.tensors
         if not sgd.momentum:
             return
-        homes = {n: self.recorder.place(f"velocity {n}", tensors[n]) for n in self.pupil.names}
+        homes = {n: self.recorder.place(f"velocity {n}", tensors[n]) for n in self.learner.names}
         if fresh := [home for n, home in homes.items() if n not in sgd.velocity]:
             torch._foreach_zero_(fresh)
         for name in sgd.velocity.keys() & homes.keys():
@@ -144,12 +144,12 @@ class _Walk:
 
     def _anchored(self) -> Local | None:
         """What drift corrections hold on to."""
-        anchor = self.pupil.anchor
-        if anchor is None or type(self.pupil.habits.drift) is NoDrift:
+        anchor = self.learner.anchor
+        if anchor is None or type(self.learner.settings.drift) is NoDrift:
             return None
 
         def held(kind: str, tensors: Tensors) -> Tensors:
-            there = {n: t for n, t in tensors.items() if n in self.pupil.tensors}
+            there = {n: t for n, t in tensors.items() if n in self.learner.tensors}
             homes = {n: self.recorder.place(f"{kind} {n}", t) for n, t in there.items()}
             for name, home in homes.items():
                 home.copy_(there[name])
@@ -161,11 +161,11 @@ class _Walk:
 
     def _key(self) -> tuple[object, ...]:
         """What tells recordings apart, beside the number of clients and steps."""
-        pupil, course, habits = self.pupil, self.course, self.pupil.habits
-        room, deck, sgd, anchor = course.room, course.deck, pupil.sgd, self.anchor
-        switches = torch.get_float32_matmul_precision(), room.precision, is_fast(pupil.loss)
+        learner, task, settings = self.learner, self.task, self.learner.settings
+        context, deck, sgd, anchor = task.context, task.deck, learner.sgd, self.anchor
+        switches = torch.get_float32_matmul_precision(), context.precision, is_fast(learner.loss)
         stored = (deck.samples.data_ptr(), deck.samples.shape, deck.labels.data_ptr())
-        network = (id(pupil.net), pupil.moving, tuple(pupil.tensors), pupil.names, self.groups)
+        network = (id(learner.net), learner.moving, tuple(learner.tensors), learner.names, self.groups)
         held = anchor and (*map(_shapes, (anchor.start, anchor.own, anchor.shared)), anchor.participants)
         numbers = (
             self.rates.shape,
@@ -175,7 +175,17 @@ class _Walk:
             self.counts.shape,
             self.deal.picks.shape[2:],
         )
-        return network, habits.objective, habits.drift, held, numbers, room.training_lens, room.change, switches, stored
+        return (
+            network,
+            settings.objective,
+            settings.drift,
+            held,
+            numbers,
+            context.training_lens,
+            context.change,
+            switches,
+            stored,
+        )
 
     def go(self, start: int, steps: int, rows: int, masked: bool) -> None:
         picks, facts = (
@@ -189,41 +199,41 @@ class _Walk:
         self.recorder.play(key, lambda: self._play(window, steps, rows, masked))
 
     def _play(self, window: tuple[Tensor, Tensor], steps: int, rows: int, masked: bool) -> Play:
-        pupil, batch = self._first(rows), self._batches(window, masked)
+        learner, batch = self._first(rows), self._batches(window, masked)
         loss, met = self.met[:, :rows]
 
         def walk() -> None:
             casts: Casts = {}
             for step in range(steps):
-                loss.add_(one_step(pupil, batch(step), casts))
+                loss.add_(one_step(learner, batch(step), casts))
                 met.add_(window[1][step, 0])
 
         def try_it() -> None:
             """A step of copies."""
-            sgd = Sgd(pupil.sgd.momentum, pupil.sgd.weight_decay)
-            sgd.velocity = {n: v.clone() for n, v in pupil.sgd.velocity.items()}
-            copies = {n: t if is_one_for_all(t) else t.clone() for n, t in pupil.tensors.items()}
-            dry = replace(pupil, tensors=copies, sgd=sgd)
+            sgd = Sgd(learner.sgd.momentum, learner.sgd.weight_decay)
+            sgd.velocity = {n: v.clone() for n, v in learner.sgd.velocity.items()}
+            copies = {n: t if is_one_for_all(t) else t.clone() for n, t in learner.tensors.items()}
+            dry = replace(learner, tensors=copies, sgd=sgd)
             casts: Casts = {}
             for _ in range(2):
                 one_step(dry, batch(0), casts)
 
         return Play(walk, try_it)
 
-    def _first(self, rows: int) -> Pupil:
+    def _first(self, rows: int) -> Learner:
         """The first clients, in fixed memory."""
-        pupil = self.pupil
-        tensors = {n: t[:rows] for n, t in pupil.tensors.items()}
-        sgd = Sgd(pupil.sgd.momentum, pupil.sgd.weight_decay)
-        sgd.velocity = {n: pupil.sgd.velocity[n][:rows] for n in pupil.names if pupil.sgd.momentum}
-        groups = zip(pupil.names, self.groups, strict=True)
+        learner = self.learner
+        tensors = {n: t[:rows] for n, t in learner.tensors.items()}
+        sgd = Sgd(learner.sgd.momentum, learner.sgd.weight_decay)
+        sgd.velocity = {n: learner.sgd.velocity[n][:rows] for n in learner.names if learner.sgd.momentum}
+        groups = zip(learner.names, self.groups, strict=True)
         return replace(
-            pupil,
+            learner,
             counts=self.counts[:rows],
             tensors=tensors,
             rates={n: self.rates[group] for n, group in groups if group >= 0},
             sgd=sgd,
-            anchor=None if self.anchor is None else self.anchor.of_places(slice(rows), self.pupil.tensors),
+            anchor=None if self.anchor is None else self.anchor.of_places(slice(rows), self.learner.tensors),
             start={},
             notes={},
             take=self.recorder.compute,
@@ -232,9 +242,9 @@ class _Walk:
     def _batches(self, window: tuple[Tensor, Tensor], masked: bool) -> Callable[[int], Batch]:
         """The batch of a step, made from its numbers on the device."""
         picks, facts = window
-        room, deck = self.course.room, self.course.deck
-        samples, labels, lens, change = deck.samples, deck.labels, room.training_lens, room.change
-        keyed, places = bool(room.net.body.keyed_by), torch.arange(picks.shape[-1], device=picks.device)
+        context, deck = self.task.context, self.task.deck
+        samples, labels, lens, change = deck.samples, deck.labels, context.training_lens, context.change
+        keyed, places = bool(context.net.body.keyed_by), torch.arange(picks.shape[-1], device=picks.device)
 
         def batch(step: int) -> Batch:
             index, bits = picks[step]
@@ -247,7 +257,7 @@ class _Walk:
         return batch
 
     def end(self) -> None:
-        self.pupil.loss, self.pupil.met = self.pupil.loss + self.met[0], self.pupil.met + self.met[1]
+        self.learner.loss, self.learner.met = self.learner.loss + self.met[0], self.learner.met + self.met[1]
 
 
 def _shapes(tensors: Tensors) -> tuple[tuple[str, torch.Size], ...]:

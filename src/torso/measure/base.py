@@ -1,4 +1,4 @@
-"""What a measure is: a function of a desk and G clients with their models, registered by name."""
+"""What a measure is: a function of a workspace and G clients with their models, registered by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from torso.data.batches import Shuffle
-from torso.engine import Desk
-from torso.learn.course import Learned, stacks_alike
-from torso.learn.phases import Lesson
-from torso.learn.steps import Habits
+from torso.engine import Workspace
+from torso.learn.phases import LocalPhase
+from torso.learn.steps import LocalSettings
+from torso.learn.task import LocalResult, stacks_alike
 from torso.nets import Tensors
 from torso.registry import Registry
 
@@ -23,7 +23,11 @@ class OwnModels(Protocol):
     """What the fine-tuning of G clients starts at, from the models that they hold; `visit`, where it was made."""
 
     def __call__(
-        self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
+        self,
+        workspace: Workspace,
+        clients: Sequence[int],
+        held: Tensors,
+        visit: Callable[[], LocalResult] | None = None,
     ) -> Tensors: ...
 
     def for_clients(self, clients: Sequence[int]) -> OwnModels:
@@ -38,13 +42,13 @@ class OwnModels(Protocol):
 class OneMoreVisit(Protocol):
     """A visit of G clients of which nothing is uploaded."""
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned: ...
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> LocalResult: ...
 
-    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+    def told_to(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
         """The statistics [G, *] that the server would tell these clients."""
         ...
 
-    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
+    def said_by(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
         """The statistics that they would send of some models [G, *]."""
         ...
 
@@ -65,18 +69,22 @@ class Evaluation:
     templates: Literal["cosine", "l2"]
     template_order: Literal["shuffled", "code"]
     visit: OneMoreVisit
-    alone: Callable[[Desk, Sequence[int]], Tensors]  # their models had they never met the server, after as many epochs
-    alone_by_epoch: Callable[[Desk, Sequence[int]], Iterator[Tensors]]  # after each of them; each is gone with the next
+    alone: Callable[
+        [Workspace, Sequence[int]], Tensors
+    ]  # their models had they never met the server, after as many epochs
+    alone_by_epoch: Callable[
+        [Workspace, Sequence[int]], Iterator[Tensors]
+    ]  # after each of them; each is gone with the next
     own: OwnModels
-    finetune: Callable[[int], tuple[Lesson, ...]]  # number of epochs → lessons
+    finetune: Callable[[int], tuple[LocalPhase, ...]]  # number of epochs → phases
     epochs: int
     sweep: tuple[int, ...]
-    habits: Habits
+    settings: LocalSettings
     shuffle: Shuffle  # of the fine-tuning batches
     weighting: str  # of the generic model, where clients keep parts of their own …
     keeps: bool  # … and whether they do
-    arrival: tuple[Lesson, ...]  # what a client goes through that comes when training is over …
-    arrival_habits: Habits  # … and how
+    arrival: tuple[LocalPhase, ...]  # what a client goes through that comes when training is over …
+    arrival_settings: LocalSettings  # … and how
     bins: int = 15  # of the calibration error
     shift: float = 0.5  # how even the shares of classes are that test samples are drawn again with
     corruptions: tuple[str, ...] = ()  # of test images …
@@ -88,13 +96,13 @@ class Evaluation:
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
         """Whether the own models of clients of these sizes have the same bits in a stack as each alone."""
-        plan = [lesson for epochs in (self.epochs, *self.sweep) for lesson in self.finetune(epochs)]
-        return stacks_alike(self.habits, plan, sizes) and self.own.keeps_bits(sizes)
+        plan = [phase for epochs in (self.epochs, *self.sweep) for phase in self.finetune(epochs)]
+        return stacks_alike(self.settings, plan, sizes) and self.own.keeps_bits(sizes)
 
 
 Taken = Literal["clients", "own", "local", "newcomers", "server", "mixes"]
-Measure = Callable[[Desk, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
-"""(desk, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
+Measure = Callable[[Workspace, Sequence[int], Tensors, Evaluation], dict[str, Tensor]]
+"""(workspace, G clients, their models [G, *], how) → percentages [G] by name; NaN where nothing can be measured."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.data.sending import on_device
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn.looking import look, side_by_side
 from torso.measure.base import Evaluation, measure
 from torso.nets import Output, Tensors
@@ -48,33 +48,38 @@ def error_of(gap: Tensor, samples: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _of_clients(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
-    deck, room = desk.test_deck(clients), desk.room
+def _of_clients(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    deck, context = workspace.test_deck(clients), workspace.context
     nothing = torch.zeros(len(clients), how.bins, device=deck.index.device)
-    looks = look(room, deck.in_order(how.batch_size, room.lens), tensors, how.batch_size)
+    looks = look(context, deck.in_order(how.batch_size, context.lens), tensors, how.batch_size)
     return error_of(gaps(looks, how.bins, own_logits, nothing), on_device(nothing.device, deck.sizes))
 
 
 @measure("ece_initial", of="clients")
-def ece_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def ece_initial(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Expected calibration error of the model that a client holds, on its own test data, in percent; less is better
     (spec 9.10)."""
-    return {"ece_initial": _of_clients(desk, clients, tensors, how)}
+    return {"ece_initial": _of_clients(workspace, clients, tensors, how)}
 
 
 @measure("ece_personalized", of="own")
-def ece_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def ece_personalized(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """Expected calibration error of the client's own model, as method.personal makes it; less is better (spec 9.10)."""
-    return {"ece_personalized": _of_clients(desk, clients, tensors, how)}
+    return {"ece_personalized": _of_clients(workspace, clients, tensors, how)}
 
 
 @measure("ece_generic", of="server")
 @torch.no_grad()
-def ece_generic(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def ece_generic(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Expected calibration error of the generic model on the whole test set; less is better (spec 9.10)."""
-    one, deck = {name: tensor[:1] for name, tensor in tensors.items()}, desk.test_stretches(clients, how.batch_size)
+    one, deck = (
+        {name: tensor[:1] for name, tensor in tensors.items()},
+        workspace.test_stretches(clients, how.batch_size),
+    )
     found = [
         gaps([(batch, said)], how.bins, generic_logits, said.logits.new_zeros(len(batch.labels), how.bins))
-        for batch, said in side_by_side(desk.room, deck, one, how.batch_size)
+        for batch, said in side_by_side(workspace.context, deck, one, how.batch_size)
     ]
     return {"ece_generic": torch.cat(found)}

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torso.engine import SERVER, Desk, Engine
+from torso.engine import SERVER, Engine, Workspace
 
 
 class ClassCounts:
     """Work: training samples of each class, of G clients [G, C]."""
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
-        return desk.train_deck(clients).class_counts(desk.room.classes).cpu()
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
+        return workspace.train_deck(clients).class_counts(workspace.context.classes).cpu()
 
 
 class TestCounts:
@@ -22,8 +22,8 @@ class TestCounts:
 
     __test__ = False  # no test, whatever pytest thinks of the name
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
-        return torch.bincount(desk.federation.test.labels, minlength=desk.room.classes).cpu()
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
+        return torch.bincount(workspace.federation.test.labels, minlength=workspace.context.classes).cpu()
 
 
 def class_counts_of(engine: Engine, clients: Sequence[int]) -> Tensor:

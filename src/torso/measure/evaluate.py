@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from torso.data import Roster
-from torso.engine import SERVER, Desk, Engine, Work
-from torso.learn.course import Course
+from torso.engine import SERVER, Engine, Work, Workspace
 from torso.learn.local import learn, learn_by_epoch
 from torso.learn.stacked import each_alone
+from torso.learn.task import LocalTask
 from torso.measure import accuracy as _accuracy  # noqa: F401  registers the measures
 from torso.measure import calibration as _calibration  # noqa: F401
 from torso.measure import head_ensemble as _head_ensemble  # noqa: F401
@@ -43,16 +43,16 @@ class Exam:
     model: Tensors
     how: Evaluation
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
-        held = desk.models(self.model, clients)
-        visit = cache(lambda: self.how.visit(desk, clients))
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Values:
+        held = workspace.models(self.model, clients)
+        visit = cache(lambda: self.how.visit(workspace, clients))
         found: Values = {}
         for of in dict.fromkeys(measures[name].of for name in self.names):
             if of == "own":
-                found |= self._swept(desk, clients, self.how.own(desk, clients, held, visit))
+                found |= self._swept(workspace, clients, self.how.own(workspace, clients, held, visit))
             else:
                 models = visit().tensors if of == "local" else held
-                found |= self._take(desk, clients, of, models, self.names)
+                found |= self._take(workspace, clients, of, models, self.names)
         return found
 
     def for_clients(self, clients: Sequence[int]) -> Exam:
@@ -61,7 +61,7 @@ class Exam:
     @property
     def batch_samples(self) -> int:
         """How many samples a full batch has of what is trained on the way."""
-        return self.how.habits.batch_size
+        return self.how.settings.batch_size
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
         """Whether models that are trained on the way have the same bits in a stack. Without any, nothing is gained."""
@@ -69,22 +69,24 @@ class Exam:
         keeps = {"own": self.how.keeps_bits, "local": self.how.visit.keeps_bits}
         return any(kind in kinds for kind in keeps) and all(keeps[kind](sizes) for kind in keeps if kind in kinds)
 
-    def _take(self, desk: Desk, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]) -> Values:
-        if desk.room.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
-            parts = [self._take(desk, [k], of, mine, names) for k, mine in each_alone(clients, models)]
+    def _take(
+        self, workspace: Workspace, clients: Sequence[int], of: Taken, models: Tensors, names: Sequence[str]
+    ) -> Values:
+        if workspace.context.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
+            parts = [self._take(workspace, [k], of, mine, names) for k, mine in each_alone(clients, models)]
             return {name: [value for part in parts for value in part[name]] for name in parts[0]}
         takes: dict[Measure, None] = {measures[name].take: None for name in names if measures[name].of == of}
-        values = {n: v for take in takes for n, v in take(desk, clients, models, self.how).items()}
+        values = {n: v for take in takes for n, v in take(workspace, clients, models, self.how).items()}
         return {name: value.tolist() for name, value in values.items() if name in names}
 
-    def _swept(self, desk: Desk, clients: Sequence[int], start: Tensors) -> Values:
+    def _swept(self, workspace: Workspace, clients: Sequence[int], start: Tensors) -> Values:
         """The measures of own models; those that are swept after every number of epochs, in one pass."""
         how, found = self.how, Values()
         swept = [name for name in self.names if measures[name].swept]
         wanted = {how.epochs, *(how.sweep if swept else ())}
-        for epochs, models in own_models(desk, clients, start, how, sorted(wanted)):
+        for epochs, models in own_models(workspace, clients, start, how, sorted(wanted)):
             now = epochs == how.epochs
-            values = self._take(desk, clients, "own", models, self.names if now else swept)
+            values = self._take(workspace, clients, "own", models, self.names if now else swept)
             found |= values if now else {}
             found |= {f"{name}@{epochs}": values[name] for name in swept if epochs in how.sweep}
         return found
@@ -98,9 +100,11 @@ class ServerExam:
     model: Tensors
     how: Evaluation
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
-        tensors = desk.models(self.model, [SERVER] * len(clients), kept=False)
-        return {name: v.tolist() for take in self.takes for name, v in take(desk, clients, tensors, self.how).items()}
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Values:
+        tensors = workspace.models(self.model, [SERVER] * len(clients), kept=False)
+        return {
+            name: v.tolist() for take in self.takes for name, v in take(workspace, clients, tensors, self.how).items()
+        }
 
     def for_clients(self, clients: Sequence[int]) -> ServerExam:
         return replace(self, how=self.how.for_clients(()))  # "clients" are batches
@@ -114,24 +118,24 @@ class PooledExam:
     model: Tensors
     batch_size: int
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Values:
-        deck, tensors = desk.test_deck(clients), desk.models(self.model, clients, kept=False)
-        shares = percent_correct(desk.room, deck, tensors, self.batch_size, generic_answer).nan_to_num(0.0)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Values:
+        deck, tensors = workspace.test_deck(clients), workspace.models(self.model, clients, kept=False)
+        shares = percent_correct(workspace.context, deck, tensors, self.batch_size, generic_answer).nan_to_num(0.0)
         sizes = [float(size) for size in deck.sizes]
         right = [round(share * size / 100) for share, size in zip(shares.tolist(), sizes, strict=True)]
         return {"right": [float(count) for count in right], "of": sizes}
 
 
 def own_models(
-    desk: Desk, clients: Sequence[int], start: Tensors, how: Evaluation, wanted: Sequence[int]
+    workspace: Workspace, clients: Sequence[int], start: Tensors, how: Evaluation, wanted: Sequence[int]
 ) -> Iterator[tuple[int, Tensors]]:
     """The clients' own models [G, *] after each wanted number of epochs, ascending; each is gone with the next."""
-    course = Course(desk.room, desk.train_deck(clients), (), how.habits, how.shuffle)
+    task = LocalTask(workspace.context, workspace.train_deck(clients), (), how.settings, how.shuffle)
     plans = {epochs: how.finetune(epochs) for epochs in wanted}
     if all(
-        sum(lesson.epochs for lesson in plan) in (0, epochs) and len(plan) <= 1 for epochs, plan in plans.items()
+        sum(phase.epochs for phase in plan) in (0, epochs) and len(plan) <= 1 for epochs, plan in plans.items()
     ):  # fewer epochs are a stop on the way to more: one pass
-        walk = learn_by_epoch(replace(course, plan=plans[wanted[-1]]), start)
+        walk = learn_by_epoch(replace(task, plan=plans[wanted[-1]]), start)
         now = next(walk)
         for epochs in wanted:
             while now.epochs < epochs and (later := next(walk, None)):
@@ -139,7 +143,7 @@ def own_models(
             yield epochs, now.tensors
     else:
         for epochs, plan in plans.items():
-            yield epochs, learn(replace(course, plan=plan), start).tensors
+            yield epochs, learn(replace(task, plan=plan), start).tensors
 
 
 def evaluate(

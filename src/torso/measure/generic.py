@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torso.data import Roster
-from torso.engine import Desk, Engine
+from torso.engine import Engine, Workspace
 from torso.nets import Tensors
 from torso.personal.models import shares_of, shifted, shifts_of
 from torso.personal.store import Store
@@ -20,8 +20,8 @@ class KeptShifts:
     model: Tensors
     shares: Mapping[int, float]
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> list[Tensors]:
-        return [shifts_of(self.model, desk.store[k].kept, self.shares[k]) for k in clients]
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Tensors]:
+        return [shifts_of(self.model, workspace.store[k].kept, self.shares[k]) for k in clients]
 
 
 def generic_of(engine: Engine, model: Tensors, clients: Store, roster: Roster, weighting: str, keeps: bool) -> Tensors:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torso.data.batches import Deck, Shuffle
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn.stacked import each_alone
 from torso.measure.accuracy import class_sums, largest, percent_correct
 from torso.measure.base import Evaluation, measure
@@ -53,20 +53,20 @@ class HeadEnsemble:
 
 
 @torch.no_grad()
-def _ensemble(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> HeadEnsemble:
-    total, count = class_sums(desk, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0))
+def _ensemble(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> HeadEnsemble:
+    total, count = class_sums(workspace, clients, tensors, how.batch_size, Shuffle(how.shuffle.seed, "templates", 0))
     own = total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)
-    return HeadEnsemble(how.visit.told_to(desk, clients)[CENTRE], own)
+    return HeadEnsemble(how.visit.told_to(workspace, clients)[CENTRE], own)
 
 
-def centres_of(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
+def centres_of(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
     """What own models [G, *] need to mix their heads when they are used: [G, 2, d]; nothing of other methods."""
-    if CENTRES not in desk.room.net.told or CENTRE not in how.visit.told_to(desk, clients):
+    if CENTRES not in workspace.context.net.told or CENTRE not in how.visit.told_to(workspace, clients):
         return {}
-    if desk.room.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
-        each = [centres_of(desk, [k], mine, how)[CENTRES] for k, mine in each_alone(clients, tensors)]
+    if workspace.context.exact and len(clients) > 1:  # padding changes how the sums of a measure are rounded
+        each = [centres_of(workspace, [k], mine, how)[CENTRES] for k, mine in each_alone(clients, tensors)]
         return {CENTRES: torch.cat(each)}
-    found = _ensemble(desk, clients, tensors, how)
+    found = _ensemble(workspace, clients, tensors, how)
     return {CENTRES: torch.stack([found.generic, found.own], dim=1)}
 
 
@@ -81,31 +81,37 @@ def mixed_answer(centres: Tensor) -> Callable[[Output], Tensor]:
     return answer
 
 
-def _on(decks: Iterable[Deck], desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+def _on(
+    decks: Iterable[Deck], workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> Tensor:
     """The mean accuracy over decks; each has a history of its own."""
-    start = _ensemble(desk, clients, tensors, how)
+    start = _ensemble(workspace, clients, tensors, how)
     found = []
     for deck in decks:
         answer = HeadEnsemble(start.generic, start.own)
-        found.append(percent_correct(desk.room, deck, tensors, how.batch_size, answer))
+        found.append(percent_correct(workspace.context, deck, tensors, how.batch_size, answer))
     return torch.stack(found).mean(dim=0)
 
 
 @measure("test_time", of="own", two_heads=True)
-def at_test_time(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def at_test_time(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The client's own model, whose generic and personal head are mixed for each test sample by how sure both are and
     where its features lie (FedTHE, spec 19.22)."""
-    return {"test_time": _on([desk.test_deck(clients)], desk, clients, tensors, how)}
+    return {"test_time": _on([workspace.test_deck(clients)], workspace, clients, tensors, how)}
 
 
 @measure("test_time_shifted", of="own", two_heads=True)
-def at_test_time_shifted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def at_test_time_shifted(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """The same on the client's test samples drawn again with other shares of their classes (spec 9.11)."""
-    deck = shifted(desk.test_deck(clients), how.shift, how.shuffle.seed)
-    return {"test_time_shifted": _on([deck], desk, clients, tensors, how)}
+    deck = shifted(workspace.test_deck(clients), how.shift, how.shuffle.seed)
+    return {"test_time_shifted": _on([deck], workspace, clients, tensors, how)}
 
 
 @measure("test_time_corrupted", of="own", images=True, two_heads=True)
-def at_test_time_corrupted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def at_test_time_corrupted(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """The same on damaged copies of the client's test images: the mean over corruptions and severities (spec 9.12)."""
-    return {"test_time_corrupted": _on(corrupted_decks(desk, clients, how), desk, clients, tensors, how)}
+    return {"test_time_corrupted": _on(corrupted_decks(workspace, clients, how), workspace, clients, tensors, how)}

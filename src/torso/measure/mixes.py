@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torso.data.batches import Batch
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn.looking import look
 from torso.measure.accuracy import generic_hits, own_answer
 from torso.measure.base import Evaluation, measure
@@ -20,29 +20,29 @@ from torso.nets import Output, Tensors
 
 @torch.no_grad()
 def look_at_test(
-    desk: Desk, count: int, tensors: Tensors, batch_size: int, numbers: Iterable[int] | None = None
+    workspace: Workspace, count: int, tensors: Tensors, batch_size: int, numbers: Iterable[int] | None = None
 ) -> Iterator[tuple[Batch, Output]]:
     """What `count` models say of the whole test set in its fixed order, or of those of its batches."""
-    every = range(-(-len(desk.federation.test.labels) // batch_size))
+    every = range(-(-len(workspace.federation.test.labels) // batch_size))
     for number in every if numbers is None else numbers:
-        stretch = desk.test_stretches([number], batch_size)
-        (batch,) = stretch.in_order(batch_size, desk.room.lens)
+        stretch = workspace.test_stretches([number], batch_size)
+        (batch,) = stretch.in_order(batch_size, workspace.context.lens)
         for_all = Batch(batch.inputs.expand(count, *batch.inputs.shape[1:]), batch.labels.expand(count, -1))
-        yield from look(desk.room, iter([for_all]), tensors)
+        yield from look(workspace.context, iter([for_all]), tensors)
 
 
 @torch.no_grad()
 def right_by_class(
-    desk: Desk,
+    workspace: Workspace,
     clients: Sequence[int],
     tensors: Tensors,
     batch_size: int,
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> tuple[Tensor, Tensor]:
     """How many of each class of the whole test set G models have right [G, C], and how many there are [C]."""
-    labels, classes = desk.federation.test.labels, desk.room.classes
+    labels, classes = workspace.federation.test.labels, workspace.context.classes
     right = torch.zeros(len(clients), classes, device=labels.device)
-    for batch, said in look_at_test(desk, len(clients), tensors, batch_size):
+    for batch, said in look_at_test(workspace, len(clients), tensors, batch_size):
         right.scatter_add_(1, batch.labels, (answer(said) == batch.labels).float())
     return right, torch.bincount(labels, minlength=classes).float()
 
@@ -55,50 +55,54 @@ def weigh(right: Tensor, there: Tensor, counts: Tensor) -> Tensor:
 
 
 def percent_by_mix(
-    desk: Desk,
+    workspace: Workspace,
     clients: Sequence[int],
     tensors: Tensors,
     batch_size: int,
     answer: Callable[[Output], Tensor] = own_answer,
 ) -> Tensor:
     """P-FL [G]: accuracy on the whole test set, each sample weighed by the client's share of its class (spec 9.4)."""
-    right, there = right_by_class(desk, clients, tensors, batch_size, answer)
-    return weigh(right, there, desk.train_deck(clients).class_counts(desk.room.classes))
+    right, there = right_by_class(workspace, clients, tensors, batch_size, answer)
+    return weigh(right, there, workspace.train_deck(clients).class_counts(workspace.context.classes))
 
 
 @measure("generic_as_personal", of="mixes")
-def generic_as_personal(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def generic_as_personal(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """P-FL of the generic model: the whole test set, each sample weighed by the client's share of its class (spec 9.4).
 
     Ditto's GM (spec 9.6)."""
     found = [
-        hit.new_zeros(len(hit), desk.room.classes).scatter_add_(1, batch.labels, hit)
-        for batch, hit in generic_hits(desk, clients, tensors, how)
+        hit.new_zeros(len(hit), workspace.context.classes).scatter_add_(1, batch.labels, hit)
+        for batch, hit in generic_hits(workspace, clients, tensors, how)
     ]
     return {"generic_as_personal": torch.cat(found)}
 
 
 @measure("personal", of="own", whole_test=True)
-def personal(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def personal(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """P-FL of the clients' own models, as method.personal makes them (spec 9.4). Ditto's PM (spec 9.6)."""
-    return {"personal": percent_by_mix(desk, clients, tensors, how.batch_size)}
+    return {"personal": percent_by_mix(workspace, clients, tensors, how.batch_size)}
 
 
 @measure("local", of="local", whole_test=True)
-def local(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def local(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """P-FL of the model that one more visit leaves on the client, before aggregation. Ditto's LM (spec 9.6)."""
-    return {"local": percent_by_mix(desk, clients, tensors, how.batch_size)}
+    return {"local": percent_by_mix(workspace, clients, tensors, how.batch_size)}
 
 
 @torch.no_grad()
-def right_by_side(desk: Desk, clients: Sequence[int], tensors: Tensors, batch_size: int) -> tuple[Tensor, Tensor]:
+def right_by_side(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, batch_size: int
+) -> tuple[Tensor, Tensor]:
     """Right answers on the clients' own test samples [G, 2] and how many there are [G, 2], of classes that the client
     does not train on (0) and of those that it does (1)."""
-    deck, room = desk.test_deck(clients), desk.room
-    known = desk.train_deck(clients).class_counts(room.classes) > 0
+    deck, context = workspace.test_deck(clients), workspace.context
+    known = workspace.train_deck(clients).class_counts(context.classes) > 0
     right = torch.zeros(len(clients), 2, device=deck.index.device)
     there = torch.zeros_like(right)
-    for batch, said in look(room, deck.in_order(batch_size, room.lens), tensors, batch_size):
+    for batch, said in look(context, deck.in_order(batch_size, context.lens), tensors, batch_size):
         side = known.gather(1, batch.labels).long()
         real = torch.ones_like(side, dtype=right.dtype) if batch.real is None else batch.real
         right.scatter_add_(1, side, (own_answer(said) == batch.labels) * real)
@@ -107,17 +111,17 @@ def right_by_side(desk: Desk, clients: Sequence[int], tensors: Tensors, batch_si
 
 
 @measure("id_before", "ood_before", of="clients")
-def before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def before(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The model that a client holds, on its own test samples of classes that it trains on (id) and of the others (ood);
     a client without such samples is left out (spec 9.5)."""
-    right, there = right_by_side(desk, clients, tensors, how.batch_size)
+    right, there = right_by_side(workspace, clients, tensors, how.batch_size)
     outside, inside = (100 * right / there).unbind(dim=1)  # 0 / 0 is NaN: nothing to measure on
     return {"id_before": inside, "ood_before": outside}
 
 
 @measure("id_after", "ood_after", of="own")
-def after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def after(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The client's own model, as method.personal makes it, on its own test samples of classes that it trains on (id)
     and of the others (ood) (spec 9.5)."""
-    found = before(desk, clients, tensors, how)
+    found = before(workspace, clients, tensors, how)
     return {"id_after": found["id_before"], "ood_after": found["ood_before"]}

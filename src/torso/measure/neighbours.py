@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torso.data.batches import Shuffle
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.learn.looking import look
 from torso.measure.accuracy import largest, percent_correct
 from torso.measure.base import Evaluation, measure
@@ -58,23 +58,25 @@ class Memory:
 
 @measure("neighbours", of="clients")
 @torch.no_grad()
-def neighbours(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def neighbours(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The model that a client holds, mixed with the 10 nearest of its training samples in feature space; their share
     is chosen on these samples, each left out in its turn (kNN-Per, spec 19.11)."""
-    memory = remember(desk, clients, tensors, how)
+    memory = remember(workspace, clients, tensors, how)
     share = memory.best_share().view(-1, 1, 1)
 
     def mixed(said: Output) -> Tensor:
         return largest(share * memory.answer(said.features) + (1 - share) * said.own.softmax(dim=-1))
 
-    return {"neighbours": percent_correct(desk.room, desk.test_deck(clients), tensors, how.batch_size, mixed)}
+    return {
+        "neighbours": percent_correct(workspace.context, workspace.test_deck(clients), tensors, how.batch_size, mixed)
+    }
 
 
-def remember(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Memory:
+def remember(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Memory:
     """Shuffled and not augmented, as class means are (spec 9.3)."""
-    deck, room = desk.train_deck(clients), desk.room
-    batches = deck.shuffled(how.batch_size, room.lens, Shuffle(how.shuffle.seed, "templates", 0), 0, None)
-    met = list(look(room, batches, tensors, how.batch_size))
+    deck, context = workspace.train_deck(clients), workspace.context
+    batches = deck.shuffled(how.batch_size, context.lens, Shuffle(how.shuffle.seed, "templates", 0), 0, None)
+    met = list(look(context, batches, tensors, how.batch_size))
     real = [torch.ones_like(b.labels, dtype=torch.float32) if b.real is None else b.real for b, _ in met]
     return Memory(
         torch.cat([said.features for _, said in met], dim=1),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torso.engine import Desk
-from torso.learn.course import Course
+from torso.engine import Workspace
 from torso.learn.local import learn_by_epoch
 from torso.learn.stacked import per_client
+from torso.learn.task import LocalTask
 from torso.measure.accuracy import percent_correct
 from torso.measure.base import Evaluation, measure
 from torso.measure.mixes import percent_by_mix
@@ -20,29 +20,31 @@ _HELD_OUT = 0.1  # of a newcomer's samples: they choose the epoch
 
 
 @measure("new_before", of="newcomers", whole_test=True)
-def new_before(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def new_before(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """Clients that never train, with the model they are given, by their own mix of classes (spec 9.7).
 
     Where a hypernetwork makes the personal head, theirs is made from their class proportions alone."""
-    return {"new_before": percent_by_mix(desk, clients, tensors, how.batch_size)}
+    return {"new_before": percent_by_mix(workspace, clients, tensors, how.batch_size)}
 
 
 @measure("new_after", of="newcomers", whole_test=True, trains_body=True)
-def new_after(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def new_after(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
     """The same after they trained that model on their own data; a tenth of it picks the best epoch (spec 9.7).
 
     Where a hypernetwork made the personal head, that head trains, as any other layer: "φ can be further updated"."""
-    return {"new_after": percent_by_mix(desk, clients, settled(desk, clients, tensors, how), how.batch_size)}
+    return {"new_after": percent_by_mix(workspace, clients, settled(workspace, clients, tensors, how), how.batch_size)}
 
 
-def settled(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
+def settled(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensors:
     """The models [G, *] of clients that came later, after they trained those that they were given."""
-    if desk.room.net.made_head:
-        tensors = {**tensors, desk.room.net.made_head: torch.zeros_like(tensors["head.generic.weight"])}
-    deck, held_out = desk.train_deck(clients).parted(_HELD_OUT, how.shuffle.seed)
+    if workspace.context.net.made_head:
+        tensors = {**tensors, workspace.context.net.made_head: torch.zeros_like(tensors["head.generic.weight"])}
+    deck, held_out = workspace.train_deck(clients).parted(_HELD_OUT, how.shuffle.seed)
     best, highest = tensors, torch.full((len(clients),), -1.0, device=deck.index.device)
-    for learned in learn_by_epoch(Course(desk.room, deck, how.arrival, how.arrival_habits, how.shuffle), tensors):
-        score = percent_correct(desk.room, held_out, learned.tensors, how.batch_size).nan_to_num(0.0)
+    for learned in learn_by_epoch(
+        LocalTask(workspace.context, deck, how.arrival, how.arrival_settings, how.shuffle), tensors
+    ):
+        score = percent_correct(workspace.context, held_out, learned.tensors, how.batch_size).nan_to_num(0.0)
         better = score > highest if learned.epochs else torch.zeros_like(score, dtype=torch.bool)
         best = {n: torch.where(per_client(better, t), t, best[n]) for n, t in learned.tensors.items()}
         highest = torch.where(better, score, highest)

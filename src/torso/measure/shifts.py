@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torso.data.batches import Deck
 from torso.data.images import Ints
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.measure.accuracy import percent_correct
 from torso.measure.base import Evaluation, measure
 from torso.measure.corruptions import corrupted
@@ -44,47 +44,57 @@ def shifted(deck: Deck, alpha: float, seed: int) -> Deck:
     return Deck.of(deck.samples, deck.labels, rows, deck.clients)
 
 
-def _on_shifted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
-    deck = shifted(desk.test_deck(clients), how.shift, how.shuffle.seed)
-    return percent_correct(desk.room, deck, tensors, how.batch_size)
+def _on_shifted(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+    deck = shifted(workspace.test_deck(clients), how.shift, how.shuffle.seed)
+    return percent_correct(workspace.context, deck, tensors, how.batch_size)
 
 
 @measure("shifted_initial", of="clients")
-def shifted_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def shifted_initial(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """The model that a client holds, on its own test samples drawn again with other shares of their classes
     (spec 9.11)."""
-    return {"shifted_initial": _on_shifted(desk, clients, tensors, how)}
+    return {"shifted_initial": _on_shifted(workspace, clients, tensors, how)}
 
 
 @measure("shifted_personalized", of="own")
-def shifted_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def shifted_personalized(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """The client's own model, on its own test samples drawn again with other shares of their classes (spec 9.11)."""
-    return {"shifted_personalized": _on_shifted(desk, clients, tensors, how)}
+    return {"shifted_personalized": _on_shifted(workspace, clients, tensors, how)}
 
 
-def corrupted_decks(desk: Desk, clients: Sequence[int], how: Evaluation) -> Iterator[Deck]:
+def corrupted_decks(workspace: Workspace, clients: Sequence[int], how: Evaluation) -> Iterator[Deck]:
     """The clients' test images, damaged in every way that is asked for; each is gone with the next."""
-    clean = desk.test_deck(clients)
+    clean = workspace.test_deck(clients)
     for name in how.corruptions:
         for severity in how.severities:
             yield corrupted(clean, name, severity, how.shuffle.seed)
 
 
-def _on_corrupted(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
+def _on_corrupted(workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> Tensor:
     """The mean over corruptions and severities."""
-    decks = corrupted_decks(desk, clients, how)
-    return torch.stack([percent_correct(desk.room, deck, tensors, how.batch_size) for deck in decks]).mean(dim=0)
+    decks = corrupted_decks(workspace, clients, how)
+    return torch.stack([percent_correct(workspace.context, deck, tensors, how.batch_size) for deck in decks]).mean(
+        dim=0
+    )
 
 
 @measure("corrupted_initial", of="clients", images=True)
-def corrupted_initial(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def corrupted_initial(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """The model that a client holds, on damaged copies of its own test images: the mean over measure.corruptions and
     measure.severities (spec 9.12)."""
-    return {"corrupted_initial": _on_corrupted(desk, clients, tensors, how)}
+    return {"corrupted_initial": _on_corrupted(workspace, clients, tensors, how)}
 
 
 @measure("corrupted_personalized", of="own", images=True)
-def corrupted_personalized(desk: Desk, clients: Sequence[int], tensors: Tensors, how: Evaluation) -> dict[str, Tensor]:
+def corrupted_personalized(
+    workspace: Workspace, clients: Sequence[int], tensors: Tensors, how: Evaluation
+) -> dict[str, Tensor]:
     """The client's own model, on damaged copies of its own test images: the mean over measure.corruptions and
     measure.severities (spec 9.12)."""
-    return {"corrupted_personalized": _on_corrupted(desk, clients, tensors, how)}
+    return {"corrupted_personalized": _on_corrupted(workspace, clients, tensors, how)}

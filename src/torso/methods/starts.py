@@ -41,8 +41,8 @@ class Earlier:
 
 
 class Question(Protocol):
-    def __call__(self, desk: Any, clients: Sequence[int]) -> Tensors:
-        """What each of G clients answers [G, *]; `desk` (engine.Desk) has their data."""
+    def __call__(self, workspace: Any, clients: Sequence[int]) -> Tensors:
+        """What each of G clients answers [G, *]; `workspace` (engine.Workspace) has their data."""
         ...
 
 

@@ -147,7 +147,7 @@ def participants(config: Config) -> int:
 
 
 def alike(config: Config) -> str:
-    """Equal for runs whose networks, images and lessons are the same, up to the rate.
+    """Equal for runs whose networks, images and phases are the same, up to the rate.
 
     What the server does with models, which of their parts travel, what a client keeps and what attackers send is each
     run's own business. Attackers that change labels or samples have to be the same."""

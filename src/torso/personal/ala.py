@@ -15,10 +15,10 @@ from torch import Tensor
 from torso.data.sending import on_device
 from torso.errors import RequestError
 from torso.kinds import Count, Fraction, NotNegative
-from torso.learn.course import Course, Learned
 from torso.learn.gradients import gradients
 from torso.learn.phases import moved_by
 from torso.learn.stacked import per_client
+from torso.learn.task import LocalResult, LocalTask
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 from torso.randomness import key
@@ -71,12 +71,12 @@ class LocalAggregation(Personal):
         return {**weights, VISITS: torch.zeros(())}
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
-        weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.course.room.net)})
+        weights = self.learned(at, {n: at.notes[f"W.{n}"] for n in self.mixed(at.task.context.net)})
         visits = (at.notes[VISITS] + 1).clamp(max=2)
         return mix(at, weights), {**at.notes, **{f"W.{n}": w for n, w in weights.items()}, VISITS: visits}
 
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
-        return {n: learned.tensors[n] for n in moved_by(at.course.plan)}  # θ_k of the next visit
+    def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
+        return {n: learned.tensors[n] for n in moved_by(at.task.plan)}  # θ_k of the next visit
 
     def begin(self, at: OwnModelStart) -> Tensors:
         return at.visit().own  # mix and train once more
@@ -88,17 +88,17 @@ class LocalAggregation(Personal):
 
     def learned(self, at: VisitStart, weights: Tensors) -> Tensors:
         """The weights [G, *] after their own passes; a client whose passes are over keeps its weights."""
-        how = replace(at.course.shuffle, purpose=f"{at.course.shuffle.purpose} ala")
-        some, _ = at.course.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
-        course, first = replace(at.course, deck=some, shuffle=how), at.notes[VISITS] == 1
-        set_modes(course.room.net, frozenset())  # nothing of the network learns, running statistics neither
+        how = replace(at.task.shuffle, purpose=f"{at.task.shuffle.purpose} ala")
+        some, _ = at.task.deck.parted(1 - self.sample, key(how.seed, how.purpose, how.round))
+        task, first = replace(at.task, deck=some, shuffle=how), at.notes[VISITS] == 1
+        set_modes(task.context.net, frozenset())  # nothing of the network learns, running statistics neither
         most = self.first_epochs if self.settled and bool(first.any()) else 0
         losses: list[Tensor] = []
         while len(losses) < max(self.epochs, most):
             goes_on = torch.ones_like(first) if len(losses) < self.epochs else first & ~self._settled(losses)
             if not bool(goes_on.any()):
                 break
-            moved, loss = self._passed(at, course, weights, len(losses))
+            moved, loss = self._passed(at, task, weights, len(losses))
             weights = {n: torch.where(per_client(goes_on, w), w, weights[n]) for n, w in moved.items()}
             losses.append(loss)
         return weights
@@ -109,14 +109,14 @@ class LocalAggregation(Personal):
             return torch.zeros_like(losses[0], dtype=torch.bool)
         return torch.stack(losses[-WINDOW:]).std(dim=0, correction=0) < self.settled
 
-    def _passed(self, at: VisitStart, course: Course, weights: Tensors, epoch: int) -> tuple[Tensors, Tensor]:
+    def _passed(self, at: VisitStart, task: LocalTask, weights: Tensors, epoch: int) -> tuple[Tensors, Tensor]:
         """The weights after a pass, and the mean loss that it met [G]. By the chain rule ∂ℓ/∂W = ∂ℓ/∂θ̂ ⊙ (θ − θ_k), θ̂
         the mix."""
-        counts, objective = at.course.deck.class_counts(course.room.classes), course.habits.objective.untaught()
-        total = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
-        for batch in course.epoch(epoch):
-            grads, met = gradients(course.room.net, mix(at, weights), tuple(weights), batch, objective, counts)
+        counts, objective = at.task.deck.class_counts(task.context.classes), task.settings.objective.untaught()
+        total = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
+        for batch in task.epoch(epoch):
+            grads, met = gradients(task.context.net, mix(at, weights), tuple(weights), batch, objective, counts)
             steps = {n: self.lr * g * (at.received[n] - at.own[n]) for n, g in grads.items()}
             weights = {n: (w - steps[n]).clamp(0, 1) for n, w in weights.items()}
             total = total + met
-        return weights, total / on_device(total.device, course.deck.sizes).clamp(min=1)
+        return weights, total / on_device(total.device, task.deck.sizes).clamp(min=1)

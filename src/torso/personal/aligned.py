@@ -13,11 +13,11 @@ from torch import Tensor
 
 from torso.data.batches import Batch
 from torso.kinds import Count, NotNegative
-from torso.learn.course import Learned
 from torso.learn.gradients import gradients
 from torso.learn.looking import class_sums, members
 from torso.learn.phases import moved_by
 from torso.learn.stacked import per_client
+from torso.learn.task import LocalResult
 from torso.learn.taught import TOLD, Prototypical, at_class
 from torso.nets import Network, Tensors, learnable, part_names, set_modes
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
@@ -61,24 +61,24 @@ class Aligned(Personal):
         start = {n: torch.where(per_client(visited, t) > 0, t, at.received[n]) for n, t in moved.items()}
         return {**at.received, **start}, {**at.notes, VISITED: torch.ones_like(visited)}
 
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
-        return {n: learned.tensors[n] for n in moved_by(at.course.plan) if n.startswith("body.")}
+    def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
+        return {n: learned.tensors[n] for n in moved_by(at.task.plan) if n.startswith("body.")}
 
     def begin(self, at: OwnModelStart) -> Tensors:
         return at.visit().own  # align and train once more
 
     def aligned(self, at: VisitStart) -> Tensors:
         """The parameters of the body [G, *] after steps towards the class means of the body before."""
-        course, net = at.course, at.course.room.net
-        body = learnable(net, (n for n in part_names(net, "body") if n in moved_by(course.plan)))
+        task, net = at.task, at.task.context.net
+        body = learnable(net, (n for n in part_names(net, "body") if n in moved_by(task.plan)))
         if not body or not self.lr:
             return {}
-        how = course.shuffle.for_use("align")
-        total, count = class_sums(course.room, course.deck, at.own, at.batch_size, how)
-        means, counts = total / count.clamp(min=1).unsqueeze(-1), course.deck.class_counts(course.room.classes)
+        how = task.shuffle.for_use("align")
+        total, count = class_sums(task.context, task.deck, at.own, at.batch_size, how)
+        means, counts = total / count.clamp(min=1).unsqueeze(-1), task.deck.class_counts(task.context.classes)
         tensors = at.received
         for epoch in range(self.epochs):
-            for batch in replace(course, shuffle=how).epoch(epoch):
+            for batch in replace(task, shuffle=how).epoch(epoch):
                 set_modes(net, frozenset())  # running statistics stay
                 goal = at_class(means, batch.labels)
                 taught = {f"{TOLD}means": goal, f"{TOLD}known": self.weights(batch, means.shape[1])}

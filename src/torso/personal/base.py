@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from torso.kinds import Positive
-from torso.learn.course import Course, Learned
 from torso.learn.phases import Phase, phases
+from torso.learn.task import LocalResult, LocalTask
 from torso.nets import Network, Tensors
 from torso.registry import Registry
 from torso.server.statistics import Declared
@@ -21,7 +21,7 @@ from torso.server.statistics import Declared
 class VisitStart:
     """What G clients have at the beginning of a visit; tensors are stacked [G, *]."""
 
-    course: Course  # what they will learn from
+    task: LocalTask  # what they will learn from
     received: Tensors  # the server's model, with their own parts of it
     own: Tensors  # the same with what their last visit left them
     notes: Tensors
@@ -41,7 +41,7 @@ class OwnModelStart:
     held: Tensors  # what they would begin a visit with
     own: Tensors  # the same with what their visits left them
     travels: frozenset[str]
-    visit: Callable[[], Learned]  # one more visit, of which nothing is uploaded
+    visit: Callable[[], LocalResult]  # one more visit, of which nothing is uploaded
     counts: Callable[[], Tensor]  # [G, C]: their training samples of each class
     told: Callable[[], Tensors] = dict  # [G, *]: what the server says of statistics (method.statistics)
     says: Callable[[], Tensors] = dict  # [G, *]: the statistics that they would send of `held`
@@ -115,7 +115,7 @@ class Personal:
         """The models that the visit begins with, and the notes."""
         return at.received, at.notes
 
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
+    def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
         """That model [G, *], from what the clients had when the visit began, and what it has learned."""
         return {}
 

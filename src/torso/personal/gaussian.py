@@ -22,7 +22,7 @@ class GaussianHead(Personal):
     hears: ClassVar[tuple[str, ...]] = (MEANS, COVARIANCE)
 
     def before(self, at: VisitStart) -> tuple[Tensors, Tensors]:
-        counts = at.course.deck.class_counts(at.course.room.classes)
+        counts = at.task.deck.class_counts(at.task.context.classes)
         return {**at.received, **head_of(_of(at.told), counts, self.ridge)}, at.notes
 
     def begin(self, at: OwnModelStart) -> Tensors:

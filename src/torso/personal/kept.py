@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from torso.kinds import NotNegative
-from torso.learn.course import Learned
 from torso.learn.drift import Local, Proximal
 from torso.learn.local import learn
 from torso.learn.phases import moved_by
 from torso.learn.steps import Plain
+from torso.learn.task import LocalResult
 from torso.nets import Tensors
 from torso.personal.base import OwnModelStart, Personal, VisitStart, personals
 
@@ -31,8 +31,8 @@ class Kept(Personal):
     def keeps(self) -> bool:
         return self.refresh == "last-visit" and self.mode != "global"
 
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
-        return {name: learned.own[name] for name in moved_by(at.course.plan)} if self.keeps else {}
+    def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
+        return {name: learned.own[name] for name in moved_by(at.task.plan)} if self.keeps else {}
 
     def begin(self, at: OwnModelStart) -> Tensors:
         mine = at.own if self.refresh == "last-visit" else at.visit().own
@@ -55,11 +55,11 @@ class Ditto(Personal):
     def keeps(self) -> bool:
         return True
 
-    def after(self, at: VisitStart, learned: Learned) -> Tensors:
-        plan = at.course.plan
-        pull = Local(start={n: at.received[n] for lesson in plan for n in lesson.rates}, params={})
-        habits = replace(at.course.habits, drift=Proximal(self.lam), step=Plain())
-        tensors = learn(replace(at.course, habits=habits), at.own, pull).tensors
+    def after(self, at: VisitStart, learned: LocalResult) -> Tensors:
+        plan = at.task.plan
+        pull = Local(start={n: at.received[n] for phase in plan for n in phase.rates}, params={})
+        settings = replace(at.task.settings, drift=Proximal(self.lam), step=Plain())
+        tensors = learn(replace(at.task, settings=settings), at.own, pull).tensors
         return {name: tensors[name] for name in moved_by(plan)}
 
     def begin(self, at: OwnModelStart) -> Tensors:

@@ -27,7 +27,7 @@ from torso.runs.stage import Stage
 from torso.runs.uploads import Terms, fine
 from torso.server.robust import clipped
 from torso.server.state import ServerState
-from torso.server.statistics import Came
+from torso.server.statistics import RoundStatistics
 from torso.server.sums import add_stacked, add_weighted
 
 
@@ -198,7 +198,7 @@ class Aggregate:
             self.squares = self.squares / share
         return loss / came
 
-    def statistics_of(self) -> Came:
+    def statistics_of(self) -> RoundStatistics:
         """The statistics of those who came."""
         came = sum(self.weights[k] for k in self.clients)
         weights = {k: self.weights[k] / came for k in self.weights if k in set(self.clients)}

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from torso.data import Roster
-from torso.learn.phases import Lesson
+from torso.learn.phases import LocalPhase
 from torso.learn.taught import models_of
 from torso.nets import Tensors
 from torso.nets.flops import step_flops
@@ -68,9 +68,9 @@ def cost_of(stage: Stage, roster: Roster, before: ServerState, told: Told, busy:
 
 @dataclass(frozen=True)
 class SampleCost:
-    """What one sample costs: in an epoch of a lesson, and in a forward pass alone."""
+    """What one sample costs: in an epoch of a phase, and in a forward pass alone."""
 
-    learn: Callable[[Lesson], float]
+    learn: Callable[[LocalPhase], float]
     look: float
 
 
@@ -83,7 +83,7 @@ def _flops(stage: Stage, roster: Roster) -> SampleCost:
     """One step of a client is counted; a sample has its share of it."""
     batch = max(stage.train.batch_size, 2)  # of one sample, BatchNorm has no statistics
     count = partial(step_flops, stage.net, roster.input, batch)
-    return SampleCost(lambda lesson: count(lesson.rates) / batch, count() / batch)
+    return SampleCost(lambda phase: count(phase.rates) / batch, count() / batch)
 
 
 def _work(stage: Stage, roster: Roster, chosen: Sequence[int]) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def _sum(stage: Stage, roster: Roster, told: Told, work: tuple[int, int], unit: 
     offered = max((len(others) for others in told.offers.values()), default=0)
     spent = learned_from * _epochs(stage.plan(told.round), unit) * (method.step.passes + personal.passes)
     if teachers := len(models_of(method.objective)):  # a forward pass of each, whenever the loss is asked for
-        epochs = sum(lesson.epochs for lesson in stage.plan(told.round))
+        epochs = sum(phase.epochs for phase in stage.plan(told.round))
         spent += learned_from * epochs * method.step.passes * teachers * unit.look
     spent += personal.opening_passes(offered) * (held_out if personal.holds_out else learned_from) * unit.look
     spent += method.statistics.passes * learned_from * unit.look * stage.gathers(told.round)
@@ -110,10 +110,10 @@ def _sum(stage: Stage, roster: Roster, told: Told, work: tuple[int, int], unit: 
     return round(spent)
 
 
-def _epochs(plan: Sequence[Lesson], unit: SampleCost) -> float:
-    return sum(lesson.epochs * unit.learn(lesson) for lesson in plan)
+def _epochs(plan: Sequence[LocalPhase], unit: SampleCost) -> float:
+    return sum(phase.epochs * unit.learn(phase) for phase in plan)
 
 
 def _passes(stage: Stage) -> SampleCost:
     """Forward passes; a backward pass costs two of them."""
-    return SampleCost(lambda lesson: 3 if lesson.moving & body_of(stage) else 1, 1)
+    return SampleCost(lambda phase: 3 if phase.moving & body_of(stage) else 1, 1)

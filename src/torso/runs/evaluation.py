@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torso.data.batches import Shuffle
-from torso.engine import Desk
-from torso.learn.course import Course, Learned
+from torso.engine import Workspace
 from torso.learn.drift import NoDrift
 from torso.learn.local import learn, learn_by_epoch
-from torso.learn.phases import Phase, lessons, own_head_learns
-from torso.learn.steps import Habits, Plain
+from torso.learn.phases import Phase, local_phases, own_head_learns
+from torso.learn.steps import LocalSettings, Plain
+from torso.learn.task import LocalResult, LocalTask
 from torso.learn.taught import hears
 from torso.measure import Evaluation
 from torso.measure.base import OneMoreVisit
@@ -42,29 +42,29 @@ def evaluation_of(job: Job, stage: Stage, state: State, told: Told | None = None
     # a visit begins with what is broadcast, whatever accuracy is reported on (spec 3.8)
     visit = LastVisit(job, stage, state, told)
     batch = config.personalize.batch_size or config.train.batch_size
-    habits = replace(stage.habits(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
+    settings = replace(stage.settings(), batch_size=batch, weight_decay=0.0, drift=NoDrift(), step=Plain())
     objective = stage.method.objective
-    for_itself = replace(habits, objective=objective.for_itself())
+    for_itself = replace(settings, objective=objective.for_itself())
     return Evaluation(
         batch_size=config.measure.batch_size,
         templates=config.measure.templates,
         template_order=config.measure.template_order,
         visit=visit,
-        alone=lambda desk, clients: _trained_alone(job, desk, clients),
-        alone_by_epoch=lambda desk, clients: _alone_by_epoch(job, desk, clients),
+        alone=lambda workspace, clients: _trained_alone(job, workspace, clients),
+        alone_by_epoch=lambda workspace, clients: _alone_by_epoch(job, workspace, clients),
         own=Own(personal, stage.travels, state.server.reported.light, visit),
-        finetune=lambda epochs: lessons(job.net, phases, epochs, rate) if epochs else (),
+        finetune=lambda epochs: local_phases(job.net, phases, epochs, rate) if epochs else (),
         epochs=config.personalize.epochs,
         sweep=config.personalize.sweep,
-        habits=for_itself,
+        settings=for_itself,
         shuffle=Shuffle(config.run.seed, "personalize", state.round),
         weighting=config.train.weighting,
         keeps=bool(stage.keeps),
         arrival=own_head_learns(
-            lessons(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
+            local_phases(job.net, (Phase("all"),), config.personalize.epochs, stage.rate(stage.last)), job.net
         ),
         # who comes later trains as the others do for their own model: fine-tuning (spec 6.6), or a visit (spec 9.7)
-        arrival_habits=for_itself if phases or hears(objective) else replace(habits, objective=objective),
+        arrival_settings=for_itself if phases or hears(objective) else replace(settings, objective=objective),
         bins=config.measure.bins,
         shift=config.measure.shift,
         corruptions=config.measure.corruptions,
@@ -78,14 +78,14 @@ class Again:
 
     visit: Visit
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
-        return self.visit.alone(desk, clients)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> LocalResult:
+        return self.visit.alone(workspace, clients)
 
-    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
-        return self.visit.told.statistics(clients, desk.federation.device)
+    def told_to(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
+        return self.visit.told.statistics(clients, workspace.federation.device)
 
-    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
-        return self.visit.statistics_of(desk, clients, tensors)
+    def said_by(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        return self.visit.statistics_of(workspace, clients, tensors)
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return Again(self.visit.for_clients(clients))
@@ -103,14 +103,14 @@ class LastVisit:
     state: State
     heard: Told | None = None
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Learned:
-        return self.again(desk, clients)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> LocalResult:
+        return self.again(workspace, clients)
 
-    def told_to(self, desk: Desk, clients: Sequence[int]) -> Tensors:
-        return self.again.told_to(desk, clients)
+    def told_to(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
+        return self.again.told_to(workspace, clients)
 
-    def said_by(self, desk: Desk, clients: Sequence[int], tensors: Tensors) -> Tensors:
-        return self.again.said_by(desk, clients, tensors)
+    def said_by(self, workspace: Workspace, clients: Sequence[int], tensors: Tensors) -> Tensors:
+        return self.again.said_by(workspace, clients, tensors)
 
     def for_clients(self, clients: Sequence[int]) -> Again:
         return self.again.for_clients(clients)
@@ -142,18 +142,22 @@ class Own:
     usual: OneMoreVisit
 
     def __call__(
-        self, desk: Desk, clients: Sequence[int], held: Tensors, visit: Callable[[], Learned] | None = None
+        self,
+        workspace: Workspace,
+        clients: Sequence[int],
+        held: Tensors,
+        visit: Callable[[], LocalResult] | None = None,
     ) -> Tensors:
-        left = {**held, **own_models_of(desk.held(clients), self.server.model, self.server.origin)}
+        left = {**held, **own_models_of(workspace.held(clients), self.server.model, self.server.origin)}
         at = OwnModelStart(
             held,
             left,
             self.travels,
-            visit or (lambda: self.usual(desk, clients)),
-            lambda: desk.train_deck(clients).class_counts(desk.room.classes),
-            lambda: self.usual.told_to(desk, clients),
-            lambda: self.usual.said_by(desk, clients, held),
-            frozenset(desk.room.net.parts["head"]),
+            visit or (lambda: self.usual(workspace, clients)),
+            lambda: workspace.train_deck(clients).class_counts(workspace.context.classes),
+            lambda: self.usual.told_to(workspace, clients),
+            lambda: self.usual.said_by(workspace, clients, held),
+            frozenset(workspace.context.net.parts["head"]),
         )
         made = self.personal.begin(at)
         if is_foreign(self.personal):
@@ -170,29 +174,29 @@ class Own:
         return not is_foreign(self.personal) and self.usual.keeps_bits(sizes)
 
 
-def _trained_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Tensors:
+def _trained_alone(job: Job, workspace: Workspace, clients: Sequence[int]) -> Tensors:
     """The run as it would have been without a server: what the method `local-only` does (spec 5.1)."""
-    tensors = desk.models(job.model, clients, kept=False)
-    for course in _courses_alone(job, desk, clients):
-        tensors = learn(course, tensors).tensors
+    tensors = workspace.models(job.model, clients, kept=False)
+    for task in _tasks_alone(job, workspace, clients):
+        tensors = learn(task, tensors).tensors
     return tensors
 
 
-def _alone_by_epoch(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Tensors]:
+def _alone_by_epoch(job: Job, workspace: Workspace, clients: Sequence[int]) -> Iterator[Tensors]:
     """The models trained alone, after each epoch of each round."""
-    tensors = desk.models(job.model, clients, kept=False)
-    for course in _courses_alone(job, desk, clients):
-        for learned in learn_by_epoch(course, tensors):
+    tensors = workspace.models(job.model, clients, kept=False)
+    for task in _tasks_alone(job, workspace, clients):
+        for learned in learn_by_epoch(task, tensors):
             tensors = learned.tensors
             if learned.epochs:
                 yield tensors
 
 
-def _courses_alone(job: Job, desk: Desk, clients: Sequence[int]) -> Iterator[Course]:
+def _tasks_alone(job: Job, workspace: Workspace, clients: Sequence[int]) -> Iterator[LocalTask]:
     """Round by round with the run's rates and batches; the optimiser is new in each (spec 1.2)."""
-    train, deck = job.config.train, desk.train_deck(clients)
-    habits = Habits(train.batch_size, train.momentum, train.weight_decay)
+    train, deck = job.config.train, workspace.train_deck(clients)
+    settings = LocalSettings(train.batch_size, train.momentum, train.weight_decay)
     for stage in job.plan:
         for number in range(stage.first, stage.last + 1):
-            plan = stage.lessons((Phase("all"),), number, train.local_epochs)
-            yield Course(desk.room, deck, plan, habits, Shuffle(job.config.run.seed, "train", number))
+            plan = stage.local_phases((Phase("all"),), number, train.local_epochs)
+            yield LocalTask(workspace.context, deck, plan, settings, Shuffle(job.config.run.seed, "train", number))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torso.data import Roster
 from torso.data.batches import Shuffle
-from torso.engine import Desk, Engine
+from torso.engine import Engine, Workspace
 from torso.errors import PlaceLost, RunFailed
 from torso.learn.stacked import all_finite
 from torso.measure.accuracy import class_sums
@@ -32,9 +32,9 @@ class ClassSums:
     batch_size: int
     order: Shuffle
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensors:
-        tensors = desk.models(self.model, clients, kept=False)
-        total, count = class_sums(desk, clients, tensors, self.batch_size, self.order)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
+        tensors = workspace.models(self.model, clients, kept=False)
+        total, count = class_sums(workspace, clients, tensors, self.batch_size, self.order)
         return {"total": total, "count": count}
 
 

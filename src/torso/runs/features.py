@@ -93,7 +93,7 @@ class FeaturePlan:
             return fixes_body(stage) and not self._augments
         if found.of != "own":
             return True
-        if any(_of_body(lesson.moving) for epochs in _epochs(how) for lesson in how.finetune(epochs)):
+        if any(_of_body(phase.moving) for epochs in _epochs(how) for phase in how.finetune(epochs)):
             return False
         if self._augments and _trained_epochs(how):
             return False
@@ -133,11 +133,11 @@ def _epochs(how: Evaluation) -> set[int]:
 
 def _trained_epochs(how: Evaluation) -> int:
     """Epochs of fine-tuning that are trained to measure own models."""
-    return max(sum(lesson.epochs for lesson in how.finetune(epochs)) for epochs in _epochs(how))
+    return max(sum(phase.epochs for phase in how.finetune(epochs)) for epochs in _epochs(how))
 
 
 def _looks(stage: Stage) -> float:
     """How often a stage's rounds look at a training sample, on average."""
     fraction = stage.train.fraction if stage.meets else 1.0
-    lessons = stage.plan(stage.first) if stage.rounds else ()
-    return stage.rounds * fraction * math.fsum(lesson.epochs for lesson in lessons)
+    local_phases = stage.plan(stage.first) if stage.rounds else ()
+    return stage.rounds * fraction * math.fsum(phase.epochs for phase in local_phases)

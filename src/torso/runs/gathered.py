@@ -12,7 +12,7 @@ from torso.learn.stacked import spared
 from torso.nets import Tensors
 from torso.runs.messages import Sent
 from torso.server import ServerRule, Statistics
-from torso.server.statistics import Came, Declared
+from torso.server.statistics import Declared, RoundStatistics
 from torso.server.sums import add_stacked, add_weighted
 
 _LEAST = 1e-12  # what a model weighs at least, where a statistic weighs it: if all are 0, all weigh the same
@@ -65,9 +65,9 @@ class Gathered:
         for held in (self.single, self.each):
             held.pop(client, None)
 
-    def came(self, round: int, weights: Mapping[int, float]) -> Came:
+    def came(self, round: int, weights: Mapping[int, float]) -> RoundStatistics:
         """What the server makes new statistics of; `weights`: those of the clients that are counted."""
-        return Came(round, dict(weights), self._robust(weights) if self.each else self.combined, self.single)
+        return RoundStatistics(round, dict(weights), self._robust(weights) if self.each else self.combined, self.single)
 
     def _robust(self, weights: Mapping[int, float]) -> Tensors:
         """What the server rule gives in place of means; of sums, as many times that as clients came."""

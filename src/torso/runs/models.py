@@ -17,7 +17,7 @@ from torso.data.encoded import Encoded
 from torso.data.images import Labelled, Samples
 from torso.data.inputs import Input, Tokens, known
 from torso.data.tokenizers import stored
-from torso.engine import Desk, Engine, engines
+from torso.engine import Engine, Workspace, engines
 from torso.measure.base import Evaluation
 from torso.measure.evaluate import own_models
 from torso.measure.head_ensemble import centres_of
@@ -52,21 +52,21 @@ class MakeModels:
     model: Tensors  # as accuracy is reported on it
     how: Evaluation
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> list[Tensors]:
-        made = desk.models(self.model, clients)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> list[Tensors]:
+        made = workspace.models(self.model, clients)
         if self.kind == "personal":
-            start = self.how.own(desk, clients, made)
-            _, made = next(own_models(desk, clients, start, self.how, [self.how.epochs]))
-            made = {**made, **centres_of(desk, clients, made, self.how)}
+            start = self.how.own(workspace, clients, made)
+            _, made = next(own_models(workspace, clients, start, self.how, [self.how.epochs]))
+            made = {**made, **centres_of(workspace, clients, made, self.how)}
         elif self.kind == "newcomer":
-            made = settled(desk, clients, made, self.how)
+            made = settled(workspace, clients, made, self.how)
         every = {name: tensor.detach().cpu() for name, tensor in made.items()}
         return [{name: tensor[place].clone() for name, tensor in every.items()} for place in range(len(clients))]
 
     @property
     def batch_samples(self) -> int:
         """How many samples a full batch has."""
-        return self.how.habits.batch_size
+        return self.how.settings.batch_size
 
     def keeps_bits(self, sizes: Sequence[int]) -> bool:
         """Whether the models of clients of these sizes have the bits in a stack that each has alone."""
@@ -114,8 +114,8 @@ class TrainedModels:
             found = Samples(encode(torch.from_numpy(found.samples)).numpy(), found.labels)
         how = self._evaluation()
         if epochs is not None:
-            how = replace(how, arrival=tuple(replace(lesson, epochs=epochs) for lesson in how.arrival))
-        kind: Made = "newcomer" if any(lesson.epochs for lesson in how.arrival) else "held"
+            how = replace(how, arrival=tuple(replace(phase, epochs=epochs) for phase in how.arrival))
+        kind: Made = "newcomer" if any(phase.epochs for phase in how.arrival) else "held"
         work = MakeModels(kind, self.state.reported.model, how)
         with _engine(job, _with(job.federation, found, number)) as engine:
             ((tensors,),) = engine.map(work, [number])

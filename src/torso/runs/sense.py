@@ -13,7 +13,7 @@ from torso.nets import Network, learnable, part_names
 from torso.registry import chosen
 from torso.runs.stage import Stage
 from torso.server import Mean, NoStatistics, Statistics, servers, statistics
-from torso.server.statistics import Held
+from torso.server.statistics import ServerView
 
 
 def check_sense(stage: Stage) -> None:
@@ -179,7 +179,7 @@ def _check_heard(method: Method, net: Network) -> None:
 
 def _told(choice: Statistics, net: Network) -> set[str]:
     """The statistics that all participants are told."""
-    return set(choice.to_all(Held(choice.first(net, net.classes, 0))))
+    return set(choice.to_all(ServerView(choice.first(net, net.classes, 0))))
 
 
 def _needs_one_beginning(drift: Drift | type[Drift]) -> bool:

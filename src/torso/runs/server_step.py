@@ -64,7 +64,7 @@ def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, 
     sizes = roster.sizes_of(came.clients) + (roster.meta_samples if stage.method.meta_data else 0)
     batches = epoch_steps(sizes.tolist(), stage.train.batch_size, stage.skips_single(roster.input))
     device = next(iter(old.values())).device
-    pace = paces(stage.plan(came.round), batches, stage.habits(), device)
+    pace = paces(stage.plan(came.round), batches, stage.settings(), device)
     shares = on_device(device, [came.weights[k] for k in came.clients])
     each = {name: (shares * pace[name]).sum() / shares.sum() for name in old if name in pace}
     return {
@@ -103,7 +103,7 @@ def server_pass(
     visit = replace(
         visit_of(stage, told, seed),
         plan=plan,
-        habits=replace(stage.habits(), drift=NoDrift(), step=Plain(), objective=stage.method.objective.untaught()),
+        settings=replace(stage.settings(), drift=NoDrift(), step=Plain(), objective=stage.method.objective.untaught()),
         personal=Personal(),
         statistics=NoStatistics(),
         shuffle=Shuffle(seed, "server", number),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torso.data import Federation
-from torso.engine import Desk
+from torso.engine import Workspace
 from torso.measure.accuracy import own_answer, percent_correct
 from torso.measure.evaluate import Exam, PooledExam, Values
 from torso.measure.head_ensemble import mixed_answer
@@ -43,7 +43,7 @@ class Site:
 
     def __init__(self, job: Job, federation: Federation, client: int) -> None:
         self.job, self.client, self.federation = job, client, federation
-        self.desk = Desk.at(job.net, federation, job.config.run.precision)
+        self.workspace = Workspace.at(job.net, federation, job.config.run.precision)
 
     def hear(self, message: Message, known: Tensors | None = None, origin: Tensors | None = None) -> Told:
         """What the client makes of what it is told: the tensors that do not travel are `known`, or the run's first."""
@@ -57,24 +57,24 @@ class Site:
         stage = self.job.stage(told.round)
         visit = visit_of(stage, told, self.job.config.run.seed)
         store = Store({self.client: held})
-        sent = visit(self.desk.holding(store), [self.client])
+        sent = visit(self.workspace.holding(store), [self.client])
         return sent.message(), store.updated(sent.left)[self.client]
 
     def class_sums(self, model: Tensors) -> Tensors:
         """Features summed by class, and how many there are, for a start that asks for them."""
         config = self.job.config
         work = class_sums_of(model, config.measure.batch_size, config.run.seed)
-        return {name: tensor[0].cpu() for name, tensor in work(self.desk, [self.client]).items()}
+        return {name: tensor[0].cpu() for name, tensor in work(self.workspace, [self.client]).items()}
 
     def exam(self, names: Sequence[str], standing: Standing, held: ClientState) -> Values:
         """The measures that are taken of this client."""
         state, store = self._state(standing, held)
         how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
-        return Exam(tuple(names), state.reported.model, how)(self.desk.holding(store), [self.client])
+        return Exam(tuple(names), state.reported.model, how)(self.workspace.holding(store), [self.client])
 
     def pooled_exam(self, model: Tensors) -> Values:
         """How many of the client's test samples the generic model has right."""
-        return PooledExam(model, self.job.config.measure.batch_size)(self.desk, [self.client])
+        return PooledExam(model, self.job.config.measure.batch_size)(self.workspace, [self.client])
 
     @property
     def kind(self) -> Made:
@@ -86,18 +86,19 @@ class Site:
         holds, and of its own."""
         state, store = self._state(standing, held)
         how = evaluation_of(self.job, self.job.stage(state.round), state, standing.told)
-        desk = self.desk.holding(store)
+        workspace = self.workspace.holding(store)
         made = {
-            kind: MakeModels(kind, state.reported.model, how)(desk, [self.client])[0] for kind in ("held", self.kind)
+            kind: MakeModels(kind, state.reported.model, how)(workspace, [self.client])[0]
+            for kind in ("held", self.kind)
         }
         before, after = (self._accuracy(tensors) for tensors in made.values())
         return before, after, network_of(self.job, made[self.kind], self.kind, self.client)
 
     def _accuracy(self, tensors: Tensors) -> float | None:
-        deck, batch = self.desk.test_deck([self.client]), self.job.config.measure.batch_size
+        deck, batch = self.workspace.test_deck([self.client]), self.job.config.measure.batch_size
         stacked = {name: tensor[None].to(self.federation.device) for name, tensor in tensors.items()}
         answer = mixed_answer(stacked[CENTRES]) if CENTRES in stacked else own_answer
-        found = float(percent_correct(self.desk.room, deck, stacked, batch, answer))
+        found = float(percent_correct(self.workspace.context, deck, stacked, batch, answer))
         return None if math.isnan(found) else found
 
     def _state(self, standing: Standing, held: ClientState) -> tuple[State, Store]:

@@ -8,9 +8,9 @@ from functools import cached_property
 from torso.config import TrainConfig
 from torso.data import Input
 from torso.learn.attacks import Attack, NoAttack
-from torso.learn.phases import Lesson, Phase, lessons, moved_by
+from torso.learn.phases import LocalPhase, Phase, local_phases, moved_by
 from torso.learn.schedule import schedules
-from torso.learn.steps import Habits
+from torso.learn.steps import LocalSettings
 from torso.methods import Method
 from torso.nets import Network, learnable, part_names, smallest_map
 from torso.runs.privacy import Privacy
@@ -39,23 +39,23 @@ class Stage:
     def rate(self, round: int) -> float:
         return self.lr * schedules[self.schedule](round - self.first + 1, self.rounds, self.train.decay)
 
-    def plan(self, round: int) -> tuple[Lesson, ...]:
+    def plan(self, round: int) -> tuple[LocalPhase, ...]:
         """What a participant trains in this round."""
-        return self.lessons(self.method.train, round, self.train.local_epochs)
+        return self.local_phases(self.method.train, round, self.train.local_epochs)
 
-    def server_plan(self, round: int) -> tuple[Lesson, ...]:
+    def server_plan(self, round: int) -> tuple[LocalPhase, ...]:
         """What the server trains on its own data after the round: one epoch (spec 3.3)."""
-        return self.lessons((Phase(self.method.server_data),), round, 1)
+        return self.local_phases((Phase(self.method.server_data),), round, 1)
 
-    def lessons(self, plan: tuple[Phase, ...], round: int, epochs: int) -> tuple[Lesson, ...]:
+    def local_phases(self, plan: tuple[Phase, ...], round: int, epochs: int) -> tuple[LocalPhase, ...]:
         """Worked out once for each rate: a run asks several times a round."""
         key = plan, self.rate(round), epochs
-        if key not in self._lessons:
-            self._lessons[key] = lessons(self.net, plan, epochs, self.rate(round), self.train.head_lr_factor)
-        return self._lessons[key]
+        if key not in self._local_phases:
+            self._local_phases[key] = local_phases(self.net, plan, epochs, self.rate(round), self.train.head_lr_factor)
+        return self._local_phases[key]
 
     @cached_property
-    def _lessons(self) -> dict[object, tuple[Lesson, ...]]:
+    def _local_phases(self) -> dict[object, tuple[LocalPhase, ...]]:
         return {}
 
     def skips_single(self, input: Input) -> bool:
@@ -121,8 +121,8 @@ class Stage:
         """Whether clients need the balanced images of the server."""
         return self.method.meta_data or self.method.step.uses_meta
 
-    def habits(self) -> Habits:
-        return Habits(
+    def settings(self) -> LocalSettings:
+        return LocalSettings(
             batch_size=self.train.batch_size,
             momentum=self.train.momentum,
             weight_decay=self.train.weight_decay,

@@ -14,7 +14,7 @@ from torso.runs.stage import Stage
 from torso.runs.visit import Visit
 from torso.server import NoStatistics
 from torso.server.state import ServerState
-from torso.server.statistics import Held, Statistics
+from torso.server.statistics import ServerView, Statistics
 from torso.server.sums import add
 
 
@@ -51,22 +51,22 @@ def tell(
     )
 
 
-def _own(statistics: Statistics, held: Held, chosen: Sequence[int]) -> dict[int, Tensors]:
+def _own(statistics: Statistics, held: ServerView, chosen: Sequence[int]) -> dict[int, Tensors]:
     """What single clients are told besides; a client that is told nothing is left out."""
     if type(statistics) is NoStatistics:
         return {}
     return {k: own for k in chosen if (own := statistics.to_one(held, k))}
 
 
-def held_by(stage: Stage, server: ServerState, seed: int) -> Held:
+def held_by(stage: Stage, server: ServerState, seed: int) -> ServerView:
     """What the server has when it combines statistics or tells of them."""
     if type(statistics := stage.method.statistics) is NoStatistics:
-        return Held()
+        return ServerView()
     shared = server.statistics
     if not shared:
         first = statistics.first(stage.net, stage.net.classes, seed)
         shared = {name: tensor.to(next(iter(server.model.values())).device) for name, tensor in first.items()}
-    return Held(shared, server.of_clients, server.model, server.uploads, stage.corrected)
+    return ServerView(shared, server.of_clients, server.model, server.uploads, stage.corrected)
 
 
 def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
@@ -75,7 +75,7 @@ def visit_of(stage: Stage, told: Told, seed: int) -> Visit:
     return Visit(
         told=told,
         plan=stage.plan(number),
-        habits=stage.habits(),
+        settings=stage.settings(),
         personal=stage.method.personal,
         shuffle=Shuffle(seed, "train", number),
         travels=stage.travels,

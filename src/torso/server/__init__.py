@@ -10,7 +10,7 @@ from torso.server import gaussians as gaussians  # registers its statistics
 from torso.server import prototypes as prototypes  # registers its statistics
 from torso.server import realignment as realignment  # registers its statistics
 from torso.server import robust as robust  # registers its rules
-from torso.server.rules import Mean, Moved, ServerRule, servers
+from torso.server.rules import Mean, RuleStep, ServerRule, servers
 from torso.server.statistics import NoStatistics, Statistic, Statistics, statistics
 
-__all__ = ["Mean", "Moved", "NoStatistics", "ServerRule", "Statistic", "Statistics", "servers", "statistics"]
+__all__ = ["Mean", "NoStatistics", "RuleStep", "ServerRule", "Statistic", "Statistics", "servers", "statistics"]

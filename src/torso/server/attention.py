@@ -14,7 +14,7 @@ from torch import Tensor
 from torso.data.sending import on_device
 from torso.kinds import Positive
 from torso.nets import Tensors
-from torso.server.statistics import Held, Statistics, statistics
+from torso.server.statistics import ServerView, Statistics, statistics
 
 
 @statistics.register("attention")
@@ -31,7 +31,7 @@ class Attention(Statistics):
     mixes: ClassVar[bool] = True
     needs_uploads: ClassVar[bool] = True
 
-    def to_one(self, held: Held, client: int) -> Tensors:
+    def to_one(self, held: ServerView, client: int) -> Tensors:
         """Distances are those of parameters; running statistics are mixed like these, counters are not."""
         if not held.uploads:
             return {}  # everybody has the same model

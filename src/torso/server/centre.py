@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 
 from torso.nets import Network, Tensors
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd, statistics
 
 CENTRE = "centre"
 
@@ -30,9 +30,9 @@ class Centre(Statistics):
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {CENTRE: torch.zeros(net.body.features)}
 
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         total, count = at.class_sums(at.learned.tensors)
         return {CENTRE: total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         return replace(held, shared={CENTRE: came.combined[CENTRE]})

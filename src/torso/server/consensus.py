@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from torso.nets import Network, Tensors
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd, statistics
 
 CONSENSUS, ESTABLISHED = "consensus", "established"
 
@@ -28,10 +28,10 @@ class Consensus(Statistics):
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {CONSENSUS: torch.zeros(net.body.features), ESTABLISHED: torch.zeros(())}
 
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         total, count = at.class_sums(at.learned.tensors)
         return {"mean": total.sum(dim=1) / count.sum(dim=1, keepdim=True).clamp(min=1)}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         mean = came.combined["mean"]
         return replace(held, shared={CONSENSUS: mean, ESTABLISHED: mean.new_ones(())})

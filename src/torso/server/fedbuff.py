@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torso.kinds import Beta, Count, NotNegative, Positive
 from torso.nets import Tensors
-from torso.server.rules import Momentum, Moved, ServerRule, servers
+from torso.server.rules import Momentum, RuleStep, ServerRule, servers
 
 
 @servers.register("fedbuff")
@@ -33,9 +33,9 @@ class FedBuff(ServerRule):
     def discount(self, staleness: int) -> float:
         return float((1 + staleness) ** -self.staleness)
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         if self.beta == 0 and self.lr == 1:
-            return Moved(state, mean)
+            return RuleStep(state, mean)
         if self.beta == 0:  # no memory of earlier steps
-            return Moved(state, {n: t + self.lr * (mean[n] - t) for n, t in old.items()})
+            return RuleStep(state, {n: t + self.lr * (mean[n] - t) for n, t in old.items()})
         return Momentum(self.lr, self.beta).step(state, old, mean, squares)

@@ -18,7 +18,7 @@ from torso.learn.looking import members
 from torso.nets import Network, Tensors
 from torso.nets.layers import Linear
 from torso.randomness import torch_generator
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd, statistics
 
 FEATURES, HEAD, SEEN = "features", "retrained", "seen"
 WEIGHT, BIAS = "head.weight", "head.bias"
@@ -86,13 +86,13 @@ class FederatedFeatures(Statistics):
         drawn = torch.randn(classes, self.features, net.body.features, generator=draw)
         return {FEATURES: drawn, HEAD: torch.zeros(classes, size), SEEN: torch.zeros(classes)}
 
-    def to_all(self, held: Held) -> Tensors:
+    def to_all(self, held: ServerView) -> Tensors:
         if WEIGHT not in held.model:  # asked for names alone
             return {HEAD: held.shared[HEAD]}
         return {HEAD: torch.where(held.shared[SEEN].any(), held.shared[HEAD], as_one(_head(held.model)))}
 
     @torch.no_grad()
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         head, classes = at.told[HEAD], at.classes
         total = torch.zeros(len(head), classes * classes, head.shape[-1], device=head.device)
         count = torch.zeros(len(head), classes, device=head.device)
@@ -104,7 +104,7 @@ class FederatedFeatures(Statistics):
         mean = total.view(len(head), classes, classes, -1) / count.clamp(min=1).view(len(head), classes, 1, 1)
         return {"gradients": mean, "present": (count > 0).to(mean.dtype)}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         present = came.combined["present"]
         wanted = came.combined["gradients"] / present.clamp(min=1).view(-1, 1, 1)  # over those who have the class
         told = self.to_all(replace(held, model=held.before))[HEAD]
@@ -113,7 +113,7 @@ class FederatedFeatures(Statistics):
         head = self.retrained(as_one(_head(held.model)), features, seen)
         return replace(held, shared={FEATURES: features, HEAD: head, SEEN: seen})
 
-    def shows(self, held: Held) -> Tensors:
+    def shows(self, held: ServerView) -> Tensors:
         head, like = held.shared[HEAD], _head(held.model)
         size = like[WEIGHT].shape[-1]
         return {WEIGHT: head[:, :size].clone(), **({BIAS: head[:, size].clone()} if BIAS in like else {})}

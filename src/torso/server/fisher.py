@@ -12,7 +12,7 @@ from torso.learn.looking import in_turn
 from torso.learn.objectives import CrossEntropy
 from torso.learn.phases import moved_by
 from torso.nets import Network, Tensors, learnable, set_modes
-from torso.server.statistics import Declared, Statistic, Statistics, Visited, statistics
+from torso.server.statistics import Declared, Statistic, Statistics, VisitEnd, statistics
 
 
 @statistics.register("fisher")
@@ -27,14 +27,14 @@ class Fisher(Statistics):
     def declares(self, net: Network, classes: int) -> Declared:
         return {"fisher": Statistic((), "the trace of its Fisher information", numbers="not negative", power=5)}
 
-    def of_clients(self, at: Visited) -> Tensors:
-        course, tensors = at.course, at.learned.tensors
-        names = learnable(course.room.net, sorted(moved_by(course.plan)))
-        counts = course.deck.class_counts(course.room.classes)
-        total = torch.zeros(len(course.deck.clients), device=course.deck.index.device)
-        for batch in in_turn(course.room, course.deck, course.habits.batch_size, course.shuffle.for_use("fisher")):
-            set_modes(course.room.net, frozenset())
-            grads, _ = gradients(course.room.net, tensors, names, batch, CrossEntropy(), counts)
+    def of_clients(self, at: VisitEnd) -> Tensors:
+        task, tensors = at.task, at.learned.tensors
+        names = learnable(task.context.net, sorted(moved_by(task.plan)))
+        counts = task.deck.class_counts(task.context.classes)
+        total = torch.zeros(len(task.deck.clients), device=task.deck.index.device)
+        for batch in in_turn(task.context, task.deck, task.settings.batch_size, task.shuffle.for_use("fisher")):
+            set_modes(task.context.net, frozenset())
+            grads, _ = gradients(task.context.net, tensors, names, batch, CrossEntropy(), counts)
             for grad in grads.values():
                 total = total + grad.flatten(1).square().sum(dim=1)
         return {"fisher": total}

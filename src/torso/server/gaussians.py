@@ -18,7 +18,7 @@ from torso.learn.looking import members
 from torso.learn.stacked import per_client
 from torso.nets import Network, Tensors
 from torso.nets.layers import Linear
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, statistics
+from torso.server.statistics import Declared, RoundStatistics, ServerView, Statistic, Statistics, VisitEnd, statistics
 
 MEANS, COVARIANCE, KNOWN = "means", "covariance", "known"
 WEIGHT, BIAS = "head.weight", "head.bias"
@@ -34,14 +34,14 @@ class Gaussians(NamedTuple):
         return Gaussians(*(b + per_client(beta, a) * (a - b) for a, b, beta in zip(self, other, betas, strict=True)))
 
 
-class Seen(NamedTuple):
+class ClientFeatures(NamedTuple):
     """The features of clients' samples: [G, n, d], labels [G, n], and which are no padding [G, n]."""
 
     features: Tensor
     labels: Tensor
     real: Tensor
 
-    def only(self, chosen: Tensor) -> Seen:
+    def only(self, chosen: Tensor) -> ClientFeatures:
         return self._replace(real=self.real * chosen)
 
     def members(self, classes: int) -> Tensor:
@@ -70,7 +70,7 @@ def _head(weight: Tensor, means: Tensor, counts: Tensor, like: Tensor) -> Tensor
     return {WEIGHT: weight.to(like), BIAS: bias.to(like)}
 
 
-def estimated(seen: Seen, told: Gaussians, floor: float) -> Gaussians:
+def estimated(seen: ClientFeatures, told: Gaussians, floor: float) -> Gaussians:
     """The clients' own means, and covariance with `floor` more on its diagonal; a class without samples has the told
     mean."""
     member = seen.members(told.means.shape[1])
@@ -83,7 +83,7 @@ def estimated(seen: Seen, told: Gaussians, floor: float) -> Gaussians:
     return Gaussians(means, covariance + floor * torch.eye(covariance.shape[-1], device=covariance.device))
 
 
-def loss_of(seen: Seen, head: Tensors) -> Tensor:
+def loss_of(seen: ClientFeatures, head: Tensors) -> Tensor:
     """Σ of the cross-entropies of a head over the samples [G]."""
     logits = seen.features @ head[WEIGHT].mT + head[BIAS].unsqueeze(1)
     losses = F.cross_entropy(logits.flatten(0, 1), seen.labels.flatten(), reduction="none").view_as(seen.real)
@@ -129,7 +129,7 @@ class GaussianClasses(Statistics):
         d = net.body.features
         return {MEANS: torch.zeros(classes, d), COVARIANCE: torch.eye(d), KNOWN: torch.zeros(())}
 
-    def to_all(self, held: Held) -> Tensors:
+    def to_all(self, held: ServerView) -> Tensors:
         """Before anybody has sent something, the rows of the drawn head stand for means: with Σ = 1 it is the head."""
         if not held.shared:
             return {}
@@ -138,12 +138,12 @@ class GaussianClasses(Statistics):
         return {MEANS: means, COVARIANCE: held.shared[COVARIANCE]}
 
     @torch.no_grad()
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         told, seen = Gaussians(at.told[MEANS], at.told[COVARIANCE]), _seen(at)
         found = estimated(seen, told, self.floor).mixed(told, self.chosen(seen, told))
         return {MEANS: found.means, COVARIANCE: found.covariance}
 
-    def chosen(self, seen: Seen, told: Gaussians) -> Tensor:
+    def chosen(self, seen: ClientFeatures, told: Gaussians) -> Tensor:
         """β of the means and of the covariance [2, G]; of equals the smallest, which trusts the others."""
         grid = torch.linspace(0, 1, self.steps + 1, device=seen.features.device)
         pairs = torch.stack([grid, grid], dim=1) if self.betas == "one" else torch.cartesian_prod(grid, grid)
@@ -156,7 +156,7 @@ class GaussianClasses(Statistics):
             total += self._losses(seen.only(out), own, told, counts, grid)
         return pairs[total.nan_to_num(torch.inf).argmin(dim=0)].T
 
-    def _losses(self, seen: Seen, own: Gaussians, told: Gaussians, counts: Tensor, grid: Tensor) -> Tensor:
+    def _losses(self, seen: ClientFeatures, own: Gaussians, told: Gaussians, counts: Tensor, grid: Tensor) -> Tensor:
         """The loss of every pair [P, G], the means' β first. A covariance is inverted once, for all means."""
         ends, found = (told.means.double(), own.means.double()), {}
         for row, wide in enumerate(grid):
@@ -167,21 +167,21 @@ class GaussianClasses(Statistics):
                 found[column, row] = loss_of(seen, _head(weight, means, counts, told.means))
         return torch.stack([found[pair] for pair in sorted(found)])
 
-    def shows(self, held: Held) -> Tensors:
+    def shows(self, held: ServerView) -> Tensors:
         """The generic head: of the global Gaussians, all classes alike."""
         found = Gaussians(held.shared[MEANS][None], held.shared[COVARIANCE][None])
         head = head_of(found, torch.ones_like(found.means[..., 0]), self.ridge)
         return {name: tensor[0] for name, tensor in head.items()}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         mean = came.combined[MEANS]
         return replace(held, shared={MEANS: mean, COVARIANCE: came.combined[COVARIANCE], KNOWN: mean.new_ones(())})
 
 
-def _seen(at: Visited) -> Seen:
+def _seen(at: VisitEnd) -> ClientFeatures:
     """All samples that the clients learn from, in a random order: the places make the folds."""
     parts = [
         (said.features, batch.labels, members(batch, at.classes).sum(dim=-1))
         for batch, said in at.look(at.learned.tensors)
     ]
-    return Seen(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
+    return ClientFeatures(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))

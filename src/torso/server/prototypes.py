@@ -14,7 +14,16 @@ from torch import Tensor
 from torso.errors import RequestError
 from torso.learn.looking import members
 from torso.nets import Network, Tensors
-from torso.server.statistics import Came, Declared, Held, Statistic, Statistics, Visited, blended, statistics
+from torso.server.statistics import (
+    Declared,
+    RoundStatistics,
+    ServerView,
+    Statistic,
+    Statistics,
+    VisitEnd,
+    blended,
+    statistics,
+)
 
 MEANS, KNOWN = "means", "known"
 
@@ -43,13 +52,13 @@ class Prototypes(Statistics):
     def first(self, net: Network, classes: int, seed: int) -> Tensors:
         return {MEANS: torch.zeros(classes, net.body.features), KNOWN: torch.zeros(classes)}
 
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         total, count = at.class_sums(at.learned.tensors)
         if self.weighting == "clients":
             total, count = total / count.clamp(min=1).unsqueeze(-1), (count > 0).to(count.dtype)
         return {"total": total, "count": count}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         total, count = came.combined["total"], came.combined["count"]
         there = count > 0
         means = torch.where(there.unsqueeze(-1), total / count.clamp(min=1).unsqueeze(-1), held.shared[MEANS])
@@ -85,19 +94,19 @@ class MixedHeads(Prototypes):
             "shares": Statistic((classes, net.body.features), "class means times class shares", "each", counts=True),
         }
 
-    def of_clients(self, at: Visited) -> Tensors:
-        heads = {n: at.learned.tensors[n] for n in _parameters(at.course.room.net)}
+    def of_clients(self, at: VisitEnd) -> Tensors:
+        heads = {n: at.learned.tensors[n] for n in _parameters(at.task.context.net)}
         spread, shares = moments(at)
         return {**super().of_clients(at), **heads, "spread": spread, "shares": shares}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         rows = [{n: t for n, t in came.each[k].items() if n not in ("spread", "shares")} for k in came.clients]
         alphas = mixing_weights(came.stacked("spread"), came.stacked("shares"))
         like = next(iter(rows[0].values()))
         mixed = {k: blended(alpha.to(like), rows) for k, alpha in zip(came.clients, alphas, strict=True)}
         return replace(super().combine(held, came), own={**held.own, **mixed})
 
-    def to_one(self, held: Held, client: int) -> Tensors:
+    def to_one(self, held: ServerView, client: int) -> Tensors:
         heads = (name for name in held.model if name.startswith("head.") and held.model[name].is_floating_point())
         return held.own.get(client) or {name: held.model[name] for name in heads}
 
@@ -107,10 +116,10 @@ def _parameters(net: Network) -> list[str]:
 
 
 @torch.no_grad()
-def moments(at: Visited) -> tuple[Tensor, Tensor]:
+def moments(at: VisitEnd) -> tuple[Tensor, Tensor]:
     """FedPAC's v [G] and h [G, C, d], of the features with which the visit began."""
-    room, clients = at.course.room, len(at.course.deck.clients)
-    total = torch.zeros(clients, at.classes, room.net.body.features, device=at.course.deck.index.device)
+    context, clients = at.task.context, len(at.task.deck.clients)
+    total = torch.zeros(clients, at.classes, context.net.body.features, device=at.task.deck.index.device)
     size, squares = total.new_zeros(clients), total.new_zeros(clients)
     for batch, said in at.look(at.start):
         member = members(batch, at.classes, said.features.dtype)  # [G, B, C]

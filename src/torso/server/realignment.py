@@ -10,7 +10,7 @@ from torso.errors import RequestError
 from torso.kinds import Positive
 from torso.nets import Network, Tensors
 from torso.nets.sparse_simplex import SparseSimplexHead
-from torso.server.statistics import Held, Statistics, statistics
+from torso.server.statistics import ServerView, Statistics, statistics
 
 
 @statistics.register("realignment")
@@ -28,6 +28,6 @@ class Realignment(Statistics):
                 "Accepted: method.head = 'sparse-simplex'"
             )
 
-    def shows(self, held: Held) -> Tensors:
+    def shows(self, held: ServerView) -> Tensors:
         weight = self.length * F.normalize(held.model["head.auxiliary.weight"], dim=-1)
         return {"head.classifier.weight": weight, "head.classifier.bias": held.model["head.auxiliary.bias"].clone()}

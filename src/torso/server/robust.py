@@ -17,7 +17,7 @@ from torch import Tensor
 from torso.kinds import Count, CountOrZero, Positive
 from torso.learn.stacked import lengths, per_client
 from torso.nets import Tensors
-from torso.server.rules import Moved, ServerRule, servers
+from torso.server.rules import RuleStep, ServerRule, servers
 from torso.server.sums import add_stacked, add_weighted
 
 Trimmed = Annotated[float, Field(gt=0, lt=0.5)]  # half of the uploads at either end would leave nothing
@@ -28,8 +28,8 @@ class RobustRule(ServerRule):
 
     needs_each: ClassVar[bool] = True
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
-        return Moved(state, mean)
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
+        return RuleStep(state, mean)
 
 
 @servers.register("median")
@@ -137,8 +137,8 @@ class CentredClipping(RobustRule):
             at = {name: tensor + step[name] for name, tensor in at.items()}
         return at
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
-        return Moved({f"last.{name}": mean[name] - tensor for name, tensor in old.items()}, mean)
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
+        return RuleStep({f"last.{name}": mean[name] - tensor for name, tensor in old.items()}, mean)
 
 
 def clipped(uploads: Tensors, old: Tensors, bound: float) -> Tensors:

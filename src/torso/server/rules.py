@@ -19,7 +19,7 @@ from torso.registry import Registry
 from torso.server.sums import add_weighted
 
 
-class Moved(NamedTuple):
+class RuleStep(NamedTuple):
     """The rule's own state, the next shared part, and what accuracy is reported on where that is something else."""
 
     state: Tensors
@@ -67,7 +67,7 @@ class ServerRule(ABC):
         return mean
 
     @abstractmethod
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         """`state` is empty in the first round; `squares` is Σ_k w_k ‖Δ_k‖² over the participants, for who uses it."""
 
 
@@ -81,8 +81,8 @@ class Mean(ServerRule):
 
     sees_only_mean: ClassVar[bool] = True
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
-        return Moved(state, mean)
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
+        return RuleStep(state, mean)
 
 
 @servers.register("apart")
@@ -94,8 +94,8 @@ class Apart(ServerRule):
 
     keeps_uploads: ClassVar[bool] = True
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
-        return Moved(state, old)
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
+        return RuleStep(state, old)
 
 
 @servers.register("momentum")
@@ -107,9 +107,9 @@ class Momentum(ServerRule):
     lr: Positive = 1.0
     beta: Beta = 0.9
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         m = {n: self.beta * state.get(f"m.{n}", torch.zeros_like(t)) + mean[n] - t for n, t in old.items()}
-        return Moved({f"m.{n}": t for n, t in m.items()}, {n: t + self.lr * m[n] for n, t in old.items()})
+        return RuleStep({f"m.{n}": t for n, t in m.items()}, {n: t + self.lr * m[n] for n, t in old.items()})
 
 
 @servers.register("adaptive")
@@ -124,7 +124,7 @@ class Adaptive(ServerRule):
     beta2: Beta = 0.99
     tau: Positive = 1e-3
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         new_state: Tensors = {}
         shared: Tensors = {}
         for name, tensor in old.items():
@@ -133,7 +133,7 @@ class Adaptive(ServerRule):
             v = self._second(state.get(f"v.{name}", torch.full_like(tensor, self.tau**2)), delta.square())
             new_state |= {f"m.{name}": m, f"v.{name}": v}
             shared[name] = tensor + self.lr * m / (v.sqrt() + self.tau)
-        return Moved(new_state, shared)
+        return RuleStep(new_state, shared)
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         if self.second == "adagrad":
@@ -155,7 +155,7 @@ class TorchAdam(ServerRule):
     eps: Positive = 1e-8
     weight_decay: NotNegative = 1e-5
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         count = state.get("count", torch.zeros((), dtype=torch.int64)) + 1
         steps = int(count)
         new_state: Tensors = {"count": count}
@@ -167,7 +167,7 @@ class TorchAdam(ServerRule):
             new_state |= {f"m.{name}": m, f"v.{name}": v}
             root = v.sqrt() / (1 - self.beta2**steps) ** 0.5 + self.eps
             shared[name] = tensor - self.lr / (1 - self.beta1**steps) * m / root
-        return Moved(new_state, shared)
+        return RuleStep(new_state, shared)
 
 
 @servers.register("fedexp")
@@ -181,10 +181,10 @@ class FedExp(ServerRule):
     last_two: bool = False
     uses_squares: ClassVar[bool] = True
 
-    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> Moved:
+    def step(self, state: Tensors, old: Tensors, mean: Tensors, squares: Tensor) -> RuleStep:
         delta = {n: mean[n] - t for n, t in old.items()}
         norm = torch.stack([d.square().sum() for d in delta.values()]).sum()
         pace = (0.5 * squares / (norm + self.eps)).clamp(min=1.0)
         shared = {n: t + pace * delta[n] for n, t in old.items()}
         shown = {n: (t + shared[n]) / 2 for n, t in old.items()} if self.last_two else {}
-        return Moved(state, shared, shown)
+        return RuleStep(state, shared, shown)

@@ -3,7 +3,7 @@
 A method declares each of them with a shape, a meaning and a rule (`Statistic`). From this declaration come the bytes,
 the check of uploads, the words that a person at a client reads, and what privacy and robust rules refuse. Clients work
 them out at the end of a visit (`of_clients`); the server combines them (`combine`), holds something of them from round
-to round (`Held`), and tells it to all clients (`to_all`) or to each its own (`to_one`).
+to round (`ServerView`), and tells it to all clients (`to_all`) or to each its own (`to_one`).
 
 G clients, C classes, d features, * a tensor's shape.
 """
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from torso.data.batches import Batch, Shuffle
-from torso.learn.course import Course, Learned
 from torso.learn.looking import class_sums, in_turn, look
+from torso.learn.task import LocalResult, LocalTask
 from torso.nets import Network, Output, Tensors
 from torso.registry import Registry
 
@@ -53,7 +53,7 @@ Declared = Mapping[str, Statistic]
 
 
 @dataclass(frozen=True)
-class Held:
+class ServerView:
     """What the server has when it combines or tells: what it holds for all and by client, and what it holds anyway."""
 
     shared: Tensors = field(default_factory=dict)  # [*]
@@ -72,7 +72,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Came:
+class RoundStatistics:
     """What a round's participants sent: sums and means [*] by name, and single statistics by client."""
 
     round: int
@@ -90,31 +90,31 @@ class Came:
 
 
 @dataclass(frozen=True)
-class Visited:
+class VisitEnd:
     """G clients at the end of a visit: what statistics are worked out from. Tensors are stacked [G, *]."""
 
-    course: Course
-    start: Tensors  # the models that the lessons began with
-    learned: Learned
+    task: LocalTask
+    start: Tensors  # the models that local training began with
+    learned: LocalResult
     told: Tensors  # what the server has told them
     batch_size: int  # of evaluation
 
     @property
     def classes(self) -> int:
-        return self.course.room.classes
+        return self.task.context.classes
 
     def look(self, tensors: Tensors) -> Iterator[tuple[Batch, Output]]:
         """What models say of all samples that the clients learn from, in evaluation mode and in a random order."""
-        room, deck = self.course.room, self.course.deck
-        return look(room, in_turn(room, deck, self.batch_size, self._order), tensors, self.batch_size)
+        context, deck = self.task.context, self.task.deck
+        return look(context, in_turn(context, deck, self.batch_size, self._order), tensors, self.batch_size)
 
     def class_sums(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """Features under some models, summed by class [G, C, d], and how many there are [G, C]."""
-        return class_sums(self.course.room, self.course.deck, tensors, self.batch_size, self._order)
+        return class_sums(self.task.context, self.task.deck, tensors, self.batch_size, self._order)
 
     @property
     def _order(self) -> Shuffle:
-        return self.course.shuffle.for_use("statistics")
+        return self.task.shuffle.for_use("statistics")
 
 
 class Statistics:
@@ -137,23 +137,23 @@ class Statistics:
         """What the server holds for all before anybody has sent something; `seed` is the run's."""
         return {}
 
-    def of_clients(self, at: Visited) -> Tensors:
+    def of_clients(self, at: VisitEnd) -> Tensors:
         """What G clients send [G, *], by the declared names."""
         return {}
 
-    def combine(self, held: Held, came: Came) -> Held:
+    def combine(self, held: ServerView, came: RoundStatistics) -> ServerView:
         """What the server holds after a round: `shared` and `own` count, the rest is for reading."""
         return held
 
-    def shows(self, held: Held) -> Tensors:
+    def shows(self, held: ServerView) -> Tensors:
         """Tensors of the model that accuracy is reported on, where they are not what is broadcast."""
         return {}
 
-    def to_all(self, held: Held) -> Tensors:
+    def to_all(self, held: ServerView) -> Tensors:
         """What all participants are told."""
         return held.shared
 
-    def to_one(self, held: Held, client: int) -> Tensors:
+    def to_one(self, held: ServerView, client: int) -> Tensors:
         """What one participant is told besides; the same names and shapes for every client. Under the name of a tensor
         of the model it stands for it: the visit begins with it, and drift corrections hold on to it."""
         return {}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torso.data import Roster
-from torso.engine import Desk, Engine, Work
+from torso.engine import Engine, Work, Workspace
 from torso.measure.base import Evaluation
 from torso.measure.generic import generic_of
 from torso.nets import Network, Tensors
@@ -49,9 +49,9 @@ class Scene:
         _ = self.generic  # made before: a worker that asked its own engine for it would wait for itself
         return self.engine.map(work, clients, self.state.clients if store is None else store)
 
-    def own_models(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+    def own_models(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
         """The tensors of models of their own that visits have left G clients by now [G, *]; asked where they work."""
-        server, now = self.state.server, desk.store if desk.store.later is None else desk.store.later
+        server, now = self.state.server, workspace.store if workspace.store.later is None else workspace.store.later
         return own_models_of(now.states(clients), server.model, server.origin)
 
     def for_clients(self, clients: Sequence[int]) -> Scene:
@@ -89,7 +89,7 @@ class RoundAnalysis(ABC):
     every_epoch: ClassVar[bool] = False
 
     @abstractmethod
-    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
         """Look at the models [G, *] of a group of participants."""
 
     def sum_up(self, values: Tensors, sums: Tensors, scene: Scene) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.engine import SERVER, Desk
+from torso.engine import SERVER, Workspace
 from torso.measure.analyses.base import Scene, analysis, plain
 from torso.measure.counts import class_counts_of, test_counts_of
 from torso.measure.evaluate import own_models
@@ -32,9 +32,9 @@ class TestFeatures:
 
     scene: Scene
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        model = desk.models(self.scene.generic, [SERVER], kept=False)
-        found = look_at_test(desk, 1, model, self.scene.how.batch_size, clients)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+        model = workspace.models(self.scene.generic, [SERVER], kept=False)
+        found = look_at_test(workspace, 1, model, self.scene.how.batch_size, clients)
         features, labels = zip(*((said.features[0], batch.labels[0]) for batch, said in found), strict=True)
         return self.scene.as_heads_see(torch.cat(features)), torch.cat(labels)
 
@@ -80,11 +80,11 @@ class OwnRights:
 
     scene: Scene
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensor:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensor:
         how = self.scene.how
-        start = how.own(desk, clients, desk.models(self.scene.state.model, clients))
-        ((_, models),) = own_models(desk, clients, start, how, [how.epochs])
-        return right_by_class(desk, clients, models, how.batch_size)[0]
+        start = how.own(workspace, clients, workspace.models(self.scene.state.model, clients))
+        ((_, models),) = own_models(workspace, clients, start, how, [how.epochs])
+        return right_by_class(workspace, clients, models, how.batch_size)[0]
 
     def for_clients(self, clients: Sequence[int]) -> OwnRights:
         return OwnRights(self.scene.for_clients(clients))

@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from torso.engine import SERVER, Desk
+from torso.engine import SERVER, Workspace
 from torso.measure.accuracy import generic_answer, mean_loss
 from torso.measure.analyses.base import Part, RoundAnalysis, Scene, analysis, plain
 from torso.measure.mixes import look_at_test, right_by_class
 from torso.nets import Tensors
 
 
-def known_classes(desk: Desk, clients: Sequence[int]) -> Tensor:
+def known_classes(workspace: Workspace, clients: Sequence[int]) -> Tensor:
     """Which classes each client trains on [G, C]."""
-    return desk.train_deck(clients).class_counts(desk.room.classes) > 0
+    return workspace.train_deck(clients).class_counts(workspace.context.classes) > 0
 
 
 def mean_where(values: Tensor, where: Tensor) -> Tensor:
@@ -30,13 +30,13 @@ def mean_where(values: Tensor, where: Tensor) -> Tensor:
 
 
 def feature_norms(
-    desk: Desk, count: int, models: Tensors, batch_size: int, numbers: Sequence[int] | None = None
+    workspace: Workspace, count: int, models: Tensors, batch_size: int, numbers: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
     """‖f(x)‖ over the test set summed by class [G, C], and how many samples there are [C]; of some batches of it only,
     where they are named."""
-    total = torch.zeros(count, desk.room.classes, device=desk.federation.test.labels.device)
-    there = torch.zeros(desk.room.classes, device=total.device)
-    for batch, said in look_at_test(desk, count, models, batch_size, numbers):
+    total = torch.zeros(count, workspace.context.classes, device=workspace.federation.test.labels.device)
+    there = torch.zeros(workspace.context.classes, device=total.device)
+    for batch, said in look_at_test(workspace, count, models, batch_size, numbers):
         total.scatter_add_(1, batch.labels, said.features.norm(dim=-1))
         there += torch.bincount(batch.labels[0], minlength=len(there))
     return total, there
@@ -48,9 +48,9 @@ class GenericNorms:
 
     scene: Scene
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> float:
-        model = desk.models(self.scene.generic, [SERVER], kept=False)
-        total, _ = feature_norms(desk, 1, model, self.scene.how.batch_size, clients)
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> float:
+        model = workspace.models(self.scene.generic, [SERVER], kept=False)
+        total, _ = feature_norms(workspace, 1, model, self.scene.how.batch_size, clients)
         return float(total.sum())
 
     def for_clients(self, clients: Sequence[int]) -> GenericNorms:
@@ -62,10 +62,10 @@ class Norms(RoundAnalysis):
     """Lengths of head rows and of test features: of local models by classes that the client trains on (seen) and others
     (unseen), mean over participants; and of the generic model after aggregation (spec 13)."""
 
-    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        known = known_classes(desk, clients)
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        known = known_classes(workspace, clients)
         rows = local[scene.rows].norm(dim=-1)  # [G, C]
-        total, there = feature_norms(desk, len(clients), local, scene.how.batch_size)
+        total, there = feature_norms(workspace, len(clients), local, scene.how.batch_size)
         found = {}
         for name, where in (("seen", known), ("unseen", ~known)):
             found[f"local_{name}_weight"] = mean_where(rows, where)
@@ -88,9 +88,9 @@ class ClassCurves(RoundAnalysis):
 
     every_epoch: ClassVar[bool] = True
 
-    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        known = known_classes(desk, clients)
-        right, there = right_by_class(desk, clients, local, scene.how.batch_size)
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        known = known_classes(workspace, clients)
+        right, there = right_by_class(workspace, clients, local, scene.how.batch_size)
         sides = {"seen": known, "unseen": ~known}
         return Part({name: 100 * (right * w).sum(dim=1) / (there * w).sum(dim=1) for name, w in sides.items()})
 
@@ -100,10 +100,10 @@ class DriftVariance(RoundAnalysis):
     """How far the participants' models lie apart: the variance over participants of each trained parameter, mean over
     parameters; and the mean accuracy of local models on the whole test set (spec 13)."""
 
-    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
         # from the model that came before or after, it matters not: near to both, the sums lose no digits
         moves = {name: (local[name] - scene.state.model[name]).double() for name in scene.parameters}
-        right, there = right_by_class(desk, clients, local, scene.how.batch_size, generic_answer)
+        right, there = right_by_class(workspace, clients, local, scene.how.batch_size, generic_answer)
         return Part(
             {"local_generic": 100 * right.sum(dim=1) / there.sum()},
             {
@@ -126,13 +126,13 @@ class Regularization(RoundAnalysis):
     the generic model after aggregation, w_k the client's own model where the method keeps one (Ditto's PM), its local
     model elsewhere (spec 13)."""
 
-    def look(self, desk: Desk, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
-        model = {**local, **scene.own_models(desk, clients)}
-        deck = desk.train_deck(clients)
+    def look(self, workspace: Workspace, clients: Sequence[int], local: Tensors, scene: Scene) -> Part:
+        model = {**local, **scene.own_models(workspace, clients)}
+        deck = workspace.train_deck(clients)
         apart = [(model[n] - scene.generic[n]).flatten(1).square().sum(dim=1) for n in scene.parameters]
         return Part(
             {
-                "loss": mean_loss(desk.room, deck, model, scene.how.batch_size),
+                "loss": mean_loss(workspace.context, deck, model, scene.how.batch_size),
                 "distance": torch.stack(apart).sum(dim=0),
                 "samples": torch.tensor(deck.sizes, dtype=torch.float64, device=deck.index.device),
             }

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torso.engine import Desk
-from torso.learn.course import Course
+from torso.engine import Workspace
 from torso.learn.local import learn_by_epoch
+from torso.learn.task import LocalTask
 from torso.measure.analyses.base import Scene, analysis, plain
 from torso.measure.analyses.models import drawn
 from torso.nets import Tensors, learnable
@@ -29,11 +29,13 @@ class UnitSums:
     scene: Scene
     layers: tuple[str, ...]
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> Tensors:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> Tensors:
         how = self.scene.how
-        course = Course(desk.room, desk.train_deck(clients), how.finetune(_EPOCHS), how.habits, how.shuffle)
+        task = LocalTask(
+            workspace.context, workspace.train_deck(clients), how.finetune(_EPOCHS), how.settings, how.shuffle
+        )
         sums: Tensors = {}
-        for learned in learn_by_epoch(course, desk.models(self.scene.generic, clients, kept=False)):
+        for learned in learn_by_epoch(task, workspace.models(self.scene.generic, clients, kept=False)):
             for name in self.layers if learned.epochs else ():
                 sums[f"{learned.epochs} {name}"] = F.normalize(learned.tensors[name].flatten(1), dim=1).sum(dim=0)
         return sums

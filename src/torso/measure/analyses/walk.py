@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 import torch
 
 from torso.data import Roster
-from torso.engine import Desk, Engine
-from torso.learn.course import Learned
+from torso.engine import Engine, Workspace
+from torso.learn.task import LocalResult
 from torso.measure.analyses.base import EndAnalysis, Part, RoundAnalysis, Scene, analyses
 from torso.measure.counts import class_counts_of
 from torso.nets import Tensors
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 class ByEpoch(Protocol):
     """The visits of a round's participants, of which nothing is uploaded."""
 
-    def by_epoch(self, desk: Desk, clients: Sequence[int]) -> Iterator[Learned]: ...
+    def by_epoch(self, workspace: Workspace, clients: Sequence[int]) -> Iterator[LocalResult]: ...
 
     def for_clients(self, clients: Sequence[int]) -> ByEpoch: ...
 
@@ -39,19 +39,19 @@ class Watch:
     visit: ByEpoch
     scene: Scene
 
-    def __call__(self, desk: Desk, clients: Sequence[int]) -> dict[str, Part]:
+    def __call__(self, workspace: Workspace, clients: Sequence[int]) -> dict[str, Part]:
         by_epoch: dict[str, list[Tensors]] = {name: [] for name, look in self.looks.items() if look.every_epoch}
         last: Tensors = {}
-        for learned in self.visit.by_epoch(desk, clients):
+        for learned in self.visit.by_epoch(workspace, clients):
             last = learned.tensors
             for name, values in by_epoch.items():
-                values.append(self.looks[name].look(desk, clients, last, self.scene).values)
+                values.append(self.looks[name].look(workspace, clients, last, self.scene).values)
         found = {
             name: Part({key: torch.stack([at[key] for at in values], dim=1) for key in values[0]})
             for name, values in by_epoch.items()
         }
         for name in self.looks.keys() - by_epoch.keys():
-            found[name] = self.looks[name].look(desk, clients, last, self.scene)
+            found[name] = self.looks[name].look(workspace, clients, last, self.scene)
         return found
 
     def for_clients(self, clients: Sequence[int]) -> Watch:

@@ -60,7 +60,7 @@ class Page:
     def text(self) -> str:
         if not self.cells:
             return "\n".join([_HEAD, "Nothing has been run yet.", "", _AGAIN])
-        parts = (self._first(), self._courses(), self._rows("alpha"), self._rows("local_epochs"))
+        parts = (self._first(), self._tasks(), self._rows("alpha"), self._rows("local_epochs"))
         more = (self._texts(), self._bodies(), self._rates(), self._how())
         return "\n".join([_HEAD, *(line for part in (*parts, *more) for line in part), _AGAIN])
 
@@ -140,7 +140,7 @@ class Page:
         yield markdown(rows)
         yield ""
 
-    def _courses(self) -> Iterator[str]:
+    def _tasks(self) -> Iterator[str]:
         """The paper's figure 1, for each setting."""
         drawn = [(name, setting) for name, setting in self._having("alpha").items() if self._course(name, setting)]
         if not drawn:

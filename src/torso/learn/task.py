@@ -1,4 +1,5 @@
-"""What clients learn with and from: a worker's place (Classroom), G clients' way (Course), what it leaves (Learned).
+"""What clients learn with and from: what a worker has for any client (LocalContext), what G clients do
+(LocalTask), what comes of it (LocalResult).
 
 G clients, B samples; tensors are stacked [G, *].
 """
@@ -14,10 +15,10 @@ from torch import Tensor
 from torso.data.augment import Augmentation, FeatureLens, Lens
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.learn.drift import Local
-from torso.learn.phases import Lesson
+from torso.learn.phases import LocalPhase
 from torso.learn.recorded import Recorder
 from torso.learn.stacked import copies_of, rows_at
-from torso.learn.steps import Habits
+from torso.learn.steps import LocalSettings
 from torso.nets import Network, Tensors
 from torso.precision import Precision, activation_type
 from torso.registry import is_foreign
@@ -26,11 +27,11 @@ from torso.registry import is_foreign
 class JointLearner(Protocol):
     """Learns for several runs in one stack (`lockstep.py`)."""
 
-    def learn(self, course: Course, tensors: Tensors, anchor: Local | None, notes: Tensors) -> Learned: ...
+    def learn(self, task: LocalTask, tensors: Tensors, anchor: Local | None, notes: Tensors) -> LocalResult: ...
 
 
 @dataclass(frozen=True)
-class Classroom:
+class LocalContext:
     """What a worker needs for any client: a network without weights, the lens on the samples, the augmentation."""
 
     net: Network
@@ -54,57 +55,59 @@ class Classroom:
 
 
 @dataclass(frozen=True)
-class Course:
-    """What G clients go through: their samples, the lessons, how they learn. `meta`: data that everybody got."""
+class LocalTask:
+    """What G clients go through: their samples, the local_phases, how they learn. `meta`: data that everybody got."""
 
-    room: Classroom
+    context: LocalContext
     deck: Deck
-    plan: tuple[Lesson, ...]
-    habits: Habits
+    plan: tuple[LocalPhase, ...]
+    settings: LocalSettings
     shuffle: Shuffle
     meta: Deck | None = None
 
     @property
     def exact(self) -> bool:
         """Whether the clients' bits are those that each of them has alone."""
-        return self.room.exact and self.room.net.keeps_bits
+        return self.context.exact and self.context.net.keeps_bits
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by
-        return self.deck.shuffled(size, room.training_lens, self.shuffle, number, room.change, room.skip_single, keyed)
+        size, context, keyed = self.settings.batch_size, self.context, self.context.net.body.keyed_by
+        return self.deck.shuffled(
+            size, context.training_lens, self.shuffle, number, context.change, context.skip_single, keyed
+        )
 
     def meta_batches(self, number: int) -> Iterator[Batch] | None:
         """Batches of the common data, over and over; anew in each epoch, so that nobody runs ahead of the others."""
         if self.meta is None:
             return None
         shuffle = self.shuffle.for_use(f"meta {number}")
-        size, room, keyed = self.habits.batch_size, self.room, self.room.net.body.keyed_by
-        return self.meta.endless(size, room.training_lens, shuffle, room.change, room.skip_single, keyed)
+        size, context, keyed = self.settings.batch_size, self.context, self.context.net.body.keyed_by
+        return self.meta.endless(size, context.training_lens, shuffle, context.change, context.skip_single, keyed)
 
-    def of_places(self, order: Sequence[int], places: Tensor) -> Course:
+    def of_places(self, order: Sequence[int], places: Tensor) -> LocalTask:
         """That of the clients at these places, in this order."""
         meta = None if self.meta is None else self.meta.of_places(order, places)
         deck, shuffle = self.deck.of_places(order, places), self.shuffle.of_places(order)
-        plan = tuple(lesson.of_places(places) for lesson in self.plan)
+        plan = tuple(phase.of_places(places) for phase in self.plan)
         return replace(self, deck=deck, plan=plan, shuffle=shuffle, meta=meta)
 
 
-def stacks_alike(habits: Habits, plan: Sequence[Lesson], sizes: Sequence[int]) -> bool:
+def stacks_alike(settings: LocalSettings, plan: Sequence[LocalPhase], sizes: Sequence[int]) -> bool:
     """Whether clients of these sizes learn the same bits in a stack as each alone, with a network that keeps them.
 
     Beside clients of other sizes, steps on batches do (widths.py). What is computed of a whole client is padded: the
-    features that a lesson holds on to."""
-    parts = habits.objective, habits.step, habits.drift
-    if any(map(is_foreign, parts)) or "none" in (habits.objective.stacks, habits.step.stacks):
+    features that a phase holds on to."""
+    parts = settings.objective, settings.step, settings.drift
+    if any(map(is_foreign, parts)) or "none" in (settings.objective.stacks, settings.step.stacks):
         return False
     if min(sizes) == max(sizes):
         return True
-    bodies = all(any(name.startswith("body.") for name in lesson.moving) for lesson in plan)
-    return habits.step.stacks == "any" and bodies
+    bodies = all(any(name.startswith("body.") for name in phase.moving) for phase in plan)
+    return settings.step.stacks == "any" and bodies
 
 
 @dataclass(frozen=True)
-class Learned:
+class LocalResult:
     """Stacked tensors after so many epochs; mean loss over all samples met [G].
 
     `own` is the client's own model where the step makes one beside (pFedMe's θ), and the same tensors elsewhere;
@@ -116,12 +119,12 @@ class Learned:
     own: Tensors
     notes: Tensors = field(default_factory=dict)
 
-    def copy(self) -> Learned:
+    def copy(self) -> LocalResult:
         copies = copies_of(self.tensors)
         own = {n: copies[n] if t is self.tensors.get(n) else t for n, t in self.own.items()}
         return replace(self, tensors=copies, own=own)
 
-    def of_places(self, places: Tensor | slice) -> Learned:
+    def of_places(self, places: Tensor | slice) -> LocalResult:
         """The clients at these places, in this order; copies where the places are a tensor and clients differ."""
         tensors = {n: rows_at(t, places) for n, t in self.tensors.items()}
         own = {n: tensors[n] if t is self.tensors.get(n) else t[places] for n, t in self.own.items()}
