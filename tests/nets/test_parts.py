@@ -91,7 +91,7 @@ def test_running_statistics_belong_to_their_layer() -> None:
 
 @pytest.mark.parametrize("name", ["body", "head", "all", "none", "blocks", "method", "lora", "a-b", "a+b", "b:1", ""])
 def test_a_name_that_means_something_else_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match=r"of Adapted: the name is taken or no word\. Accepted: .* all, full"):
+    with pytest.raises(RequestError, match=r"of Adapted: the name is reserved, or not an identifier\. Accepted: .* all, full"):
         body_of(Adapted(), parts={name: is_adapter})
 
 

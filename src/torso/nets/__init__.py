@@ -1,6 +1,6 @@
 """Networks: a body that is shared and a head that is personal (spec 11 and 12)."""
 
-from torso.nets import outside  # registers the families of other libraries
+from torso.nets import outside  # registers the bodies of other libraries: torchvision/…, timm/…, hf/…, sentence/…
 from torso.nets.bodies import bodies, wants_of
 from torso.nets.body import Body
 from torso.nets.build import build
