@@ -114,7 +114,7 @@ class Head(ABC):
         """A module from features [G, B, features] to logits [G, B, classes]. Its weights may get a client dimension."""
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
-        """Draw the first weights of the last linear layer by `model.head_init`. Other layers stay as they were built."""
+        """Draw the first weights of the last linear layer by `model.head_init`. Other layers stay as built."""
         *_, linear = (m for m in module.modules() if isinstance(m, Linear))
         init(linear.weight, linear.bias, generator)
 
