@@ -214,7 +214,7 @@ def test_a_name_that_is_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     """Offline, as huggingface_hub itself understands it: nothing is asked for."""
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(RequestError, match=r"there is no folder 'no/where-xyz', and it cannot be had from huggingface"):
+    with pytest.raises(RequestError, match=r"there is no folder 'no/where-xyz', and it cannot be downloaded from huggingface"):
         wants_of("sentence/no/where-xyz")
 
 
