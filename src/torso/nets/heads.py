@@ -180,9 +180,8 @@ class Shifted(Head):
 @heads.register("sphere")
 @dataclass(frozen=True)
 class Sphere(Head):
-    """Logits are τ times the cosines of the features to orthonormal rows (SphereFed, spec 8.3).
-
-    There must not be more classes than features."""
+    """Logits are τ times the cosines of the features to orthonormal rows (SphereFed, spec 8.3). There must not be more
+    classes than features."""
 
     tau: Positive = 1.0
 
