@@ -1,4 +1,4 @@
-"""The client dimension, and BatchNorm against PyTorch's."""
+"""The client dimension of layers, and BatchNorm against PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torso.nets.layers import BatchNorm2d, Linear, flat, in_line, track
 from .samples import images
 
 
-def test_clients_stand_in_line() -> None:
+def test_the_samples_of_clients_are_concatenated() -> None:
     x = images(3, 2, 4, 5, 6)
     line = in_line(x)
     assert line.shape == (6, 4, 5, 6)
@@ -20,7 +20,7 @@ def test_clients_stand_in_line() -> None:
     torch.testing.assert_close(flat(line, 3), x.flatten(2))
 
 
-def test_lining_up_copies_nothing() -> None:
+def test_concatenation_copies_nothing() -> None:
     x = images(3, 2, 5, 6, 4).movedim(-1, 2)
     line = in_line(x)
     assert line.data_ptr() == x.data_ptr()
@@ -89,7 +89,7 @@ def test_one_value_per_channel_gives_the_bias(tracks: bool) -> None:
 
 
 def test_padding_cannot_grow() -> None:
-    """A channel that is constant over the real samples has variance 0: what the padding holds must not be divided."""
+    """A channel that is constant over the real samples has variance 0. Values of padding must not be divided by it."""
     norm = BatchNorm2d(1, tracks=False)
     x = torch.tensor([1.0, 1.0, 1e30]).view(3, 1, 1, 1)
     out = norm(x, torch.tensor([[1.0, 1.0, 0.0]]))
