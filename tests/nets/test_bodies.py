@@ -123,7 +123,7 @@ def test_clients_at_once_are_these_clients(body: str) -> None:
 
 @pytest.mark.parametrize("body", sorted(set(OF_IMAGES).difference(DROPS)))
 def test_padding_changes_nothing(body: str) -> None:
-    """The first client (left out for large bodies) has no padding, the next one has samples 0, 2 and 3, the last none."""
+    """The first client (left out for large bodies) has no padding, the next samples 0, 2 and 3, the last none."""
     net, image = small(body)
     rows_of_all = [[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]]
     real = torch.tensor(rows_of_all[1:] if body in LARGE else rows_of_all, dtype=torch.float64)

@@ -92,7 +92,7 @@ def test_running_statistics_belong_to_their_layer() -> None:
 @pytest.mark.parametrize("name", ["body", "head", "all", "none", "blocks", "method", "lora", "a-b", "a+b", "b:1", ""])
 def test_a_reserved_name_is_refused(name: str) -> None:
     with pytest.raises(
-        RequestError, match=r"of Adapted: the name is reserved, or not an identifier\. Accepted: .* all"
+        RequestError, match=r"of Adapted: the name is reserved, or not an identifier\. Accepted: .* all, full"
     ):
         body_of(Adapted(), parts={name: is_adapter})
 
