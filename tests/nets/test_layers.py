@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from torso.nets.layers import BatchNorm2d, Linear, flat, in_line, track
+from torso.nets.layers import BatchNorm2d, Linear, concatenated, flat, track
 
 from .samples import images
 
 
 def test_the_samples_of_clients_are_concatenated() -> None:
     x = images(3, 2, 4, 5, 6)
-    line = in_line(x)
+    line = concatenated(x)
     assert line.shape == (6, 4, 5, 6)
     torch.testing.assert_close(line[2:4], x[1])
     torch.testing.assert_close(flat(line, 3), x.flatten(2))
@@ -22,7 +22,7 @@ def test_the_samples_of_clients_are_concatenated() -> None:
 
 def test_concatenation_copies_nothing() -> None:
     x = images(3, 2, 5, 6, 4).movedim(-1, 2)
-    line = in_line(x)
+    line = concatenated(x)
     assert line.data_ptr() == x.data_ptr()
     assert line.is_contiguous(memory_format=torch.channels_last)
     plain = line.contiguous()
@@ -69,7 +69,7 @@ def test_buffers_that_are_slices_move_too(masked: bool) -> None:
     whole = torch.zeros(3, 10, dtype=torch.float64)
     tensors = {n: t.repeat(3, *[1] * t.ndim) for n, t in norm.state_dict().items()} | {"running_mean": whole[:, 2:6]}
     with torch.no_grad():
-        functional_call(norm, tensors, (in_line(x), torch.ones(3, 2) if masked else None))
+        functional_call(norm, tensors, (concatenated(x), torch.ones(3, 2) if masked else None))
     torch.testing.assert_close(whole[:, 2:6], 0.1 * x.mean((1, 3, 4)))
     assert (whole[:, :2] == 0).all()
     assert tensors["num_batches_tracked"].tolist() == [1, 1, 1]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torso.data.batches import KeyedBy
 from torso.nets.blocks import Chain
 from torso.nets.dropout import Dropout
-from torso.nets.layers import flat, in_line
+from torso.nets.layers import concatenated, flat
 from torso.nets.lora import Lora
 from torso.nets.parts import (
     Predicate,
@@ -98,7 +98,7 @@ class Body(nn.Module):
         return {name: held for name, held in found.items() if held}
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        clients, x = x.shape[0], in_line(x)
+        clients, x = x.shape[0], concatenated(x)
         for block in self.blocks:
             x = block(x, real)
         if self.pool:

@@ -246,7 +246,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     If it is 1, a training batch of one sample has no statistics and must be skipped (spec 12.2). Without BatchNorm the
     result is `sys.maxsize`: a batch of any size has what it needs.
     """
-    if not net.counting:
+    if not net.batch_norms:
         return sys.maxsize
     bare, zeros = hollow(net)
     sizes: list[int] = []
@@ -254,7 +254,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         sizes.append(args[0].shape[2:].numel())
 
-    for name in net.counting:
+    for name in net.batch_norms:
         bare.get_submodule(name).register_forward_pre_hook(record)
     with torch.no_grad():
         apply(bare, zeros, as_input(input).example(2)[None])

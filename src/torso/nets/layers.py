@@ -27,7 +27,7 @@ from torso.nets.stacked_linear import stacked_linear
 ALONE = 16  # from this many input channels on, cuDNN computes the convolution of one client (bench/looking.py)
 
 
-def in_line(x: Tensor) -> Tensor:
+def concatenated(x: Tensor) -> Tensor:
     """[G, B, C, H, W] -> [G·B, C, H, W]: the clients' samples concatenated; a view in the same memory format."""
     return x.flatten(0, 1)
 

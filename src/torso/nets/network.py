@@ -105,7 +105,7 @@ class Network(nn.Module):
     def stacks(self) -> bool:
         """Whether clients of different sizes can be stacked. They cannot if a BatchNorm layer that is not Torso's own
         would count padding in its statistics."""
-        return self.body.native or not self.counting
+        return self.body.native or not self.batch_norms
 
     @cached_property
     def keeps_bits(self) -> bool:
@@ -117,7 +117,7 @@ class Network(nn.Module):
         return self.body.native and not self.frozen and all(type(module) is Linear for module in with_weights)
 
     @cached_property
-    def counting(self) -> tuple[str, ...]:
+    def batch_norms(self) -> tuple[str, ...]:
         """The names of the BatchNorm layers that use the statistics of a batch in training.
 
         A layer with frozen running statistics is not among them."""

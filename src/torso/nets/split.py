@@ -19,7 +19,7 @@ from torso.nets.body import Body
 from torso.nets.compiled import Compiled
 from torso.nets.draws import Watching
 from torso.nets.hidden_state import in_place, replaced_buffers
-from torso.nets.layers import Linear, in_line
+from torso.nets.layers import Linear, concatenated
 from torso.nets.layout import laid_out
 from torso.nets.network import Network
 from torso.nets.parts import Predicate, chosen
@@ -56,7 +56,7 @@ class ForeignBody(Body):
                 "torso.nets.apply runs it for several"
             )
         clients = x.shape[0]
-        x = laid_out(in_line(x))
+        x = laid_out(concatenated(x))
         # PyTorch's BatchNorm refuses a batch with one value per channel. The sample twice has the same statistics.
         # An exported program takes any batch
         is_single = not self.training and not torch.compiler.is_compiling() and len(x) == 1

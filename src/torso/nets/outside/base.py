@@ -96,15 +96,15 @@ class Outside(ABC):
         return self.find_old_head()
 
     @abstractmethod
-    def bare(self) -> Wants:
+    def untrained_wants(self) -> Wants:
         """What the network expects of samples without trained weights."""
 
     @abstractmethod
-    def trained(self, word: str) -> Wants:
+    def trained_wants(self, word: str) -> Wants:
         """What the library's weights of a word expect of samples. "": the library's usual weights."""
 
     @abstractmethod
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         """The library's weights of a word, by the library's names."""
 
     def wants(self, weights: str, generations: int = GENERATIONS) -> Wants:
@@ -112,15 +112,15 @@ class Outside(ABC):
 
         `generations`: how many more runs to follow back, if a run began with the weights of another."""
         if not weights:
-            return self.bare()
+            return self.untrained_wants()
         path = Path(weights)
         if weights not in self.words and path.is_dir() and generations:
-            return wants_of_run(path, lambda word: self.wants(word, generations - 1)) or self.bare()
+            return wants_of_run(path, lambda word: self.wants(word, generations - 1)) or self.untrained_wants()
         if path.suffix == SAFETENSORS and path.is_file():
             names, metadata = names_in(path)
             if any(name.startswith(OURS) for name in names):
-                return wants_of_model(metadata, self.key) or replace(self.bare(), lr=RATE)
-        return replace(self.trained(weights if weights in self.words else ""), lr=RATE)
+                return wants_of_model(metadata, self.key) or replace(self.untrained_wants(), lr=RATE)
+        return replace(self.trained_wants(weights if weights in self.words else ""), lr=RATE)
 
     def weights(self, word: str) -> dict[str, Tensor] | None:
         """A body's tensors, by their names in the body, for a word of the library or a file with the library's names.
@@ -128,7 +128,7 @@ class Outside(ABC):
         None: it is a run folder, or a file of Torso."""
         where = f"model.weights = {word!r}"
         if word in self.words:
-            return {f"{INSIDE}{name}": tensor for name, tensor in self.fetched(word).items()}
+            return {f"{INSIDE}{name}": tensor for name, tensor in self.download(word).items()}
         path = Path(word)
         if path.is_dir():
             return None

@@ -52,15 +52,15 @@ class HfVision(Outside):
     def find_old_head(self) -> tuple[str, ...]:
         return (f"{head_name(self._classifier)}.",)
 
-    def bare(self) -> Wants:
+    def untrained_wants(self) -> Wants:
         """The channels and the image size in the config: most of these networks have a position for each patch."""
         config = self._config
         size = getattr(config, "image_size", 0) or 0
         size = size if isinstance(size, int) else max(size)
         return Wants(self.key, size, int(getattr(config, "num_channels", 3)))
 
-    def trained(self, word: str) -> Wants:
-        bare = self.bare()
+    def trained_wants(self, word: str) -> Wants:
+        bare = self.untrained_wants()
         processor = self._processor()
         mean = tuple(map(float, processor.get("image_mean") or ()))
         std = tuple(map(float, processor.get("image_std") or ()))
@@ -85,7 +85,7 @@ class HfVision(Outside):
             return {}
         return tree if isinstance(tree, dict) else {}
 
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         try:
             made, loading_info = self.library.AutoModelForImageClassification.from_pretrained(
                 self.own_name, config=self._config, output_loading_info=True, dtype=torch.float32

@@ -67,19 +67,19 @@ class Timm(Outside):
         # in some networks this module has a norm before the linear layer, and both belong to the old head
         return tuple(f"{name.removesuffix('.linear').removesuffix('.l')}." for name in names)
 
-    def bare(self) -> Wants:
+    def untrained_wants(self) -> Wants:
         """The image size for which some networks are made."""
         usual = self._about.input_size[-1] if self._about else 0
         return Wants(self.key, usual if self._fixed else 0, usual=usual)
 
-    def trained(self, word: str) -> Wants:
+    def trained_wants(self, word: str) -> Wants:
         about = self._about
         if about is None:
-            return self.bare()
+            return self.untrained_wants()
         channels, _, size = about.input_size
         return Wants(self.key, size, channels, tuple(about.mean), tuple(about.std))
 
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         try:
             made: nn.Module = self.library.create_model(self.own_name, pretrained=True, num_classes=0)
         except (OSError, RuntimeError, ValueError) as error:  # the hub's own errors are OSErrors

@@ -83,12 +83,12 @@ class Torchvision(Outside):
             return ("classifier.",)
         return (f"{head_name(self._classifier)}.", *_AUXILIARY.get(self.own_name, ()))
 
-    def bare(self) -> Wants:
+    def untrained_wants(self) -> Wants:
         """Three channels, and the image size for which some networks are made."""
-        usual = self.trained("").size
+        usual = self.trained_wants("").size
         return Wants(self.key, usual if self.own_name.startswith(_FIXED) else 0, channels=3, usual=usual)
 
-    def trained(self, word: str) -> Wants:
+    def trained_wants(self, word: str) -> Wants:
         known = self.models.get_model_weights(self.own_name)
         preset = known[word or "DEFAULT"].transforms()
         mean, std = tuple(preset.mean), tuple(preset.std)
@@ -96,7 +96,7 @@ class Torchvision(Outside):
             mean = std = (0.5, 0.5, 0.5)
         return Wants(self.key, preset.crop_size[0], 3, mean, std)
 
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         chosen = self.models.get_model_weights(self.own_name)[word]
         try:
             with redirect_stdout(sys.stderr):  # it prints what it downloads
