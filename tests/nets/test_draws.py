@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torso.errors import RequestError
 from torso.nets import apply, body_of, skeleton, split
 from torso.nets.compute import draws
-from torso.nets.draws import Keyed, LooksAtNumbers, Watching, watching_zeros
+from torso.nets.draws import Keyed, ReadsValues, Watching, detecting_on_zeros
 
 from .samples import images, spread
 
@@ -91,7 +91,7 @@ def test_a_body_that_reads_values_may_draw_for_other_values(read: Callable[[Tens
             return F.dropout(self.fc(x), 0.5 if x.any() else 0.0) if read(x[0]) else self.fc(x)
 
     assert draws(split(Hidden()).train(), images(1, 5, 6).float())
-    with pytest.raises(LooksAtNumbers), watching_zeros():
+    with pytest.raises(ReadsValues), detecting_on_zeros():
         read(torch.zeros(2))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.errors import RequestError
 from torso.nets import Network, Tensors, apply, learnable, skeleton
-from torso.nets.dropout import Dropout, dropping, kept
+from torso.nets.dropout import Dropout, dropout_mask, dropping_by_keys
 from torso.randomness import random_bits
 
 from .samples import DROPS, images, small, spread
@@ -28,27 +28,27 @@ def test_a_mask_by_hand() -> None:
         [(word >> (15 * lane)) & 32767 for word in words[2 * b : 2 * b + 2] for lane in range(4)] for b in (0, 1)
     ]
     wanted = [[number >= 8192 for number in row[:5]] for row in numbers]
-    assert kept(torch.tensor([7]), 1, 2, 5, 0.25)[0].tolist() == wanted
+    assert dropout_mask(torch.tensor([7]), 1, 2, 5, 0.25)[0].tolist() == wanted
 
 
 @pytest.mark.parametrize("chance", [0.25, 0.5])
 def test_the_share_of_dropped_values_is_the_probability(chance: float) -> None:
     """Within four standard deviations, for 3 × 40 × 1,000 values. Clients, samples, layers and steps differ."""
-    found = kept(KEYS, 0, 40, 1000, chance)
+    found = dropout_mask(KEYS, 0, 40, 1000, chance)
     assert abs(found.double().mean().item() - (1 - chance)) < 4 * (chance * (1 - chance) / found.numel()) ** 0.5
     for other in (
         found.roll(1, 0),
         found.roll(1, 1),
-        kept(KEYS, 1, 40, 1000, chance),
-        kept(KEYS + 1, 0, 40, 1000, 0.5),
+        dropout_mask(KEYS, 1, 40, 1000, chance),
+        dropout_mask(KEYS + 1, 0, 40, 1000, 0.5),
     ):
         assert 0.4 < (found == other).double().mean().item() < 0.7
 
 
 def test_a_mask_does_not_depend_on_other_clients() -> None:
-    whole = kept(KEYS, 0, 6, 10, 0.5)
-    assert torch.equal(kept(KEYS[1:2], 0, 6, 10, 0.5)[0], whole[1])  # other clients
-    assert torch.equal(kept(KEYS, 0, 4, 10, 0.5), whole[:, :4])  # padding after the samples
+    whole = dropout_mask(KEYS, 0, 6, 10, 0.5)
+    assert torch.equal(dropout_mask(KEYS[1:2], 0, 6, 10, 0.5)[0], whole[1])  # other clients
+    assert torch.equal(dropout_mask(KEYS, 0, 4, 10, 0.5), whole[:, :4])  # padding after the samples
 
 
 def plain(tensors: Tensors, client: int, x: Tensor, masks: list[Tensor]) -> Tensor:
@@ -77,8 +77,8 @@ def test_stacked_clients_are_plain_pytorch_with_these_masks() -> None:
     tensors, x = spread(net, 3), images(3, 4, *image)
     logits, grads = stacked(net, tensors, x, KEYS)
     side = (image[1] - 4) // 2
-    maps = kept(KEYS, 0, 4, 64 * side * side, 0.25).view(3, 4, side, side, 64).permute(0, 1, 4, 2, 3)
-    hidden = kept(KEYS, 1, 4, 128, 0.5)
+    maps = dropout_mask(KEYS, 0, 4, 64 * side * side, 0.25).view(3, 4, side, side, 64).permute(0, 1, 4, 2, 3)
+    hidden = dropout_mask(KEYS, 1, 4, 128, 0.5)
     for g in range(3):
         leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
         said = plain(leaves, g, x[g], [maps[g], hidden[g]])
@@ -91,9 +91,9 @@ def test_stacked_clients_are_plain_pytorch_with_these_masks() -> None:
 def test_whole_channels_are_left_out_by_hand() -> None:
     """A map of ones with six channels: a channel is 0 everywhere or 2 everywhere, by the mask of six numbers."""
     layer, ones = Dropout(0.5, place=0, whole=True), torch.ones(3 * 4, 6, 2, 2)
-    with dropping([layer], KEYS):
+    with dropping_by_keys([layer], KEYS):
         found = layer(ones)
-    stays = kept(KEYS, 0, 4, 6, 0.5).view(12, 6, 1, 1)
+    stays = dropout_mask(KEYS, 0, 4, 6, 0.5).view(12, 6, 1, 1)
     assert torch.equal(found, 2.0 * stays.expand(12, 6, 2, 2))
     assert 0 < stays.sum() < stays.numel()
 
@@ -103,7 +103,7 @@ def test_fed_rods_network_leaves_out_channels_and_hidden_units() -> None:
     net, image = small("rod-mnist-dropout")
     tensors, x = spread(net, 3), images(3, 4, *image)
     logits, _ = stacked(net, tensors, x, KEYS)
-    channels, units = kept(KEYS, 0, 4, 64, 0.5), kept(KEYS, 1, 4, 50, 0.5)
+    channels, units = dropout_mask(KEYS, 0, 4, 64, 0.5), dropout_mask(KEYS, 1, 4, 50, 0.5)
     for g in range(3):
         t = {name: tensor[g] for name, tensor in tensors.items()}
         y = F.max_pool2d(F.relu(F.conv2d(x[g], t["body.blocks.0.conv.weight"], t["body.blocks.0.conv.bias"])), 2)

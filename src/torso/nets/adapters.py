@@ -15,7 +15,7 @@ from torso import randomness
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.body import Body
-from torso.nets.draws import Picking
+from torso.nets.draws import PickDetector
 from torso.nets.layers import Conv2d
 from torso.nets.lora import Lora, adapter_parts, put_adapter
 from torso.nets.split import is_linear
@@ -142,7 +142,7 @@ def try_once(body: Body, input: Input) -> None:
     x = input.example(2 * _TRIED).view(2, _TRIED, *input.shape)
     body.once = True
     try:
-        with Picking() as seen:
+        with PickDetector() as seen:
             together = functional_call(body, {**tensors, **adapters}, (x,), tie_weights=False)
         alone = []
         for client in (0, 1):

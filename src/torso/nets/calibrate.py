@@ -22,7 +22,7 @@ from torso.fast import plain_path
 from torso.nets.layers import track
 from torso.nets.network import Network
 
-AT_ONCE = 512  # samples in one forward pass, at most
+MAX_BATCH = 512  # samples in one forward pass, at most
 LEAST = 2  # samples to calibrate on, at least
 
 
@@ -49,7 +49,7 @@ def calibrated_on(net: Network, x: Tensor) -> Network:
 
 
 @torch.no_grad()
-def calibrate(net: Network, x: Tensor, at_once: int = AT_ONCE) -> Network:
+def calibrate(net: Network, x: Tensor, at_once: int = MAX_BATCH) -> Network:
     """A copy of a network, in eval mode, whose BatchNorm layers have the statistics of an input [n, *].
 
     The statistics are exact: mean and (biased) variance of all values that a layer gets while the layers before it use

@@ -15,7 +15,7 @@ from torso.nets.heads import Normalized
 from torso.nets.network import Network
 
 HEAD = {"name": "normalized", "bias": True}  # this head in a card
-NEVER = -1e4  # bias of a class without samples, so that its probability is 0
+ABSENT_CLASS_BIAS = -1e4  # bias of a class without samples, so that its probability is 0
 _SCALES = 2.0 ** torch.arange(0, 8.5, 0.5)  # factors from cosines to logits that are tried, 1 to 256
 
 
@@ -30,7 +30,7 @@ def with_class_means(net: Network, features: Tensor, labels: Tensor, classes: in
     head = Normalized(bias=True).build(features.shape[1], classes, True)
     assert isinstance(head, nn.Linear)
     head.weight.copy_(best_scale(features, labels, classes) * F.normalize(means, dim=1))
-    head.bias.copy_(torch.where(present, 0.0, NEVER))
+    head.bias.copy_(torch.where(present, 0.0, ABSENT_CLASS_BIAS))
     made = Network(copy.deepcopy(net.body), head, net.input)
     made.personal = True
     return made.eval()

@@ -15,10 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torso.data.inputs import Input, Tokens, as_input
 from torso.data.token_lens import trimmed
 from torso.errors import RequestError
-from torso.nets.draws import Keyed, Seeded, Watching, watching_zeros
-from torso.nets.dropout import dropping, drops
-from torso.nets.network import Network, Output, Tensors, hollow
-from torso.nets.seat import skeleton
+from torso.nets.draws import Keyed, Seeded, Watching, detecting_on_zeros
+from torso.nets.dropout import active_dropouts, dropping_by_keys
+from torso.nets.network import Network, Output, Tensors, zeroed_copy
+from torso.nets.tensor_slots import skeleton
 
 
 def apply(
@@ -31,10 +31,10 @@ def apply(
     [G], are for Torso's own dropout layers.
     """
     needs_host_keys = draws(net, x) and not Seeded.here()
-    if net.body.drops and not needs_host_keys and (layers := drops(net.body)):
+    if net.body.drops and not needs_host_keys and (layers := active_dropouts(net.body)):
         if not isinstance(keys, Tensor):
             raise _without_keys()
-        with dropping(layers, keys):
+        with dropping_by_keys(layers, keys):
             return _apply(net, tensors, x, real, None, needs_host_keys)
     return _apply(net, tensors, x, real, None if isinstance(keys, Tensor) else keys, needs_host_keys)
 
@@ -192,11 +192,11 @@ def _draws(net: Network, x: Tensor) -> bool:
 
 def _never_draws(net: Network, x: Tensor) -> bool:
     """Whether the body draws nothing on zeros and does not read their values, so that it never draws anything."""
-    bare, zeros = hollow(net)
+    bare, zeros = zeroed_copy(net)
     given = {name.removeprefix("body."): t[0] for name, t in zeros.items() if name.startswith("body.")}
     dtype = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
     try:
-        with watching_zeros() as seen, torch.no_grad():
+        with detecting_on_zeros() as seen, torch.no_grad():
             functional_call(bare.body.train(), given, (torch.zeros(1, 2, *x.shape[2:], dtype=dtype),))
     except Exception:  # the forward of a user's module may raise anything
         return False
@@ -248,7 +248,7 @@ def smallest_map(net: Network, input: Input | tuple[int, int, int]) -> int:
     """
     if not net.batch_norms:
         return sys.maxsize
-    bare, zeros = hollow(net)
+    bare, zeros = zeroed_copy(net)
     sizes: list[int] = []
 
     def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:

@@ -64,7 +64,7 @@ class Watching(EagerMode):
         return op(*args, **(kwargs or {}))
 
 
-class Picking(EagerMode):  # type: ignore[no-untyped-call]
+class PickDetector(EagerMode):  # type: ignore[no-untyped-call]
     """A mode that notes whether rows are picked or sorted by their content, as a mixture of experts does."""
 
     def __init__(self) -> None:
@@ -87,15 +87,15 @@ def _is_mask(index: Tensor | None) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-class LooksAtNumbers(Exception):
-    """Raised if a body reads the values of its samples under `watching_zeros`."""
+class ReadsValues(Exception):
+    """Raised if a body reads the values of its samples under `detecting_on_zeros`."""
 
 
 @contextmanager
-def watching_zeros() -> Iterator[Watching]:
+def detecting_on_zeros() -> Iterator[Watching]:
     """A context like `Watching` for a body that computes on zeros.
 
-    It raises `LooksAtNumbers` if the body reads values: what the body draws may then depend on them."""
+    It raises `ReadsValues` if the body reads values: what the body draws may then depend on them."""
     with _Unread(), _Unseeing() as seen:
         yield seen
 
@@ -107,7 +107,7 @@ class _Unseeing(Watching):  # type: ignore[no-untyped-call]
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
-            raise LooksAtNumbers(str(op))
+            raise ReadsValues(str(op))
         return super().__torch_dispatch__(op, types, args, kwargs)
 
 
@@ -118,7 +118,7 @@ class _Unread(TorchFunctionMode):
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if call in _READERS:
-            raise LooksAtNumbers(call.__name__)
+            raise ReadsValues(call.__name__)
         return call(*args, **(kwargs or {}))
 
 

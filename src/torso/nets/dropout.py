@@ -22,7 +22,7 @@ from torso.randomness import random_bits
 _LANES, _BITS = 4, 15
 
 
-def kept(keys: Tensor, place: int, samples: int, size: int, chance: float) -> Tensor:
+def dropout_mask(keys: Tensor, place: int, samples: int, size: int, chance: float) -> Tensor:
     """A mask [G, B, size] of booleans: which values of G clients' samples stay, drawn from keys [G].
 
     Each value is dropped with probability `chance`. `place`: the number of the layer; `samples`: B."""
@@ -64,20 +64,20 @@ class Dropout(nn.Module):
             channels = x.shape[1]
             height, width = (1, 1) if self.whole else (x.shape[2], x.shape[3])
             size = channels * height * width
-            flat_mask = kept(self.keys, self.place, len(x) // clients, size, self.chance)
+            flat_mask = dropout_mask(self.keys, self.place, len(x) // clients, size, self.chance)
             mask = flat_mask.reshape(len(x), height, width, channels).permute(0, 3, 1, 2)
         else:
-            mask = kept(self.keys, self.place, x.shape[1], x.shape[2], self.chance)
+            mask = dropout_mask(self.keys, self.place, x.shape[1], x.shape[2], self.chance)
         return x * mask * (1 / (1 - self.chance))
 
 
-def drops(net: nn.Module) -> list[Dropout]:
+def active_dropouts(net: nn.Module) -> list[Dropout]:
     """The dropout layers that draw in the network's present modes."""
     return [layer for layer in net.modules() if isinstance(layer, Dropout) and layer.training and layer.chance]
 
 
 @contextmanager
-def dropping(layers: list[Dropout], keys: Tensor) -> Iterator[None]:
+def dropping_by_keys(layers: list[Dropout], keys: Tensor) -> Iterator[None]:
     """A context in which these layers draw from keys [G]."""
     for layer in layers:
         layer.keys = keys

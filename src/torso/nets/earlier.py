@@ -10,10 +10,10 @@ from pathlib import Path
 from torso.data.wants import Wants
 from torso.reading import parse_toml
 
-RATE = 0.01
+FINE_TUNING_RATE = 0.01
 """Local learning rate with which pre-trained weights are fine-tuned, unless the user sets another."""
-GENERATIONS = 5  # runs that began with each other's weights which are followed back, at most
-OURS = "body."  # prefix of the names of a body's tensors in a file or run folder of Torso
+MAX_GENERATIONS = 5  # runs that began with each other's weights which are followed back, at most
+BODY_PREFIX = "body."  # prefix of the names of a body's tensors in a file or run folder of Torso
 
 
 def wants_of_run(folder: Path, ask: Callable[[str], Wants]) -> Wants | None:
@@ -26,7 +26,7 @@ def wants_of_run(folder: Path, ask: Callable[[str], Wants]) -> Wants | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     found = ask(weights)
-    return replace(found, size=size or found.size, lr=RATE)
+    return replace(found, size=size or found.size, lr=FINE_TUNING_RATE)
 
 
 def wants_of_model(about: Mapping[str, str], by: str) -> Wants | None:
@@ -38,4 +38,4 @@ def wants_of_model(about: Mapping[str, str], by: str) -> Wants | None:
         mean, std = (tuple(map(float, json.loads(about[key]))) for key in ("mean", "std"))
     except (KeyError, ValueError, TypeError):
         return None
-    return Wants(by, height if height == width else 0, channels, mean, std, lr=RATE)
+    return Wants(by, height if height == width else 0, channels, mean, std, lr=FINE_TUNING_RATE)

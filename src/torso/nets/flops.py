@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from torso.data.inputs import Input, as_input
 from torso.nets.compute import apply
 from torso.nets.draws import EagerMode
-from torso.nets.network import Network, hollow
+from torso.nets.network import Network, zeroed_copy
 
 # operations per sample, by the shape of a sample and the names of the parameters that learn
 Counts = dict[tuple[tuple[int, ...], frozenset[str]], int]
@@ -91,7 +91,7 @@ def _there_and_back(net: Network, input: Input, batch: int, learning: Iterable[s
     """The gradients of the parameters that learn, from one client's forward and backward pass with all weights zero.
 
     None: no logit depends on the parameter."""
-    bare, tensors = hollow(net)
+    bare, tensors = zeroed_copy(net)
     leaves = {name: tensors[name].requires_grad_() for name in sorted(learning)}
     output = apply(bare, tensors, input.example(batch)[None])
     all_logits = (logits for logits in (output.logits, output.personal, output.beside) if logits is not None)

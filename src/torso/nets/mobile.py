@@ -16,7 +16,7 @@ from torso.errors import RequestError, did_you_mean
 from torso.nets.blocks import Chain, Residual, Unit
 from torso.nets.bodies import body
 from torso.nets.body import Body
-from torso.nets.earlier import GENERATIONS, RATE, wants_of_model, wants_of_run
+from torso.nets.earlier import FINE_TUNING_RATE, MAX_GENERATIONS, wants_of_model, wants_of_run
 from torso.nets.weight_files import SAFETENSORS, names_in
 
 _COLOUR = 3  # channels of a colour image
@@ -62,13 +62,13 @@ def efficientnet_lite0(channels: int, height: int, width: int) -> Body:
     return Body([*blocks, _unit(inputs, 1280, 1)], 1280, pool=True)
 
 
-def _wants(weights: str, generations: int = GENERATIONS) -> Wants:
+def _wants(weights: str, generations: int = MAX_GENERATIONS) -> Wants:
     """What weights expect of images.
 
     The authors' weights, and those of a run that began with them, expect images as the authors' pipeline gives them:
     (value − 127) / 128 of the values 0 to 255. Weights of an exported file expect what the file says."""
     if weights == _WORD:
-        return Wants(by=_WHO, size=_SIDE, channels=3, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, lr=RATE)
+        return Wants(by=_WHO, size=_SIDE, channels=3, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, lr=FINE_TUNING_RATE)
     path = Path(weights)
     by = f"model.weights = {weights!r} of model.body = {_NAME!r}"
     found: Wants | None = None

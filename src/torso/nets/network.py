@@ -26,10 +26,10 @@ from torso.nets.parts import (
     pieces,
     without,
 )
-from torso.nets.seat import Seat, has_plain_modes, skeleton
 from torso.nets.shifted import ShiftedHead
 from torso.nets.simplex import SimplexHead
 from torso.nets.sparse_simplex import SparseSimplexHead
+from torso.nets.tensor_slots import TensorSlots, has_plain_modes, skeleton
 
 Tensors = dict[str, Tensor]
 CENTRES = "head.centres"  # name of the mean features [2, d] by which a client's two heads are mixed (dual.py)
@@ -64,7 +64,7 @@ class Network(nn.Module):
         self.card: Card | None = None  # how it was trained and what it takes; only a network from a run has one
         self.personal = False  # whether a call returns the personal logits of a dual head
         self.encoder: Callable[[Tensor], Tensor] | None = None  # stored samples → features [n, d] (`model.encoder`)
-        self.seat: Seat[Network] = Seat()
+        self.seat: TensorSlots[Network] = TensorSlots()
 
     def forward(self, x: Tensor, real: Tensor | None = None, *, stacked: bool = False) -> Tensor | Output:
         """Logits of samples [B, *] or [G, B, *]. `stacked`: the whole `Output`, for samples [G, B, *] only."""
@@ -173,8 +173,8 @@ class Network(nn.Module):
         return frozenset({self.made_head, CENTRES})
 
     def fill(self, tensors: Tensors, personal: bool) -> None:
-        """Load all weights. If `personal`, load the facts about the client (`told`) too, so that the network is that
-        client's model from now on."""
+        """Load all weights. If `personal`, load the facts about the client too (`told`), so that the network is from
+        now on that client's model."""
         state = OrderedDict((name, tensor) for name, tensor in tensors.items() if name not in self.told)
         # some layers look up the version of their state in the metadata
         state._metadata = self.state_dict()._metadata  # type: ignore[attr-defined]
@@ -297,7 +297,7 @@ def _keep_base_still(body: Body) -> None:
         adapter.train()
 
 
-def hollow(net: Network) -> tuple[Network, Tensors]:
+def zeroed_copy(net: Network) -> tuple[Network, Tensors]:
     """A copy of the network in eval mode, without weights, and zeros [1, *] for its tensors, on the CPU.
 
     It serves to find out shapes. The device `meta` would do too, but its first use loads torch's compiler, which takes

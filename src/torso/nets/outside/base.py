@@ -17,11 +17,11 @@ from torso.data.inputs import Input, Pixels
 from torso.data.wants import Wants
 from torso.errors import RequestError, did_you_mean
 from torso.nets.body import Body
-from torso.nets.earlier import GENERATIONS, OURS, RATE, wants_of_model, wants_of_run
+from torso.nets.earlier import BODY_PREFIX, FINE_TUNING_RATE, MAX_GENERATIONS, wants_of_model, wants_of_run
 from torso.nets.split import head_of
 from torso.nets.weight_files import PICKLED, SAFETENSORS, names_in, read_weights
 
-INSIDE = "module."  # prefix of the library's own names in a body
+MODULE_PREFIX = "module."  # prefix of the library's own names in a body
 
 
 def import_library(name: str, whose: str, extra: str) -> Any:
@@ -107,7 +107,7 @@ class Outside(ABC):
     def download(self, word: str) -> dict[str, Tensor]:
         """The library's weights of a word, by the library's names."""
 
-    def wants(self, weights: str, generations: int = GENERATIONS) -> Wants:
+    def wants(self, weights: str, generations: int = MAX_GENERATIONS) -> Wants:
         """What `model.weights` expects of samples: a word, a run folder, a file of Torso, or a file of the library.
 
         `generations`: how many more runs to follow back, if a run began with the weights of another."""
@@ -118,9 +118,9 @@ class Outside(ABC):
             return wants_of_run(path, lambda word: self.wants(word, generations - 1)) or self.untrained_wants()
         if path.suffix == SAFETENSORS and path.is_file():
             names, metadata = names_in(path)
-            if any(name.startswith(OURS) for name in names):
-                return wants_of_model(metadata, self.key) or replace(self.untrained_wants(), lr=RATE)
-        return replace(self.trained_wants(weights if weights in self.words else ""), lr=RATE)
+            if any(name.startswith(BODY_PREFIX) for name in names):
+                return wants_of_model(metadata, self.key) or replace(self.untrained_wants(), lr=FINE_TUNING_RATE)
+        return replace(self.trained_wants(weights if weights in self.words else ""), lr=FINE_TUNING_RATE)
 
     def weights(self, word: str) -> dict[str, Tensor] | None:
         """A body's tensors, by their names in the body, for a word of the library or a file with the library's names.
@@ -128,7 +128,7 @@ class Outside(ABC):
         None: it is a run folder, or a file of Torso."""
         where = f"model.weights = {word!r}"
         if word in self.words:
-            return {f"{INSIDE}{name}": tensor for name, tensor in self.download(word).items()}
+            return {f"{MODULE_PREFIX}{name}": tensor for name, tensor in self.download(word).items()}
         path = Path(word)
         if path.is_dir():
             return None
@@ -141,13 +141,13 @@ class Outside(ABC):
         if path.suffix.lower() not in (SAFETENSORS, *PICKLED):
             raise RequestError(f"{where} is no file of weights. Expected: a {SAFETENSORS}, .pth, .pt or .bin file")
         found = read_weights(path, where)
-        if any(name.startswith(OURS) for name in found):
+        if any(name.startswith(BODY_PREFIX) for name in found):
             return None
-        return {f"{INSIDE}{name}": tensor for name, tensor in found.items()}
+        return {f"{MODULE_PREFIX}{name}": tensor for name, tensor in found.items()}
 
     def is_old_head(self, name: str) -> bool:
         """Whether a tensor, by its name in the body, belongs to the head of the pre-training."""
-        return name.startswith(tuple(f"{INSIDE}{prefix}" for prefix in self.old_head))
+        return name.startswith(tuple(f"{MODULE_PREFIX}{prefix}" for prefix in self.old_head))
 
     def no_download(self, word: str, error: BaseException, instead: str) -> RequestError:
         """The error for weights that the library cannot download. `instead`: what the user can do."""

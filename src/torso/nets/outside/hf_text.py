@@ -16,7 +16,7 @@ from torso.data.tokenizers import FromFile
 from torso.data.wants import Wants
 from torso.errors import RequestError
 from torso.nets.body import Body
-from torso.nets.earlier import RATE
+from torso.nets.earlier import FINE_TUNING_RATE
 from torso.nets.outside.encoder import POOLINGS, EncoderBody, Pooled, Pooling
 from torso.nets.outside.libraries import transformers_for
 from torso.nets.outside.model_folder import CONFIG, found_folder, read_json, read_tensors
@@ -84,7 +84,7 @@ class TextEncoder:
 
     def wants(self, weights: str) -> Wants:
         """What the encoder expects of samples under `model.weights`."""
-        return Wants(by=self.key, tokenizer=self.tokenizer, lr=RATE if weights else 0.0)
+        return Wants(by=self.key, tokenizer=self.tokenizer, lr=FINE_TUNING_RATE if weights else 0.0)
 
     @property
     def tokenizer(self) -> FromFile:

@@ -1,8 +1,8 @@
-"""`Seat`: keeps one client's tensors in a copy of a network from step to step. `skeleton`: a copy without weights.
+"""`TensorSlots`: keeps one client's tensors in a copy of a network from step to step. `skeleton`: a bare copy.
 
 `functional_call` puts every tensor into the network and takes it out again at every call. For a network of some hundred
-layers that alone takes a tenth of a step. A `Seat` keeps a copy of the network and replaces only the tensors that have
-changed.
+layers that alone takes a tenth of a step. `TensorSlots` keeps a copy of the network and replaces only the tensors that
+have changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Slot = tuple[dict[str, Any], str]
 """Where a layer holds a tensor: its dictionary of parameters or of buffers, and the key."""
 
 
-class Seat(Generic[N]):
+class TensorSlots(Generic[N]):
     """Calls a network with tensors in place of its own, and keeps one client's tensors in a copy of it.
 
     It belongs to one network and, like the network, to one thread. A copy of it starts empty."""
@@ -42,11 +42,11 @@ class Seat(Generic[N]):
         self._leaves: Tensors = {}  # those of `_held` that have a gradient
         self._names: tuple[str, ...] = ()  # names of the leaves
 
-    def __deepcopy__(self, memo: object) -> Seat[N]:
-        return Seat()
+    def __deepcopy__(self, memo: object) -> TensorSlots[N]:
+        return TensorSlots()
 
-    def __reduce__(self) -> tuple[type[Seat[N]], tuple[()]]:
-        return Seat, ()
+    def __reduce__(self) -> tuple[type[TensorSlots[N]], tuple[()]]:
+        return TensorSlots, ()
 
     def called(self, net: N, tensors: Tensors, *given: Any, **more: Any) -> Any:
         """The network's output with these tensors in place of its own.

@@ -1,4 +1,4 @@
-"""`Seat`: a copy of a network that holds one client's tensors computes the same as a functional call."""
+"""`TensorSlots`: a copy of a network that holds one client's tensors computes the same as a functional call."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_gradient_goes_through_tensors_that_have_a_history() -> None:
     assert weight.grad.any()
 
 
-def test_a_copy_of_a_network_has_a_seat_of_its_own() -> None:
+def test_a_copy_of_a_network_has_its_own_slots() -> None:
     net, tensors, batch = begun(Small())
     apply(net, tensors, batch.inputs)
     other = copy.deepcopy(net)
