@@ -162,7 +162,9 @@ class Network(nn.Module):
     def told(self) -> Mapping[str, tuple[int, ...]]:
         """Facts about a client that the head takes in addition to weights: tensors that are in no state_dict, with
         their shapes."""
-        return {f"head.{n}": shape for n, shape in self.head.told.items()} if isinstance(self.head, DualHead) else {}
+        if not isinstance(self.head, DualHead):
+            return {}
+        return {f"head.{name}": shape for name, shape in self.head.told.items()}
 
     @property
     def may_lack(self) -> frozenset[str]:
@@ -173,8 +175,9 @@ class Network(nn.Module):
         return frozenset({self.made_head, CENTRES})
 
     def fill(self, tensors: Tensors, personal: bool) -> None:
-        """Load all weights. If `personal`, load the facts about the client too (`told`), so that the network is from
-        now on that client's model."""
+        """Load all weights. If `personal`, load the facts about the client too (`told`).
+
+        From then on the network is that client's model."""
         state = OrderedDict((name, tensor) for name, tensor in tensors.items() if name not in self.told)
         # some layers look up the version of their state in the metadata
         state._metadata = self.state_dict()._metadata  # type: ignore[attr-defined]
