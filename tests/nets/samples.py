@@ -9,7 +9,7 @@ from torso.nets import LinearHead, Network, Tensors, bodies, build
 from torso.nets.bodies import kinds_of
 
 OF_IMAGES = [name for name in sorted(bodies) if Pixels in kinds_of(bodies[name])]
-DROPS = ["pfl-cnn", "rod-mnist-dropout"]  # dropout of their own, which wants keys: test_dropout.py
+DROPS = ["pfl-cnn", "rod-mnist-dropout"]  # Torso's own dropout, which needs keys: see test_dropout.py
 LEAST = {
     "conv3": 8,
     "conv4": 16,
@@ -21,7 +21,7 @@ LEAST = {
     "squeezenet": 17,
     "pfl-cnn": 6,
 }
-# BatchNorm over a handful of values magnifies rounding beyond any tight tolerance: leave a map of 2 × 2 at the end
+# BatchNorm over a handful of values magnifies rounding beyond any tight tolerance, so a 2 × 2 map is left at the end
 SIZES = LEAST | {"efficientnet-lite0": 40, "mobilenet": 32, "resnet10": 16, "resnet18": 16, "resnet50": 16}
 
 
@@ -32,7 +32,7 @@ def small(body: str, classes: int = 3) -> tuple[Network, tuple[int, int, int]]:
 
 
 def spread(net: Network, clients: int, seed: int = 0) -> Tensors:
-    """Stacked tensors [G, …] around the network's own: nothing symmetric, so that a mix-up shows."""
+    """Stacked tensors [G, …] near the network's own. Nothing is symmetric, so that a mix-up of clients shows."""
     generator = torch.Generator().manual_seed(seed)
 
     def around(t: torch.Tensor) -> torch.Tensor:

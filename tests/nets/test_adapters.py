@@ -31,7 +31,7 @@ INPUTS: dict[str, Input] = {"bert": TEXT, "transformer": TEXT, "rod-cifar": Pixe
 
 
 class ConvNet(nn.Module):
-    """With BatchNorm that has met data, a depthwise convolution, and 1×1 ones with padding and with stride 2."""
+    """BatchNorm that has seen data, a depthwise convolution, and 1×1 convolutions with padding and with stride 2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class ConvNet(nn.Module):
 
 
 class LengthFirst(nn.Module):
-    """Puts samples second, as torch's own transformers do unless told: adapters cannot tell clients apart there."""
+    """Its layers get the samples second, as in torch's transformers by default, so adapters cannot separate clients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class LengthFirst(nn.Module):
 
 
 class Mixes(nn.Module):
-    """Every sample sees the batch."""
+    """Every sample depends on the whole batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Mixes(nn.Module):
 
 
 class Experts(nn.Module):
-    """A sample's features choose the layer that it goes through: rows of one client may be all that a layer sees."""
+    """A mixture of experts: a sample's features choose its layer, so a layer may get rows of one client only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x.flatten(1))
-        goes, out = x[:, 0] > 5, x.new_zeros(len(x), 4)  # none of the samples that a body is tried with
+        goes, out = x[:, 0] > 5, x.new_zeros(len(x), 4)  # true for none of the samples that a body is tried with
         out[goes], out[~goes] = self.left(x[goes]), self.right(x[~goes])
         return out
 
 
 class Sorted(nn.Module):
-    """A layer sees the samples in the order of a number in them."""
+    """A layer gets the samples sorted by one of their values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,14 +101,14 @@ class Sorted(nn.Module):
 
 
 class MixesInTraining(Mixes):
-    """As `Mixes`, and in evaluation each sample alone."""
+    """As `Mixes` in training; in evaluation a sample depends on itself only."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if self.training else self.layer(x.flatten(1))
 
 
 class Twins(nn.Module):
-    """One layer under two names."""
+    """A module with one layer under two names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def net_of(body: str, **options: Any) -> Network:
 
 
 def clients_of(net: Network, count: int) -> Tensors:
-    """The network's tensors for several clients, what is frozen one for all, what is not moved away from its start."""
+    """The network's tensors for several clients: frozen ones are shared, the others are moved away from their start."""
     draw = torch.Generator().manual_seed(1)
     return {
         name: tensor.detach().expand(count, *tensor.shape)
@@ -154,7 +154,7 @@ def clients_of(net: Network, count: int) -> Tensors:
 
 
 def batch_of(net: Network, clients: int = 3, width: int = 4) -> Batch:
-    """Ragged: the second client has two samples."""
+    """A ragged batch: the second client has two samples."""
     assert net.input is not None
     x = net.input.example(clients * width).view(clients, width, *net.input.shape)
     labels = torch.arange(clients * width).view(clients, width) % 5
@@ -175,8 +175,8 @@ ONE_PASS = {"resnet8": True, "conv3": False, "rod-cifar": True, "mlp": True, "tr
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_in_line_is_one_by_one(body: str) -> None:
-    """Forward and gradients of three ragged clients, where the network learns as in a round."""
+def test_one_pass_for_all_clients_is_one_by_one(body: str) -> None:
+    """Outputs and gradients of three ragged clients, with the network in the modes of a round."""
     net = net_of(body)
     assert net.body.once == ONE_PASS.get(body, True)
     assert net.body.in_line
@@ -188,7 +188,7 @@ def test_in_line_is_one_by_one(body: str) -> None:
     grads, total = gradients(bare, tensors, learning, batch, CrossEntropy(), counts)
     assert calls == [1]
     said = apply(bare, tensors, batch.inputs, batch.real)
-    if batch.inputs.ndim == 5:  # the other layout of images
+    if batch.inputs.ndim == 5:  # images in the other memory layout
         last = batch.inputs.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
         assert_close(apply(bare, tensors, last, batch.real).logits, said.logits, rtol=1e-5, atol=1e-5)
     for place in range(3):
@@ -231,7 +231,7 @@ def test_the_change_is_alpha_over_rank_times_b_a() -> None:
 
 
 def test_at_the_start_the_network_is_what_it_was_and_the_base_has_its_names() -> None:
-    """b is zero; a is the seed's, the same whichever other layers have one."""
+    """b is zero. a depends on the seed and the layer's name, not on which other layers have an adapter."""
     plain = build("resnet8", 5, IMAGE, LinearHead(), seed=3)
     net = build("resnet8", 5, IMAGE, LinearHead(), seed=3, lora=Lora())
     assert_close(net.eval()(IMAGE.example(2)), plain.eval()(IMAGE.example(2)))
@@ -304,20 +304,20 @@ def test_a_rank_above_that_of_every_layer_is_refused_before_memory_is_taken() ->
 
 
 class SamePadding(nn.Conv2d):
-    """Pads more on one side, as TensorFlow does: an adapter would have to do the same."""
+    """A convolution that pads more on one side, as TensorFlow does. An adapter would have to do the same."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(F.pad(x, (0, 1, 0, 1)))
 
 
 class Pointwise(nn.Conv2d):
-    """As the usual one, written anew."""
+    """A convolution that computes the same as nn.Conv2d with its own forward."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, self.weight, self.bias)
 
 
-def test_a_convolution_of_its_own_kind_gets_one_only_where_it_computes_the_usual(
+def test_a_subclass_of_conv2d_gets_an_adapter_only_if_it_computes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = nn.Sequential(SamePadding(3, 4, 3, stride=2), Pointwise(4, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -328,8 +328,8 @@ def test_a_convolution_of_its_own_kind_gets_one_only_where_it_computes_the_usual
 
 
 @pytest.mark.parametrize("body", ["length-first", "mixes", "experts", "sorted"])
-def test_a_body_that_mixes_samples_or_puts_them_elsewhere_is_not_computed_in_one_pass(body: str) -> None:
-    """It is found out when the network is built, and clients are computed as before: the same as one by one."""
+def test_a_body_that_mixes_or_moves_samples_is_not_computed_in_one_pass(body: str) -> None:
+    """`build` finds it out, and clients are computed one by one, with the same results."""
     net = net_of(body)
     assert not net.body.once
     assert not net.body.in_line
@@ -342,7 +342,7 @@ def test_a_body_that_mixes_samples_or_puts_them_elsewhere_is_not_computed_in_one
 
 
 def test_a_body_that_mixes_samples_in_training_alone_is_computed_client_by_client_there() -> None:
-    """With `base` = train; in evaluation all clients are one pass."""
+    """With `base` = train. In evaluation all clients are computed in one pass."""
     net = net_of("mixes-in-training", base="train")
     assert net.body.once
     assert not net.body.in_line
@@ -355,7 +355,7 @@ def test_a_body_that_mixes_samples_in_training_alone_is_computed_client_by_clien
 
 
 def test_a_layer_under_two_names_gets_no_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its adapter would have two names, and what one of them learned the other would overwrite."""
+    """Its adapter would have two names, and each would overwrite what the other has learned."""
     module = Twins().requires_grad_(False)
     monkeypatch.setitem(bodies, "twins", lambda channels, height, width: body_of(module, 4))
     net = net_of("twins")
@@ -365,8 +365,8 @@ def test_a_layer_under_two_names_gets_no_adapter(monkeypatch: pytest.MonkeyPatch
     assert_close(net.eval().features(IMAGE.example(2)), module(IMAGE.example(2)))
 
 
-def test_batch_norm_is_told_of_the_adapted_map() -> None:
-    """As the fused kernels ask for it (blocks.py): without the bias, which BatchNorm knows of, and no statistics."""
+def test_batch_norm_gets_the_adapted_map() -> None:
+    """As the fused kernels call it (blocks.py): without the bias, which BatchNorm adds, and without statistics."""
     net = net_of("resnet8")
     unit = net.body.blocks[0]
     assert isinstance(unit, Unit)
@@ -379,8 +379,8 @@ def test_batch_norm_is_told_of_the_adapted_map() -> None:
     assert statistics is None
 
 
-def test_a_base_that_differs_from_client_to_client_is_not_taken_for_one() -> None:
-    """As in a stack of two runs with other seeds."""
+def test_a_base_that_differs_between_clients_is_not_shared() -> None:
+    """As in a stack of two runs with different seeds."""
     net = net_of("convnet")
     tensors = {name: tensor.clone() for name, tensor in clients_of(net, 2).items()}
     tensors["body.module.stem.weight"][1] += 1
@@ -397,14 +397,14 @@ def modes(net: Network) -> tuple[bool, bool, bool]:
     return net.body.training, module.get_submodule("drop").training, module.get_submodule("norm").training
 
 
-def test_the_frozen_body_computes_as_in_evaluation_unless_told() -> None:
+def test_the_frozen_body_computes_as_in_evaluation_by_default() -> None:
     assert modes(net_of("convnet")) == (True, False, False)
     assert modes(net_of("convnet", base="train")) == (True, True, False)
 
 
 @pytest.mark.parametrize(("body", "options"), [("convnet", {"base": "train"}), ("mlp", {"dropout": 0.5})])
 def test_dropout_draws_from_each_clients_key(body: str, options: dict[str, Any]) -> None:
-    """Then clients are computed one after the other, and the company does not matter."""
+    """Clients are then computed one after the other, so other clients in the stack do not matter."""
     net = net_of(body, **options)
     assert not net.body.in_line
     tensors, batch, bare = clients_of(net, 3), batch_of(net), skeleton(net)
@@ -421,7 +421,7 @@ def test_dropout_draws_from_each_clients_key(body: str, options: dict[str, Any])
 
 @pytest.mark.parametrize("targets", ["all", "conv"])
 def test_dropout_behind_flat_features_is_each_clients(targets: str) -> None:
-    """In the frozen body, with base = train: behind a hidden layer, whose samples stand in one line."""
+    """In the frozen body, with base = train, after a hidden layer, which gets all clients' samples concatenated."""
     net = build("pfl-cnn", 5, IMAGE, LinearHead(), lora=Lora(rank=2, targets=(targets,), base="train"))
     tensors, x, keys, bare = (
         clients_of(net, 2),

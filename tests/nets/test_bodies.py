@@ -80,7 +80,7 @@ Result = tuple[Tensor, Tensors, Tensors]  # logits [B, classes], gradients, the 
 
 
 def ordinary(net: Network, tensors: Tensors, client: int, x: Tensor, wanted: Tensor) -> Result:
-    """One client as anybody would train it; the loss is the sum of logits × wanted."""
+    """One client in ordinary PyTorch; the loss is the sum of logits × wanted."""
     net.load_state_dict({name: t[client] for name, t in tensors.items()})
     net.zero_grad()
     logits = net.train()(x)
@@ -105,7 +105,7 @@ def same(found: Tensors, client: int, wanted: Tensors) -> None:
         torch.testing.assert_close(found[name][client], tensor, rtol=1e-7, atol=1e-9 * (1 + scale), msg=name)
 
 
-LARGE = ("resnet18", "resnet50", "vgg11")  # of ten million weights and more: a stack of two
+LARGE = ("resnet18", "resnet50", "vgg11")  # ten million weights and more: a stack of two clients
 
 
 @pytest.mark.parametrize("body", sorted(set(OF_IMAGES).difference(DROPS)))
@@ -123,7 +123,7 @@ def test_clients_at_once_are_these_clients(body: str) -> None:
 
 @pytest.mark.parametrize("body", sorted(set(OF_IMAGES).difference(DROPS)))
 def test_padding_changes_nothing(body: str) -> None:
-    """The first client is full (not of a large body), the next has samples 0, 2 and 3, the last nothing but padding."""
+    """The first client (left out for large bodies) has no padding, the next samples 0, 2 and 3, the last none."""
     net, image = small(body)
     rows_of_all = [[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]]
     real = torch.tensor(rows_of_all[1:] if body in LARGE else rows_of_all, dtype=torch.float64)
@@ -144,7 +144,7 @@ def test_padding_changes_nothing(body: str) -> None:
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize("body", sorted(LEAST))
 def test_too_small_an_image_is_refused(body: str) -> None:
-    """The least size is exact: it works (the tests above), one less could not."""
+    """The smallest accepted size works (see the tests above), and one pixel less is refused."""
     least = LEAST[body]
     with pytest.raises(RequestError) as refusal:
         make_body(body, (3, least - 1, least))
@@ -180,5 +180,5 @@ def test_initial_weights_of_vgg_and_rod() -> None:
     dense = rod.state_dict()["blocks.3.linear.weight"]
     assert dense.std().item() == pytest.approx((2 / 1024) ** 0.5, rel=0.02)
     wider, deeper = vgg.state_dict()["blocks.1.conv.weight"], rod.state_dict()["blocks.1.conv.weight"]
-    assert wider.std().item() == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.02)  # 64 → 128: by what goes out
-    assert deeper.std().item() == pytest.approx((2 / (9 * 32)) ** 0.5, rel=0.03)  # 32 → 64: by what comes in
+    assert wider.std().item() == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.02)  # 64 → 128: by the fan out
+    assert deeper.std().item() == pytest.approx((2 / (9 * 32)) ** 0.5, rel=0.03)  # 32 → 64: by the fan in

@@ -1,6 +1,6 @@
 """Bodies against plain PyTorch, written from the tables of spec 11: strides, pools, order of layers, shortcuts.
 
-Counts of parameters say nothing of strides. The plain network takes its tensors in the order in which ours has them.
+Counts of parameters do not test strides. The plain network takes its tensors in the order in which Torso's has them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torso.nets.bodies import bodies
 
 
 def conv(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Without a bias, then BatchNorm."""
+    """A convolution without a bias, then BatchNorm."""
     return [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
@@ -140,8 +140,8 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_features_are_those_of_plain_layers(name: str) -> None:
-    """In training mode, where every BatchNorm takes the batch's statistics. Offsets that are not 0 would show an order
-    of layers that is not ours."""
+    """In training mode, where every BatchNorm uses the batch's statistics. Offsets that are not 0 would show an order
+    of layers that differs from Torso's."""
     make, shape = PLAIN[name]
     torch.manual_seed(0)
     ours, plain = bodies[name](*shape), make()

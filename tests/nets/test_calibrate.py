@@ -24,7 +24,7 @@ def by_batch(body: str = "conv3") -> tuple[Network, torch.Tensor]:
 
 
 class Small(nn.Module):
-    """A layer that goes by the batch, one that nobody calls, and a head."""
+    """A network with a BatchNorm layer that uses batch statistics, one that is never called, and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,18 +45,18 @@ def test_the_statistics_are_mean_and_biased_variance() -> None:
         norm = made.body.get_submodule("module.norm")
         assert norm.running_mean.tolist() == pytest.approx([3, 1])
         assert norm.running_var.tolist() == pytest.approx([3.5, 3])
-        assert not goes_by_batch(made)  # the idle layer, too
+        assert not goes_by_batch(made)  # not even the layer that is never called
 
 
 @pytest.mark.parametrize("at_once", [11, 4])
 def test_one_sample_is_answered_as_in_a_batch_with_all_of_them(at_once: int) -> None:
-    """Three layers deep: with statistics of single batches of 4, the later layers would be off."""
+    """A network of three layers: with statistics of single batches of 4, the later layers would be wrong."""
     net, x = by_batch()
     whole = net(x)
     made = calibrate(net, x, at_once)
     torch.testing.assert_close(made(x), whole)
     torch.testing.assert_close(torch.cat([made(one) for one in x.split(1)]), whole)
-    assert not torch.allclose(torch.cat([net(one) for one in x.split(1)]), whole, atol=1e-3)  # what it is for
+    assert not torch.allclose(torch.cat([net(one) for one in x.split(1)]), whole, atol=1e-3)  # uncalibrated
 
 
 def test_one_sample_has_no_statistics() -> None:

@@ -25,7 +25,7 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 TYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
 G, B = 2, 3
-SMALL = Tiling(32, 16, 16, 4, 2)  # several tiles of a small layer
+SMALL = Tiling(32, 16, 16, 4, 2)  # so small that a small layer has several tiles
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -86,7 +86,7 @@ def test_a_way_is_the_convolution(
     shape = conv.Shape(G, kernel, stride, padding, tuple(x.shape), tuple(wanted.shape), *ways)
     seen = shape.columns(x) if ways[0].name == "columns" else None
     out, _ = conv.forward(x, seen, conv.ready(weight, dtype, ways[0]), bias, shape)
-    assert not out._is_view()  # or an activation could not be taken in place behind an autograd Function
+    assert not out._is_view()  # a view would forbid an in-place activation after an autograd Function
     close(out, wanted.detach(), dtype)
     close(conv.input_gradient(slope, conv.ready(weight, dtype, ways[1], back=True), shape), to_x, dtype)
     close(conv.weight_gradient(x, seen, slope, shape), to_weight, dtype)
@@ -94,7 +94,7 @@ def test_a_way_is_the_convolution(
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_statistics_of_a_turned_product(masked: bool) -> None:
-    """They are those of the output over real samples: per part mean, squared deviation and number."""
+    """They are those of the output over real samples: mean, squared deviation and number for each part."""
     from torso.nets.kernels import turned
 
     x = random(G * B, 16, 4, 4).contiguous(memory_format=torch.channels_last)
@@ -122,7 +122,7 @@ def test_statistics_of_a_turned_product(masked: bool) -> None:
 def test_the_ways_that_are_chosen(
     inputs: int, outputs: int, kernel: int, stride: int, side: int, dtype: torch.dtype
 ) -> None:
-    """Output and gradients of a layer as a network calls it, in tf32 and bf16."""
+    """Outputs and gradients of a layer as a network calls it, in tf32 and bf16."""
     weight, bias = random(G, outputs, inputs, kernel, kernel, seed=1) / kernel, random(G, outputs, seed=2)
     x = random(G * B, inputs, side, side).to(dtype).contiguous(memory_format=torch.channels_last)
     wide = [t.double().requires_grad_() for t in (x, weight, bias)]

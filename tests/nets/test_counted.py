@@ -12,7 +12,7 @@ from torso.nets.counted import count_together
 
 
 class Normed(nn.Module):
-    """`times`: how often its second layer is used in a forward pass."""
+    """A network with BatchNorm. `times`: how often its second layer is used in a forward pass."""
 
     def __init__(self, times: int = 1, momentum: float | None = 0.1) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_one_value_per_channel_is_refused_as_by_pytorch() -> None:
     assert int(ours[0].num_batches_tracked) == 2  # type: ignore[arg-type]  # PyTorch's layer counts before it refuses
 
 
-def test_a_kind_of_ones_own_stays() -> None:
+def test_a_subclass_of_batchnorm_stays() -> None:
     class Own(nn.BatchNorm2d):
         pass
 

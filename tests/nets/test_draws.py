@@ -1,4 +1,4 @@
-"""Random numbers that a module draws: from a key, whatever thread, stack or padding it finds itself in."""
+"""Random numbers that a module draws come from a key, in any thread and any stack, with or without padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torso.errors import RequestError
 from torso.nets import apply, body_of, skeleton, split
 from torso.nets.compute import draws
-from torso.nets.draws import Keyed, LooksAtNumbers, Watching, watching_zeros
+from torso.nets.draws import Keyed, ReadsValues, Watching, detecting_on_zeros
 
 from .samples import images, spread
 
@@ -31,7 +31,7 @@ DRAWS: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_key_decides_what_is_drawn_and_nobody_else_notices(draw: Callable[[], Tensor]) -> None:
+def test_a_key_decides_what_is_drawn_and_the_global_state_stays(draw: Callable[[], Tensor]) -> None:
     before = torch.get_rng_state()
     with Keyed(1):
         first, next_one = draw(), draw()
@@ -47,7 +47,7 @@ def test_a_key_decides_what_is_drawn_and_nobody_else_notices(draw: Callable[[], 
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_threads_draw_each_from_its_own_key() -> None:
+def test_each_thread_draws_from_its_own_key() -> None:
     def drawn(key: int) -> list[Tensor]:
         with Keyed(key):
             return [draw().float() for _ in range(20) for draw in DRAWS.values()]
@@ -79,8 +79,8 @@ READS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_who_looks_at_numbers_may_draw_with_others(read: Callable[[Tensor], object]) -> None:
-    """Zeros do not tell: this body draws where its features are not zero."""
+def test_a_body_that_reads_values_may_draw_for_other_values(read: Callable[[Tensor], object]) -> None:
+    """Zeros are not enough to find it out: this body draws if its features are not zero."""
 
     class Hidden(nn.Module):
         def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_who_looks_at_numbers_may_draw_with_others(read: Callable[[Tensor], obje
             return F.dropout(self.fc(x), 0.5 if x.any() else 0.0) if read(x[0]) else self.fc(x)
 
     assert draws(split(Hidden()).train(), images(1, 5, 6).float())
-    with pytest.raises(LooksAtNumbers), watching_zeros():
+    with pytest.raises(ReadsValues), detecting_on_zeros():
         read(torch.zeros(2))
 
 
@@ -103,7 +103,7 @@ def test_a_share_of_one_minus_p_survives() -> None:
 
 
 class Dropping(nn.Module):
-    """Two layers that drop, the second one samples first: [L, B, d], as attention in torch has it."""
+    """Two dropout layers, the second on [L, B, d] with the samples in the second dimension, as in torch's attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Dropping(nn.Module):
         return self.fc(self.second(x))  # type: ignore[no-any-return]
 
 
-def test_a_client_draws_the_same_alone_and_padded_beside_others() -> None:
+def test_a_client_draws_the_same_alone_and_padded_in_a_stack() -> None:
     whole = split(Dropping().double())
     net, tensors, x = skeleton(whole).train(), spread(whole, 3), images(3, 5, 6)
     real = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]]).float()
@@ -147,7 +147,7 @@ def test_a_module_that_draws_in_evaluation_is_refused() -> None:
         split(Always(), example=torch.randn(2, 6))
 
 
-def test_a_module_that_looks_at_its_numbers_goes_client_by_client() -> None:
+def test_a_module_that_reads_values_is_computed_client_by_client() -> None:
     class Looks(Dropping):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x if bool(x.sum() > 0) else -x)

@@ -1,4 +1,4 @@
-"""Dropout of Torso's own networks: masks from keys, the same for a client in any company, and PyTorch's arithmetic."""
+"""Dropout of Torso's own networks: masks from keys, the same for a client in any stack, and PyTorch's arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torso.data.batches import Batch, Deck, Shuffle
 from torso.errors import RequestError
 from torso.nets import Network, Tensors, apply, learnable, skeleton
-from torso.nets.dropout import Dropout, dropping, kept
+from torso.nets.dropout import Dropout, dropout_mask, dropping_by_keys
 from torso.randomness import random_bits
 
 from .samples import DROPS, images, small, spread
@@ -21,38 +21,38 @@ KEYS = torch.tensor([11, 12, 13])
 
 
 def test_a_mask_by_hand() -> None:
-    """Two samples of five numbers take two hashes each; four numbers of 15 bits come from a hash, the lowest first."""
-    mine = int(random_bits(torch.tensor([7]), 2)[0, 1])  # the layer at place 1
+    """Two samples of five values take two hashes each. A hash gives four numbers of 15 bits, the lowest bits first."""
+    mine = int(random_bits(torch.tensor([7]), 2)[0, 1])  # the layer with number 1
     words = random_bits(torch.tensor([mine]), 4)[0].tolist()
     numbers = [
         [(word >> (15 * lane)) & 32767 for word in words[2 * b : 2 * b + 2] for lane in range(4)] for b in (0, 1)
     ]
     wanted = [[number >= 8192 for number in row[:5]] for row in numbers]
-    assert kept(torch.tensor([7]), 1, 2, 5, 0.25)[0].tolist() == wanted
+    assert dropout_mask(torch.tensor([7]), 1, 2, 5, 0.25)[0].tolist() == wanted
 
 
 @pytest.mark.parametrize("chance", [0.25, 0.5])
-def test_as_many_are_left_out_as_the_chance_says(chance: float) -> None:
-    """Of 3 × 40 × 1,000 numbers, within four standard deviations; clients, samples, layers and steps differ."""
-    found = kept(KEYS, 0, 40, 1000, chance)
+def test_the_share_of_dropped_values_is_the_probability(chance: float) -> None:
+    """Within four standard deviations, for 3 × 40 × 1,000 values. Clients, samples, layers and steps differ."""
+    found = dropout_mask(KEYS, 0, 40, 1000, chance)
     assert abs(found.double().mean().item() - (1 - chance)) < 4 * (chance * (1 - chance) / found.numel()) ** 0.5
     for other in (
         found.roll(1, 0),
         found.roll(1, 1),
-        kept(KEYS, 1, 40, 1000, chance),
-        kept(KEYS + 1, 0, 40, 1000, 0.5),
+        dropout_mask(KEYS, 1, 40, 1000, chance),
+        dropout_mask(KEYS + 1, 0, 40, 1000, 0.5),
     ):
         assert 0.4 < (found == other).double().mean().item() < 0.7
 
 
-def test_a_mask_does_not_depend_on_the_company() -> None:
-    whole = kept(KEYS, 0, 6, 10, 0.5)
-    assert torch.equal(kept(KEYS[1:2], 0, 6, 10, 0.5)[0], whole[1])  # other clients
-    assert torch.equal(kept(KEYS, 0, 4, 10, 0.5), whole[:, :4])  # padding behind the samples
+def test_a_mask_does_not_depend_on_other_clients() -> None:
+    whole = dropout_mask(KEYS, 0, 6, 10, 0.5)
+    assert torch.equal(dropout_mask(KEYS[1:2], 0, 6, 10, 0.5)[0], whole[1])  # other clients
+    assert torch.equal(dropout_mask(KEYS, 0, 4, 10, 0.5), whole[:, :4])  # padding after the samples
 
 
 def plain(tensors: Tensors, client: int, x: Tensor, masks: list[Tensor]) -> Tensor:
-    """The network as PyTorch has it, with dropout masks that are given: [B, C, H, W] and [B, 128]."""
+    """The network in plain PyTorch, with given dropout masks [B, C, H, W] and [B, 128]."""
     t = {name: tensor[client] for name, tensor in tensors.items()}
     x = F.relu(F.conv2d(x, t["body.blocks.0.conv.weight"], t["body.blocks.0.conv.bias"]))
     x = F.relu(F.conv2d(x, t["body.blocks.1.0.conv.weight"], t["body.blocks.1.0.conv.bias"]))
@@ -77,8 +77,8 @@ def test_stacked_clients_are_plain_pytorch_with_these_masks() -> None:
     tensors, x = spread(net, 3), images(3, 4, *image)
     logits, grads = stacked(net, tensors, x, KEYS)
     side = (image[1] - 4) // 2
-    maps = kept(KEYS, 0, 4, 64 * side * side, 0.25).view(3, 4, side, side, 64).permute(0, 1, 4, 2, 3)
-    hidden = kept(KEYS, 1, 4, 128, 0.5)
+    maps = dropout_mask(KEYS, 0, 4, 64 * side * side, 0.25).view(3, 4, side, side, 64).permute(0, 1, 4, 2, 3)
+    hidden = dropout_mask(KEYS, 1, 4, 128, 0.5)
     for g in range(3):
         leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
         said = plain(leaves, g, x[g], [maps[g], hidden[g]])
@@ -91,19 +91,19 @@ def test_stacked_clients_are_plain_pytorch_with_these_masks() -> None:
 def test_whole_channels_are_left_out_by_hand() -> None:
     """A map of ones with six channels: a channel is 0 everywhere or 2 everywhere, by the mask of six numbers."""
     layer, ones = Dropout(0.5, place=0, whole=True), torch.ones(3 * 4, 6, 2, 2)
-    with dropping([layer], KEYS):
+    with dropping_by_keys([layer], KEYS):
         found = layer(ones)
-    stays = kept(KEYS, 0, 4, 6, 0.5).view(12, 6, 1, 1)
+    stays = dropout_mask(KEYS, 0, 4, 6, 0.5).view(12, 6, 1, 1)
     assert torch.equal(found, 2.0 * stays.expand(12, 6, 2, 2))
     assert 0 < stays.sum() < stays.numel()
 
 
 def test_fed_rods_network_leaves_out_channels_and_hidden_units() -> None:
-    """The network as PyTorch has it: dropout of channels after ReLU and pool is the same as before them."""
+    """Against plain PyTorch: dropout of channels after ReLU and pool is the same as before them."""
     net, image = small("rod-mnist-dropout")
     tensors, x = spread(net, 3), images(3, 4, *image)
     logits, _ = stacked(net, tensors, x, KEYS)
-    channels, units = kept(KEYS, 0, 4, 64, 0.5), kept(KEYS, 1, 4, 50, 0.5)
+    channels, units = dropout_mask(KEYS, 0, 4, 64, 0.5), dropout_mask(KEYS, 1, 4, 50, 0.5)
     for g in range(3):
         t = {name: tensor[g] for name, tensor in tensors.items()}
         y = F.max_pool2d(F.relu(F.conv2d(x[g], t["body.blocks.0.conv.weight"], t["body.blocks.0.conv.bias"])), 2)
@@ -128,7 +128,7 @@ def test_one_by_one_and_padded_are_the_same_clients(body: str) -> None:
             torch.testing.assert_close(grads[name][g], grad[0], rtol=1e-7, atol=1e-9)
 
 
-def test_nothing_is_left_out_in_evaluation_and_keys_are_asked_for_in_training() -> None:
+def test_nothing_is_dropped_in_evaluation_and_keys_are_needed_in_training() -> None:
     net, image = small("pfl-cnn")
     tensors, x = spread(net, 2), images(2, 4, *image)
     bare = skeleton(net)
@@ -140,7 +140,7 @@ def test_nothing_is_left_out_in_evaluation_and_keys_are_asked_for_in_training() 
     assert all(layer.keys is None for layer in bare.modules() if isinstance(layer, Dropout))
 
 
-def test_a_network_that_somebody_calls_draws_as_pytorch_does() -> None:
+def test_a_network_called_by_the_user_draws_as_pytorch_does() -> None:
     net, image = small("pfl-cnn")
     x = images(4, *image)
     with torch.random.fork_rng():
@@ -177,7 +177,7 @@ def test_keys_are_of_client_epoch_and_step() -> None:
     assert both[0].first(1).keys == keys[0, :1]
 
 
-def test_a_batch_that_is_met_again_has_other_keys() -> None:
+def test_a_batch_that_is_dealt_again_has_other_keys() -> None:
     batch = dealt([3, 8], [10, 4])[2]
     assert batch.active is not None
     again, third = batch.again(1).keys, batch.again(2).keys

@@ -75,7 +75,7 @@ def test_orthogonal(name: str, square: float) -> None:
 
 @pytest.mark.parametrize("name", sorted(head_inits))
 def test_bias(name: str) -> None:
-    """PyTorch's default U(±1/√d), except the orthonormal head's, which has none."""
+    """PyTorch's default U(±1/√d); the orthonormal head has no bias."""
     _, bias = draw(name)
     assert bias.abs().max() <= 1 / math.sqrt(D)
     assert (bias.std() > 0) == (name != "orthonormal")
@@ -109,7 +109,7 @@ def test_build_is_a_function_of_its_arguments() -> None:
 
 @pytest.mark.parametrize("body", OF_IMAGES)
 @pytest.mark.parametrize("norm", ["batch", "running"])
-def test_norm_overrides_the_bodys_own_way(body: str, norm: str) -> None:
+def test_norm_overrides_the_bodys_own_statistics(body: str, norm: str) -> None:
     if body == "resnet50":
         pytest.skip("large, and built as resnet18 is")
     net = build(body, 3, (3, 32, 32), LinearHead(), norm=norm)  # type: ignore[arg-type]

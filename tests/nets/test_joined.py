@@ -1,4 +1,4 @@
-"""Your own module back, with the weights of a client's model."""
+"""`joined`: the user's module with the weights of a client's model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torso.nets import LinearHead, Network, build
 
 
 class Mine(nn.Module):
-    """The head is not the last layer that it registers, and has a name of its own."""
+    """A module whose head is not the last layer that it registers, and has an unusual name."""
 
     def __init__(self, classes: int = 3, wide: int = 5) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def test_the_module_answers_as_the_network(net: Network) -> None:
     )
 
 
-def test_a_module_of_other_classes_gets_a_last_layer_of_this_size() -> None:
+def test_a_module_with_other_classes_gets_a_last_layer_of_the_right_size() -> None:
     net = result(Mine(classes=1000)).network("b")
     mine = torso.joined(net, Mine(classes=1000))
     rows = net.prepare(torch.randn(7, 4))
@@ -58,7 +58,7 @@ def test_a_module_of_other_classes_gets_a_last_layer_of_this_size() -> None:
     torch.testing.assert_close(mine(rows), net(rows))
 
 
-def test_what_is_no_such_module_is_refused(net: Network) -> None:
+def test_a_module_that_does_not_fit_is_refused(net: Network) -> None:
     with pytest.raises(RequestError, match=r"not of a Mine like this one: .*size mismatch"):
         torso.joined(net, Mine(wide=6))
     with pytest.raises(RequestError, match=r"head .* is more than .*save_model"):

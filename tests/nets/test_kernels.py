@@ -103,7 +103,7 @@ def test_pointwise(dtype: torch.dtype) -> None:
 def test_convolution_with_more_zeros_at_the_end(
     inputs: int, height: int, width: int, padding: int, spare: int, dtype: torch.dtype
 ) -> None:
-    """TensorFlow's padding for stride 2: of images, whose patches are written down, and of maps."""
+    """TensorFlow's padding for stride 2: of images, for which patches are made, and of maps."""
     from torso.nets.kernels.conv import convolution
 
     weight, x = random(G, 32, inputs, 3, 3, seed=1) / 3, maps(inputs, height, width).to(dtype)
@@ -117,7 +117,7 @@ def test_convolution_with_more_zeros_at_the_end(
 
     compare(fast, plain, [x, weight], dtype, CLOSE[dtype])
     wanted = plain(x.double(), weight.double())
-    assert (fast(x, weight).double() - wanted).norm() / wanted.norm() < CLOSE[dtype]  # an image learns nothing
+    assert (fast(x, weight).double() - wanted).norm() / wanted.norm() < CLOSE[dtype]  # an image needs no gradient
 
 
 @needs_kernels
@@ -213,7 +213,7 @@ def test_statistics_on_the_way(
 
 
 @needs_kernels
-def test_a_large_mean_costs_no_digits() -> None:
+def test_a_large_mean_loses_no_digits() -> None:
     from torso.nets.kernels.norm import normalise
 
     y = maps(32, 8, 8) + 1000
@@ -228,10 +228,10 @@ def test_a_large_mean_costs_no_digits() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("body", ["conv3", "efficientnet-lite0", "mobilenet", "resnet8", "rod-cifar"])
 def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
-    """Logits, gradients and buffers of a step; float64 on the plain path is the truth.
+    """Logits, gradients and buffers of a step, compared with float64 on the plain path.
 
-    How far float32 may be off depends on how many ReLUs rounding turns over: as far as the plain path gets from the
-    truth when its images are changed by rounding."""
+    Rounding switches some ReLUs on or off, so the tolerance is measured: the error that the plain path makes if its
+    images are changed by rounding."""
     size = {"efficientnet-lite0": 40, "mobilenet": 32, "rod-cifar": 20}.get(body, 16)
     net = build(body, 3, (3, size, size), LinearHead(), seed=1)
     tensors = spread(net, G)
@@ -267,8 +267,8 @@ def test_a_network_is_the_same_on_both_paths(body: str, masked: bool) -> None:
 @pytest.mark.parametrize("learning", ["nothing", "head", "body"])
 @pytest.mark.parametrize("body", ["conv3", "efficientnet-lite0", "resnet8"])
 def test_running_statistics_give_the_same_on_both_paths(body: str, learning: str) -> None:
-    """Where the body is frozen, a convolution's bias, the pool, ReLU and ReLU6 are in one pass with BatchNorm; where it
-    learns, it gets its gradients. Nothing moves."""
+    """If the body is frozen, a convolution's bias, BatchNorm, the pool, ReLU and ReLU6 are one pass. If it learns, it
+    gets its gradients. The running statistics stay."""
     size = 40 if body == "efficientnet-lite0" else 16
     net = build(body, 3, (3, size, size), LinearHead(), norm="running", seed=1)
     tensors, x = spread(net, G), random(G, B, size, size, 3).movedim(-1, 2)
@@ -285,7 +285,7 @@ def test_running_statistics_give_the_same_on_both_paths(body: str, learning: str
     wanted = step(torch.device("cpu"), torch.float64)[1]
     off = [(a.cpu().double() - b).norm() / b.norm().clamp(min=1e-3) for a, b in zip(found, wanted, strict=True)]
     assert off[0] < 1e-4
-    assert max(off) < 1e-2  # a ReLU that rounding turns over
+    assert max(off) < 1e-2  # rounding may switch a ReLU
     assert all(torch.equal(t.detach().cpu(), tensors[n]) for n, t in here.items())
 
 

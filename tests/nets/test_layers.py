@@ -1,4 +1,4 @@
-"""The client dimension, and BatchNorm against PyTorch's."""
+"""The client dimension of layers, and BatchNorm against PyTorch's."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from torso.nets.layers import BatchNorm2d, Linear, flat, in_line, track
+from torso.nets.layers import BatchNorm2d, Linear, concatenated, flat, track
 
 from .samples import images
 
 
-def test_clients_stand_in_line() -> None:
+def test_the_samples_of_clients_are_concatenated() -> None:
     x = images(3, 2, 4, 5, 6)
-    line = in_line(x)
+    line = concatenated(x)
     assert line.shape == (6, 4, 5, 6)
     torch.testing.assert_close(line[2:4], x[1])
     torch.testing.assert_close(flat(line, 3), x.flatten(2))
 
 
-def test_lining_up_copies_nothing() -> None:
+def test_concatenation_copies_nothing() -> None:
     x = images(3, 2, 5, 6, 4).movedim(-1, 2)
-    line = in_line(x)
+    line = concatenated(x)
     assert line.data_ptr() == x.data_ptr()
     assert line.is_contiguous(memory_format=torch.channels_last)
     plain = line.contiguous()
@@ -69,7 +69,7 @@ def test_buffers_that_are_slices_move_too(masked: bool) -> None:
     whole = torch.zeros(3, 10, dtype=torch.float64)
     tensors = {n: t.repeat(3, *[1] * t.ndim) for n, t in norm.state_dict().items()} | {"running_mean": whole[:, 2:6]}
     with torch.no_grad():
-        functional_call(norm, tensors, (in_line(x), torch.ones(3, 2) if masked else None))
+        functional_call(norm, tensors, (concatenated(x), torch.ones(3, 2) if masked else None))
     torch.testing.assert_close(whole[:, 2:6], 0.1 * x.mean((1, 3, 4)))
     assert (whole[:, :2] == 0).all()
     assert tensors["num_batches_tracked"].tolist() == [1, 1, 1]
@@ -89,7 +89,7 @@ def test_one_value_per_channel_gives_the_bias(tracks: bool) -> None:
 
 
 def test_padding_cannot_grow() -> None:
-    """A channel that is constant over the real samples has variance 0: what the padding holds must not be divided."""
+    """A channel that is constant over the real samples has variance 0. Values of padding must not be divided by it."""
     norm = BatchNorm2d(1, tracks=False)
     x = torch.tensor([1.0, 1.0, 1e30]).view(3, 1, 1, 1)
     out = norm(x, torch.tensor([[1.0, 1.0, 0.0]]))

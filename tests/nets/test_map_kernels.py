@@ -1,4 +1,4 @@
-"""Passes over maps without BatchNorm against plain PyTorch: on CUDA, or anywhere under TRITON_INTERPRET=1."""
+"""Kernels for maps without BatchNorm against plain PyTorch: on CUDA, or anywhere under TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("shape", [(4, 3, 6, 8), (2, 5, 7, 5), (3, 64, 14, 14)])
 def test_pool_and_relu(shape: tuple[int, ...], kind: torch.dtype) -> None:
-    """To the bit, going back too: the first of equal values gets the gradient, and what is no number stays so."""
+    """The same bits, in the backward pass too: the first of equal values gets the gradient, and NaN stays NaN."""
     from torso.nets.kernels.maps import pooled
 
     x = drawn(*shape, kind=kind).round(decimals=1).contiguous(memory_format=torch.channels_last)  # many are equal
@@ -50,7 +50,7 @@ def test_pool_and_relu(shape: tuple[int, ...], kind: torch.dtype) -> None:
 @pytest.mark.parametrize("shape", [(6, 5, 3, 3), (6, 8, 4, 4), (3, 2, 7), (3, 2, 1030)])
 @pytest.mark.parametrize("place", [0, 1])
 def test_dropout(shape: tuple[int, ...], kind: torch.dtype, place: int) -> None:
-    """The mask of the definition, of three clients with two samples each, and the same gradient."""
+    """The mask that dropout.py defines, for three clients with two samples each, and the same gradient."""
     layer = Dropout(0.25, place)
     layer.keys = torch.tensor([11, 2**62 + 12, 13], device=DEVICE)
     x = drawn(*shape, kind=kind)
@@ -73,7 +73,7 @@ def test_dropout(shape: tuple[int, ...], kind: torch.dtype, place: int) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_stacked_linear_layer(kind: torch.dtype, bias: bool) -> None:
-    """Three clients; gradients lie as the weights do, in their dtype."""
+    """Three clients. Gradients have the memory layout and the dtype of the weights."""
     exact = torch.float64 if kind == torch.float64 else torch.float32
     x, weight = drawn(3, 4, 6, kind=kind), drawn(3, 5, 6, kind=exact)
     shift = drawn(3, 5, kind=exact) if bias else None

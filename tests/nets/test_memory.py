@@ -1,6 +1,6 @@
-"""Kernels read and write nothing but what is theirs: every tensor lies in a sea of NaN, scratch memory too.
+"""Kernels read and write only their own tensors: every tensor, scratch memory too, lies between NaN ("in a sea").
 
-The clients' parameters are one model expanded, as an evaluation of the server's model gives them (`models_of`).
+The clients' parameters are one model expanded, as in an evaluation of the server's model (`models_of`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
 pytestmark = pytest.mark.skipif(not kernels_run_here(), reason="no Triton with CUDA, nor TRITON_INTERPRET=1")
 G = 3
-SHORE = 4096  # numbers on either side
+SHORE = 4096  # NaN values on either side of a tensor
 
 
 class Sea:
-    """Memory in which whatever nobody has written is NaN."""
+    """Memory that is NaN wherever nothing has been written."""
 
     def __init__(self) -> None:
         self.waters: list[tuple[Tensor, int]] = []
@@ -57,7 +57,7 @@ class Sea:
         return self.island(tuple(x.shape), x.stride(), x.dtype)
 
     def is_calm(self) -> bool:
-        """Whether nobody has written outside."""
+        """Whether nothing was written outside of the tensors."""
         return all(bool(w[:SHORE].isnan().all() and w[SHORE + size :].isnan().all()) for w, size in self.waters)
 
 
@@ -84,7 +84,7 @@ def close(found: Tensor, wanted: Tensor) -> bool:
 
 
 def test_the_sea_is_seen(sea: Sea) -> None:
-    """Otherwise nothing below says anything."""
+    """A read outside of a tensor gives NaN; without that the tests below would test nothing."""
     x = torch.empty(2, 3, device=DEVICE)
     assert x.isnan().all()
     assert x.as_strided((12,), (1,), x.storage_offset()).isnan().all()
@@ -159,7 +159,7 @@ def test_depthwise(sea: Sea, channels: int, kernel: int, stride: int, padding: i
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("channels", "size", "pool"), [(64, 6, 2), (24, 5, 2), (20, 5, 1), (96, 1, 1)])
 def test_normalise(sea: Sea, channels: int, size: int, pool: int, masked: bool) -> None:
-    """What stands in place of a sample that is not real does not count, whatever it is."""
+    """The values of padded samples do not count, whatever they are."""
     from torso.nets.kernels.norm import normalise
 
     real = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 0]], device=DEVICE).float() if masked else None
@@ -182,7 +182,7 @@ def test_normalise(sea: Sea, channels: int, size: int, pool: int, masked: bool) 
 @pytest.mark.parametrize("cap", [0, 6])
 @pytest.mark.parametrize("pool", [1, 2])
 def test_nan_stays(sea: Sea, pool: int, cap: float) -> None:
-    """Through the maximum of the pool and of ReLU; the interpreter's maximum keeps it anyway, a GPU's own does not."""
+    """In the maximum of the pool and of ReLU. The interpreter's maximum keeps NaN anyway, a GPU's own does not."""
     from torso.nets.kernels.norm import normalise
 
     y = maps(2, 16, 4, 4)
@@ -211,7 +211,7 @@ def test_step_of_sgd(sea: Sea, active: list[bool] | None, momentum: float) -> No
 
 
 def _network(body: str, size: int) -> tuple[Network, Tensors]:
-    """With a bias and running statistics that matter."""
+    """A network with a bias and running statistics that change the result."""
     net = build(body, 4, (3, size, size), LinearHead(), seed=1, norm="running" if body == "conv4" else "default")
     state = {n: t.detach().to(DEVICE) for n, t in net.state_dict().items()}
     for place, (name, tensor) in enumerate(state.items()):

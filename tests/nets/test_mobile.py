@@ -1,4 +1,4 @@
-"""EfficientNet-lite0: its authors' network in PyTorch is what ours must equal, and its weights are the real ones."""
+"""EfficientNet-lite0: Torso's network equals the authors' network in PyTorch, and has their weights."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_features_are_those_of_the_authors_network(size: int, ours: Body, theirs
 
 
 def test_a_training_step_is_that_of_the_authors_network(ours: Body, theirs: Any) -> None:
-    """BatchNorm by the batch, ReLU6's slope and the gradient through odd padding; in float64, so that nothing is lucky.
-    Their drop-connect draws random numbers: it is left out."""
+    """BatchNorm by batch statistics, ReLU6's gradient and the gradient through odd padding, in float64.
+    The authors' drop-connect draws random numbers, so it is switched off."""
     bare = installed("efficientnet_lite_pytorch").EfficientNet.from_name(NAME, drop_connect_rate=0.0).double()
     bare.load_state_dict(theirs.state_dict())
     body = bodies[NAME](3, 64, 64).double()
@@ -87,8 +87,8 @@ def photos() -> Tensor:
 
 @torch.no_grad()
 def test_wanted_normalisation_is_the_one_of_its_training(ours: Body) -> None:
-    """After the stem, photographs vary as much as its running statistics say. Under the constants that most ImageNet
-    networks take (0.485 and 0.229, say), they vary six times as much."""
+    """After the stem, photographs have the variance of the running statistics. With the constants of most ImageNet
+    networks (0.485 and 0.229, for example) they have six times as much."""
     wants = wants_of(NAME, "imagenet")
     assert (wants.size, wants.channels) == (224, 3)
     stem, images = ours.blocks[0], photos()
@@ -116,13 +116,13 @@ BARE = Wants(by=f"model.body = {NAME!r}", usual=224)
 """Images of several sizes become those that the network was made for; nothing else changes."""
 
 
-def test_without_these_weights_it_wants_no_more_than_a_size() -> None:
+def test_without_these_weights_it_expects_only_a_size() -> None:
     assert wants_of(NAME) == wants_of(NAME, "runs/mine") == BARE
     assert named_weights(NAME, "runs/mine") is None
 
 
 def test_runs_and_files_that_began_with_these_weights_want_the_same_constants(tmp_path: Path) -> None:
-    """A run that began with `imagenet`, a run that began with that one, and what was exported from it."""
+    """A run that began with `imagenet`, a run that began with that run, and a file that was exported from it."""
     imagenet, lines = wants_of(NAME, "imagenet"), '[model]\nweights = "{}"\n[data]\nsize = {}\n'
     assert imagenet.lr == 0.01
     first, second, scratch = (tmp_path / name for name in ("first", "second", "scratch"))
@@ -145,7 +145,7 @@ def test_a_typo_in_the_word_is_named() -> None:
         named_weights(NAME, "imagnet")
 
 
-def test_weights_do_not_depend_on_nor_move_the_random_state() -> None:
+def test_weights_neither_depend_on_the_random_state_nor_change_it() -> None:
     installed(PACKAGE)
     before = torch.random.get_rng_state()
     named_weights(NAME, "imagenet")
@@ -188,7 +188,7 @@ def test_a_package_that_is_absent_or_damaged(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(("kernel", "height", "width"), [(3, 6, 6), (3, 7, 5), (5, 6, 6), (5, 7, 6), (5, 1, 2)])
 def test_same_padding_by_hand(kernel: int, height: int, width: int) -> None:
-    """TensorFlow: ceil(side / 2) outputs; the zeros that this takes are shared out, an odd one goes to the end."""
+    """TensorFlow: ceil(side / 2) outputs. The zeros are distributed to both sides, and an odd one goes to the end."""
     conv = SameConv2d(2, 3, kernel, 2)
     x = noise(1, 2, height, width)
     zeros = [max((-(-side // 2) - 1) * 2 + kernel - side, 0) for side in (height, width)]
@@ -213,7 +213,7 @@ def test_blocks_are_the_stem_sixteen_bottlenecks_and_the_last_convolution() -> N
 
 
 def test_it_learns_from_scratch() -> None:
-    """Ten digits in three classes, 32 × 32: after a few steps the loss is a fraction of what it was."""
+    """Ten digits in three classes, 32 × 32: after a few steps the loss is a fraction of the first one."""
     digits = importlib.import_module("sklearn.datasets").load_digits(n_class=3)
     images = torch.from_numpy(digits.images[:30]).float().unsqueeze(1) / 16
     images, labels = F.interpolate(images, (32, 32)), torch.from_numpy(digits.target[:30])

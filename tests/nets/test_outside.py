@@ -1,6 +1,6 @@
 """Bodies of torchvision, timm and transformers by name, with weights in the files that these libraries write.
 
-The weights are random: they are compared with the library's own network that holds them. Nothing is downloaded.
+The weights are random, and the results are compared with those of the library's own network. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torso.runs.job import simulate
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
-    """Skips all of this where they are not installed."""
+    """Skip all tests here if the libraries are not installed."""
     for name in ("torchvision", "timm", "transformers"):
         library(name)
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks the network gets no answer."""
+    """Every attempt to use the network fails."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise urllib.error.URLError("no network here")
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def classifier(body: str) -> nn.Module:
-    """The library's own network with 1,000 classes, in evaluation; its weights and statistics are drawn."""
+    """The library's own network with 1,000 classes, in eval mode, with drawn weights and statistics."""
     family, _, name = body.partition("/")
     torch.manual_seed(1)
     if family == "torchvision":
@@ -69,7 +69,7 @@ def made(body: str, size: int = 64, channels: int = 3, seed: int = 0) -> Network
 
 
 def filled(body: str, weights: object, size: int = 64) -> tuple[Network, list[str]]:
-    """A network whose body has the weights, in evaluation; what a run says of them."""
+    """A network in eval mode whose body has the weights, and what a run reports about these."""
     net, notes = made(body, size), list[str]()
     model = dict(net.state_dict())
     net.load_state_dict(model | load_body(str(weights), model, body, notes))
@@ -113,7 +113,7 @@ def test_a_body_with_the_librarys_weights_computes_what_the_library_does(case: C
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "squeezenet1_0"])
 def test_squeezenet_is_features_and_a_pool_with_a_linear_head(name: str, tmp_path: Path) -> None:
-    """Spec 7: the convolution that is torchvision's classifier is replaced by pool → flatten → Linear(512, C)."""
+    """Spec 7: torchvision's classifier, a convolution, is replaced by pool → flatten → Linear(512, C)."""
     theirs = classifier(f"torchvision/{name}")
     save_file(theirs.state_dict(), tmp_path / "squeeze.safetensors")
     net, notes = filled(f"torchvision/{name}", tmp_path / "squeeze.safetensors")
@@ -160,7 +160,7 @@ def test_an_image_encoder_of_transformers_comes_from_its_folder(kind: str, tmp_p
 
 
 def test_words_of_the_libraries_and_what_their_weights_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file where torch.hub keeps its downloads is used; without one and without a network, its place is named."""
+    """A file among torch.hub's downloads is used. Without it and without a network, the error names its path."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     body = "torchvision/resnet18"
     place = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
@@ -179,7 +179,7 @@ def test_words_of_the_libraries_and_what_their_weights_expect(tmp_path: Path, mo
     assert wants_of("timm/test_resnet").size == 0
 
 
-def test_weights_of_a_run_and_of_an_exported_model_are_looked_at_as_there(tmp_path: Path) -> None:
+def test_weights_of_a_run_and_of_an_exported_model_expect_the_same_images(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     config = Config.load(None, ["model.body=timm/test_resnet", f"model.weights={tmp_path}/a.pth", "data.size=48"])
     (tmp_path / "run" / "config.toml").write_text(config.as_toml())
@@ -249,7 +249,7 @@ def test_old_files_without_counters_and_half_precision_fit(own: dict[str, Tensor
 
 
 class Harmless:
-    """An object: whatever unpickles it runs code of its class."""
+    """An object whose class runs code when it is unpickled."""
 
 
 def test_files_that_are_no_weights(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_an_extra_that_is_not_installed_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "here").exists()
 
 
-def test_a_size_that_the_network_cannot_take(tmp_path: Path) -> None:
+def test_an_image_size_that_the_network_cannot_take(tmp_path: Path) -> None:
     with pytest.raises(
         RequestError,
         match=r"model.body = 'torchvision/alexnet' fails: .*too small.* not images of 8×8 .*; set data.size, such as",

@@ -1,4 +1,4 @@
-"""Bodies of somebody's own, as build meets them: what is refused, by the key that named them."""
+"""Bodies of the user in `build`: which ones are refused. The error names the key that named the body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torso.report.lists import list_models
 
 
 class Two(nn.Module):
-    """Two linear layers; `after` comes behind them, `unused` is registered and never called."""
+    """Two linear layers. `after` is called after them, `unused` is registered and never called."""
 
     def __init__(self, after: nn.Module | None = None, unused: bool = False, head_first: bool = False) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ SPLIT = r": cannot split Two: body and head \({}\) do not give what the module g
         (lambda c, h, w: body_of(nn.Sequential(nn.Conv2d(3, 1, 1), nn.Linear(4, 2))), " fails: RuntimeError: Given "),
     ],
 )
-def test_what_a_body_must_not_be(make: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_are_refused(make: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match=rf"^model\.body = 'mine'{words}"):
         made(make, monkeypatch)
 

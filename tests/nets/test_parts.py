@@ -1,4 +1,4 @@
-"""Parts of a network: by structure, by predicate, joined and taken away; and what its owner froze."""
+"""Parts of a network: by structure, by predicate, joined and taken away; and frozen tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torso.nets import LinearHead, Network, body_of, build, learnable, part_name
 
 
 class Adapted(nn.Module):
-    """A convolution, a norm and an adapter."""
+    """A network with a convolution, a norm and an adapter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,16 +67,16 @@ def test_parts_are_joined_and_taken_away_from_left_to_right() -> None:
 def test_predicates_choose_tensors_by_name_and_layer() -> None:
     net = adapted(adapter=is_adapter, linear=lambda name, layer: isinstance(layer, nn.Linear), bias=is_bias)
     assert part_names(net, "adapter") == ("body.module.adapter.weight", "body.module.adapter.bias")
-    assert part_names(net, "linear") == part_names(net, "adapter")  # the head is no layer of the body
+    assert part_names(net, "linear") == part_names(net, "adapter")  # the predicate is not called with the head
     assert part_names(net, "norm") == tuple(
         [f"body.module.bn.{n}" for n in BN] + [f"body.module.plain.{n}" for n in BN[2:]]
     )
-    own = body_of(Adapted(), parts={"norm": is_adapter}).own_parts()  # a network may say itself what its norm is
+    own = body_of(Adapted(), parts={"norm": is_adapter}).own_parts()  # a network may define its own part norm
     assert own == {"norm": ("module.adapter.weight", "module.adapter.bias")}
 
 
 def test_running_statistics_belong_to_their_layer() -> None:
-    """A BatchNorm that learns moves its statistics, also where a part has its bias or its weight alone."""
+    """A BatchNorm layer that learns updates its statistics, also if a part has only its bias or its weight."""
     net = adapted(bias=is_bias)
     statistics = [f"body.module.bn.{n}" for n in BN[2:]]
     for part, parameter in (("bias", "bias"), ("body-bias", "weight")):
@@ -90,8 +90,10 @@ def test_running_statistics_belong_to_their_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["body", "head", "all", "none", "blocks", "method", "lora", "a-b", "a+b", "b:1", ""])
-def test_a_name_that_means_something_else_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match=r"of Adapted: the name is taken or no word\. Accepted: .* all, full"):
+def test_a_reserved_name_is_refused(name: str) -> None:
+    with pytest.raises(
+        RequestError, match=r"of Adapted: the name is reserved, or not an identifier\. Accepted: .* all, full"
+    ):
         body_of(Adapted(), parts={name: is_adapter})
 
 
@@ -101,7 +103,7 @@ def test_a_part_without_tensors_is_refused() -> None:
 
 
 @pytest.mark.parametrize("part", ["lora", "body-lora", "body+", "-norm", "body--norm", "body-blocks:9"])
-def test_unknown_pieces_are_told_what_there_is(part: str) -> None:
+def test_the_error_for_an_unknown_piece_lists_the_parts(part: str) -> None:
     with pytest.raises(RequestError, match=r"is unknown\. Accepted: all, full, body, head, none, norm, adapter, or b"):
         part_names(adapted(adapter=is_adapter), part)
 
@@ -113,8 +115,8 @@ def frozen_but_adapter() -> Network:
     return split(module, parts={"adapter": is_adapter})
 
 
-def test_what_an_owner_froze_is_frozen_everywhere() -> None:
-    """Weights and, with all weights of their layer, running statistics."""
+def test_what_the_user_froze_is_frozen_everywhere() -> None:
+    """Weights, and the running statistics of a layer whose weights are all frozen."""
     net = frozen_but_adapter()
     still = {name for name in net.state_dict() if ".conv." in name or ".bn." in name}
     assert net.frozen == still  # `plain` has no weights: it goes with the module, of which the adapter learns

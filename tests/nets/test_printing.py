@@ -1,4 +1,4 @@
-"""A printed network says all that it computes: who rebuilds it from the text gets the same answers."""
+"""A printed network says all that it computes: a network rebuilt from the text gives the same answers."""
 
 from __future__ import annotations
 

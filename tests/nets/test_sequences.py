@@ -1,4 +1,4 @@
-"""Bodies of rows and sequences: stacked is alone, padding changes nothing, and who takes what."""
+"""Bodies for rows and sequences: stacked or alone gives the same, padding changes nothing, other kinds are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inputs(kind: Input, clients: int, samples: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("body", "kind"), OTHERS)
 def test_stacked_is_one_by_one(body: str, kind: Input) -> None:
-    """Logits and gradients of three clients in one call, and of each by plain calls of a network with its weights."""
+    """Logits and gradients of three clients in one call, and of each client by a plain call with its weights."""
     net, x = made(body, kind), inputs(kind, 3, 4)
     assert net.body.native
     tensors = {name: t.requires_grad_() for name, t in spread(net, 3).items()}
@@ -53,7 +53,7 @@ def test_stacked_is_one_by_one(body: str, kind: Input) -> None:
 
 @pytest.mark.parametrize("body", ["embedding-mean", "transformer"])
 def test_padding_changes_nothing(body: str) -> None:
-    """What a padded place holds in the embedding is never seen; a sequence of padding alone has finite features."""
+    """The embedding of padding has no influence, and a sequence of padding only has finite features."""
     net = made(body, Tokens(6, 9, pad=8))
     x = torch.tensor([[1, 2, 3, 8, 8, 8], [8, 8, 8, 8, 8, 8]])
     before = net(x)
@@ -80,7 +80,7 @@ def test_a_transformer_tells_orders_apart_and_a_mean_does_not() -> None:
     torch.testing.assert_close(made("embedding-mean", kind)(x), made("embedding-mean", kind)(turned))
 
 
-def test_flops_and_maps_ask_the_kind() -> None:
+def test_flops_and_smallest_map_take_any_kind_of_input() -> None:
     """mlp on 5 numbers: 2 · (5 · 200 + 200 · 200 + 200 · 3) a sample."""
     net = build("mlp", 3, Floats((5,)), LinearHead())
     assert step_flops(net, Floats((5,)), 2) == 2 * 2 * (5 * 200 + 200 * 200 + 200 * 3)
@@ -103,8 +103,8 @@ def test_a_body_that_does_not_take_the_kind_refuses_by_key() -> None:
         make_body("transformer", (1, 8, 8))
 
 
-def test_a_body_of_ones_own_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any module [B, *] -> [B, d], under `takes`; it is tried on two samples."""
+def test_a_users_body_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any module [B, *] -> [B, d], marked by `takes`. It is tried on two samples."""
 
     @takes(Floats)
     def mine(input: Floats) -> Body:

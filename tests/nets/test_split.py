@@ -1,4 +1,4 @@
-"""A user's own module as body and head."""
+"""A user's module as body and head."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .samples import images, spread
 
 
 class Small(nn.Module):
-    """A residual network as people write them."""
+    """A residual network as users write it."""
 
     def __init__(self, finish: bool = False) -> None:
         super().__init__()
@@ -106,13 +106,13 @@ def test_padding_and_foreign_batchnorm() -> None:
     tensors, x, real = spread(net, 2), images(2, 4, 2, 5, 5), torch.ones(2, 4)
     with pytest.raises(RequestError, match=r"body.module.stem.1 \(BatchNorm2d\) .* would count padded samples"):
         apply(net.train(), tensors, x, real)
-    apply(net.eval(), tensors, x, real)  # running statistics count nothing
+    apply(net.eval(), tensors, x, real)  # in eval mode no sample is counted
     flat = split(plain().double())
     apply(flat.train(), spread(flat, 2), images(2, 4, 2, 4, 4), real)
 
 
 def test_a_network_on_vectors() -> None:
-    """Not images: apply takes any [G, B, …]."""
+    """`apply` takes any samples [G, B, …], not only images."""
     net = split(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double(), example=images(3, 6))
     tensors, x = spread(net, 2), images(2, 3, 6)
     logits = apply(net, tensors, x)[1]
@@ -135,7 +135,7 @@ def test_what_cannot_be_split() -> None:
         RequestError, match=r"Sequential: 0\.weight and 1\.weight are one parameter, and would learn as"
     ):
         body_of(tied, features=4)
-    body_of(tied.requires_grad_(False), features=4)  # frozen, nobody can tell them apart
+    body_of(tied.requires_grad_(False), features=4)  # frozen, they cannot learn different values
     split(Small(finish=True))  # the structure is fine; only an example shows what forward does
     with pytest.raises(RequestError, match=r"body and head \(fc\) do not give what the module gives"):
         split(Small(finish=True), example=torch.randn(2, 2, 5, 5))
@@ -150,7 +150,7 @@ def test_what_is_frozen_later_no_longer_learns() -> None:
 
 
 class Renewed(Small):
-    """Reads states of its first version in another way, as torchvision's MNASNet does."""
+    """A module that reads states of its first version in another way, as torchvision's MNASNet does."""
 
     _version = 2
 

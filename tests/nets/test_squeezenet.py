@@ -1,4 +1,4 @@
-"""SqueezeNet under torchvision's weights: a file with its names, and its layers written out with PyTorch."""
+"""SqueezeNet with torchvision's weights: a file with torchvision's names, and the layers written in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRES |= {9: (256, 48, 192), 10: (384, 48, 192), 11: (384, 64, 256), 12: (512, 6
 
 
 def theirs() -> dict[str, Tensor]:
-    """Tensors with the names and shapes of torchvision's squeezenet1_1, its head among them."""
+    """Tensors with the names and shapes of torchvision's squeezenet1_1, including its head."""
     generator = torch.Generator().manual_seed(0)
     shapes: dict[str, tuple[int, ...]] = {"features.0": (64, 3, 3, 3)}
     for number, (inputs, few, many) in FIRES.items():

@@ -1,4 +1,4 @@
-"""Text encoders of other libraries as bodies: they give what the library gives, stacked too; what is refused."""
+"""Text encoders of other libraries as bodies: they give what the library gives, also stacked; and what is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kind_for(tokenizer: Tokenizer, length: int = 12) -> Tokens:
 
 
 def network(name: str, length: int = 12) -> Network:
-    """With the weights of its folder."""
+    """A network whose encoder has the weights of its folder."""
     net = build(name, 3, kind_for(tokenizer_of(name), length), LinearHead())
     tensors = dict(net.state_dict())
     net.load_state_dict(tensors | load_body("pretrained", tensors, name))
@@ -72,7 +72,7 @@ def by_library(model: Any, ids: Tensor, pad: int, pooling: str = "mean", normali
 
 @pytest.mark.parametrize(("kind", "prefix"), [("bert", "bert."), ("distilbert", ""), ("roberta", "roberta.")])
 def test_an_encoder_gives_what_its_library_gives(tmp_path: Path, kind: str, prefix: str) -> None:
-    """Also where the file is of a whole classifier, whose names have the architecture's prefix."""
+    """Also if the file is that of a whole classifier, whose names have the architecture's prefix."""
     model = save_encoder(tmp_path / "model", kind, prefix=prefix)
     name = f"hf/{tmp_path / 'model'}"
     net, ids = network(name), ids_of(name, TEXTS)
@@ -89,7 +89,7 @@ def test_a_sentence_folder_says_how_it_pools(tmp_path: Path, mode: str, pooling:
     name = f"sentence/{tmp_path / 'model'}"
     net, ids = network(name), ids_of(name, TEXTS)
     torch.testing.assert_close(net.features(ids), by_library(model, ids, 0, pooling, normalize), atol=1e-5, rtol=0)
-    assert tokenizer_of(name).length == 12  # max_seq_length, below the 24 places of the encoder
+    assert tokenizer_of(name).length == 12  # max_seq_length, less than the 24 positions of the encoder
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_another_pooling_by_name(tiny: str) -> None:
 
 
 def test_clients_are_stacked(tiny: str) -> None:
-    """Three clients with other weights each, in one pass, as one by one; nothing is drawn in training."""
+    """Three clients with different weights in one pass, the same as one by one. Nothing is drawn in training."""
     net, ids = network(tiny), ids_of(tiny, TEXTS)
     rng = torch.Generator().manual_seed(0)
     weights = {
@@ -126,7 +126,7 @@ def test_clients_are_stacked(tiny: str) -> None:
 
 
 def test_second_derivatives_exist(tiny: str) -> None:
-    """Per-FedAvg asks for them; a fused attention kernel has none."""
+    """Per-FedAvg needs them, and a fused attention kernel has none."""
     net, ids = network(tiny), ids_of(tiny, TEXTS)
     weight = dict(net.named_parameters())["body.module.encoder.encoder.layer.0.attention.self.query.weight"]
     (first,) = torch.autograd.grad(net.features(ids).square().sum(), weight, create_graph=True)
@@ -152,7 +152,7 @@ def test_parts_and_blocks(tiny: str) -> None:
 
 
 def test_weights_of_another_file(tmp_path: Path, tiny: str) -> None:
-    """Of the library's names: safetensors, or torch.save with tensors alone; never a pickle of anything else."""
+    """A file with the library's names: safetensors, or torch.save with tensors only. Other pickles are refused."""
     model = save_encoder(tmp_path / "other", seed=1)
     torch.save(model.state_dict(), tmp_path / "other.bin")
     torch.save({"made": Path("x")}, tmp_path / "evil.pth")
@@ -175,7 +175,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path, tiny: str) -> None:
 
 
 def broken(folder: Path, change: str) -> str:
-    """A sentence folder in which one thing is wrong, and its name."""
+    """The name of a sentence folder in which one thing is wrong."""
     save_sentence(folder)
     if change == "tokenizer":
         (folder / "tokenizer.json").unlink()
@@ -211,10 +211,10 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path: Path, change: str, s
 
 
 def test_a_name_that_is_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline, as huggingface_hub itself understands it: nothing is asked for."""
+    """In the offline mode of huggingface_hub, so that no request is sent."""
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(RequestError, match=r"there is no folder 'no/where-xyz', and it cannot be had from huggingface"):
+    with pytest.raises(RequestError, match=r"no folder 'no/where-xyz', and it cannot be downloaded from huggingface"):
         wants_of("sentence/no/where-xyz")
 
 

@@ -1,4 +1,4 @@
-"""A body that is not Torso's is computed for several clients by vmap only where that works, backward pass included."""
+"""A body that is not Torso's is computed for several clients by vmap only if that works, in the backward pass too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU, INPUT = torch.device("cpu"), Floats((6,))
 
 
 class LooksBack(torch.autograd.Function):
-    """Its forward pass can be mapped over clients, its backward pass looks at a number."""
+    """A function whose forward pass can be mapped over clients, and whose backward pass reads a value."""
 
     generate_vmap_rule = True
 
@@ -57,7 +57,7 @@ class Looks(Small):
 
 
 class OfItsOwn(Small):
-    """An error that has nothing to do with several clients."""
+    """A body with an error that has nothing to do with several clients."""
 
     def between(self, x: Tensor) -> Tensor:
         raise RuntimeError("the third layer is missing")
@@ -71,11 +71,11 @@ def test_it_is_found_out_beforehand(kind: type[nn.Module], why: str) -> None:
     found = vmap_fails(net, INPUT, CPU, torch.float32)
     assert why in found
     assert bool(found) == bool(why)
-    assert net.body.vmaps  # asked on a copy
+    assert net.body.vmaps  # tried on a copy
 
 
 class Attends(nn.Module):
-    """Attention whose fused kernels know no vmap, and a convolution with a bias, which autocast and vmap take apart."""
+    """Attention whose fused kernels do not support vmap, and a convolution with a bias under autocast and vmap."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Networks of torchvision, timm and transformers, as their libraries make them, with their dropout and drop-path.
 
-They are small of their kind and have random weights: nothing is downloaded.
+They are small networks of their kind with random weights. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OPS = torch.library.Library("torchvision", "FRAGMENT")  # must live as long as 
 
 
 def torchvision() -> ModuleType:
-    """torchvision for CUDA does not import beside torch for CPU: two operations are missing, which no network here
-    calls. Their names are enough."""
+    """torchvision. Built for CUDA it cannot be imported with torch for CPU, because two operations are missing.
+    No network here calls these, so it is enough to define their names."""
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:  # operator torchvision::nms does not exist
@@ -42,7 +42,7 @@ def torchvision() -> ModuleType:
 
 
 def library(name: str) -> Any:
-    """The library, or a skipped test where it is not installed."""
+    """The library; if it is not installed, the test is skipped."""
     try:
         vision = torchvision()  # timm imports it, and so does transformers
         return vision if name == "torchvision" else importlib.import_module(name)
@@ -74,7 +74,7 @@ def hf(kind: str, model: str = "ForSequenceClassification", **options: Any) -> n
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 TEXT = {"vocab_size": 50, "max_position_embeddings": 40}
 Make = Callable[[], nn.Module]
-IMAGES: dict[str, tuple[Make, str]] = {  # with the layer that is the head
+IMAGES: dict[str, tuple[Make, str]] = {  # and the name of the layer that is the head
     "torchvision resnet18": (lambda: library("torchvision").models.resnet18(num_classes=5), "fc"),
     "torchvision mobilenetv3": (
         lambda: library("torchvision").models.mobilenet_v3_small(num_classes=5),
@@ -111,7 +111,7 @@ TOKENS: dict[str, tuple[Make, str]] = {
 
 
 def step(net: Network, x: Tensor, *keys: int) -> Tensors:
-    """The gradients of one training step of G clients that begin alike."""
+    """The gradients of one training step of G clients with the same weights."""
     tensors = {n: t.detach().expand(len(keys), *t.shape).clone() for n, t in net.state_dict().items()}
     names, bare = learnable(net, tensors), skeleton(net)
     set_modes(bare, names)
@@ -146,7 +146,7 @@ def test_an_image_network_goes_through_split(make: Make, head: str) -> None:
 @pytest.mark.parametrize(("make", "head"), TOKENS.values(), ids=TOKENS)
 def test_an_encoder_of_text_goes_through_split(make: Make, head: str) -> None:
     tokens = torch.randint(2, 50, (4, 12), generator=torch.Generator().manual_seed(0))
-    tokens[1, 7:] = 1 if head.endswith("out_proj") else 0  # Roberta's padding, and everybody else's
+    tokens[1, 7:] = 1 if head.endswith("out_proj") else 0  # the id of padding, of Roberta and of the others
     check(make, head, tokens)
 
 
@@ -157,7 +157,7 @@ def test_padded_tokens_change_nothing() -> None:
 
 
 def test_one_of_them_through_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedBN on a transformer: its LayerNorms and its head stay at home."""
+    """FedBN on a transformer: the LayerNorms and the head are not sent."""
     library("timm")
 
     def vit(channels: int, height: int, width: int) -> Any:

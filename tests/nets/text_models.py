@@ -21,7 +21,7 @@ SIZES["roberta"] = SIZES["bert"]
 
 
 def transformers() -> Any:
-    """The library, or a skipped test where it is not installed."""
+    """The library; if it is not installed, the test is skipped."""
     pytest.importorskip("tokenizers")
     pytest.importorskip("transformers")
     from torso.nets.outside.libraries import transformers_for
@@ -30,7 +30,7 @@ def transformers() -> Any:
 
 
 def tokenizer_json(pad: int = 0) -> str:
-    """A WordPiece tokenizer as BERT's, with [CLS] and [SEP] around every text."""
+    """A WordPiece tokenizer like BERT's, with [CLS] and [SEP] around every text."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     special = ["[UNK]", "[CLS]", "[SEP]"]
@@ -47,7 +47,7 @@ def tokenizer_json(pad: int = 0) -> str:
 
 
 def save_encoder(folder: Path, kind: str = "bert", *, seed: int = 0, prefix: str = "", **more: Any) -> Any:
-    """A model of the transformers library in a folder, with its tokenizer; the model itself is returned."""
+    """Save a model of the transformers library in a folder, with its tokenizer, and return the model."""
     library, pad = transformers(), 1 if kind == "roberta" else 0
     sizes: dict[str, Any] = SIZES[kind]
     config = library.AutoConfig.for_model(
@@ -63,7 +63,7 @@ def save_encoder(folder: Path, kind: str = "bert", *, seed: int = 0, prefix: str
 
 
 def save_sentence(folder: Path, pooling: str = "mean_tokens", *, normalize: bool = True, **more: Any) -> Any:
-    """The same as sentence-transformers saves it."""
+    """Save the same as sentence-transformers saves it."""
     model = save_encoder(folder, **more)
     names = [("Transformer", ""), ("Pooling", "1_Pooling"), *([("Normalize", "2_Normalize")] if normalize else [])]
     modules = [

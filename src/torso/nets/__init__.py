@@ -1,6 +1,6 @@
 """Networks: a body that is shared and a head that is personal (spec 11 and 12)."""
 
-from torso.nets import outside  # registers the families of other libraries
+from torso.nets import outside  # registers the bodies of other libraries: torchvision/…, timm/…, hf/…, sentence/…
 from torso.nets.bodies import bodies, wants_of
 from torso.nets.body import Body
 from torso.nets.build import build
@@ -8,9 +8,9 @@ from torso.nets.compute import apply, check_stacking, smallest_map
 from torso.nets.heads import Head, LinearHead, head_inits, heads
 from torso.nets.mobile import efficientnet_lite0
 from torso.nets.network import Network, Output, Tensors, learnable, part_names, set_modes
-from torso.nets.seat import skeleton
 from torso.nets.split import OfTokens, body_of, split
 from torso.nets.squeezenet import squeezenet
+from torso.nets.tensor_slots import skeleton
 
 __all__ = [
     "Body",

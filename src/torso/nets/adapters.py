@@ -1,4 +1,4 @@
-"""Adapters for a body: which layers get one, and whether G clients can then be computed in one forward pass."""
+"""Gives a body LoRA adapters: chooses the layers, and finds out whether one forward pass can serve G clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torso import randomness
 from torso.data.inputs import Input
 from torso.errors import RequestError
 from torso.nets.body import Body
-from torso.nets.draws import Picking
+from torso.nets.draws import PickDetector
 from torso.nets.layers import Conv2d
 from torso.nets.lora import Lora, adapter_parts, put_adapter
 from torso.nets.split import is_linear
@@ -25,13 +25,15 @@ ATTENTION = frozenset(
     {"query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "wq", "wv", "q", "v"}
     | {"qkv", "in_proj", "Wqkv", "query_key_value", "mixes"}
 )
-"""What libraries call the layers that make queries and values; several make both, and keys, by one layer."""
-# modules that read the weights of layers inside them, so that an adapter there would never be asked
+"""Names that libraries give to the layers of queries and values. Some make queries, keys and values by one layer."""
+# modules that read the weights of their inner layers and never call these: an adapter there would have no effect
 _READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def adapt(body: Body, lora: Lora, seed: int, where: str) -> None:
-    """Freeze a body and give layers of it adapters, drawn from the seed and the layer's name."""
+    """Freeze a body and give its chosen layers adapters, drawn from the seed and the layer's name.
+
+    `where`: how messages name the body."""
     layers = adaptable(body)
     names = targets(layers, lora.targets, where)
     _check_rank(lora.rank, [layers[name] for name in names], where)
@@ -39,11 +41,12 @@ def adapt(body: Body, lora: Lora, seed: int, where: str) -> None:
     for name in names:
         put_adapter(layers[name], lora, randomness.torch_generator(seed, "weights", "lora", name))
     body.lora = lora
-    body.draws = lora.dropout > 0 if body.native or lora.base == "eval" else None
+    only_adapters_draw = body.native or lora.base == "eval"
+    body.draws = lora.dropout > 0 if only_adapters_draw else None
 
 
 def _check_rank(rank: int, layers: Sequence[Layer], where: str) -> None:
-    """Refuse a rank above that of every layer: it adds nothing and can take all memory. The default always passes."""
+    """Refuse a rank above that of every layer: it adds nothing and can use up the memory. The default always passes."""
     most = max(Lora.rank, *(min(layer.weight.flatten(1).shape) for layer in layers))
     if rank > most:
         raise RequestError(
@@ -53,22 +56,22 @@ def _check_rank(rank: int, layers: Sequence[Layer], where: str) -> None:
 
 
 def adaptable(body: nn.Module) -> dict[str, Layer]:
-    """The layers that can have an adapter, by name: linear ones, and convolutions that are not grouped.
+    """The layers that can have an adapter, by name: linear layers, and convolutions without groups.
 
-    A layer that stands in the body under two names cannot: each name would have numbers of its own."""
+    A layer that the body has under two names cannot have one: each name would get different adapter weights."""
     found: dict[str, Layer] = {}
-    inside = tuple(f"{name}." for name, module in body.named_modules() if isinstance(module, _READERS))
+    readers = tuple(f"{name}." for name, module in body.named_modules() if isinstance(module, _READERS))
     names = Counter(id(module) for _, module in body.named_modules(remove_duplicate=False))
     for name, module in body.named_modules():
         fits = is_linear(module) or (isinstance(module, nn.Conv2d) and _is_plain(module))
-        if fits and names[id(module)] == 1 and not name.startswith(inside):
+        if fits and names[id(module)] == 1 and not name.startswith(readers):
             assert isinstance(module, Layer)
             found[name] = module
     return found
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether it computes what an nn.Conv2d without groups does; a kind of its own (one that pads, say) is tried."""
+    """Whether a layer computes what an nn.Conv2d without groups does. A subclass of nn.Conv2d is tried out."""
     if layer.groups != 1 or layer.padding_mode != "zeros":
         return False
     if type(layer) in (nn.Conv2d, Conv2d):
@@ -79,18 +82,18 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 
 @torch.no_grad()
 def _computes(layer: nn.Conv2d, side: int) -> bool:
-    """Whether a layer's answer to a map of this size is that of an nn.Conv2d."""
+    """Whether a layer gives the same as an nn.Conv2d for a map of side × side pixels."""
     probe = torch.linspace(-1, 1, layer.in_channels * side * side).view(1, -1, side, side).to(layer.weight)
     wanted = F.conv2d(probe, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation)
     try:
         found: Tensor = layer(probe)
-    except Exception:  # somebody's own forward: nobody knows what it may raise
+    except Exception:  # the forward of a user's layer may raise anything
         return False
     return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> list[str]:
-    """The names of the layers that `model.lora.targets` asks for."""
+    """The names of the layers that `model.lora.targets` chooses, in the order of the layers."""
     if not layers:
         raise RequestError(f"model.lora: {where} has no linear layer and no convolution that could get an adapter")
     chosen: set[str] = set()
@@ -107,9 +110,10 @@ def targets(layers: Mapping[str, Layer], asked: tuple[str, ...], where: str) -> 
 
 
 def _held(layers: Collection[str], text: str) -> set[str]:
-    """The layers that one word of `model.lora.targets` means."""
+    """The layers that one entry of `model.lora.targets` chooses. `auto`: those of attention, or all if none is."""
     if text == "auto":
-        return {name for name in layers if name.rpartition(".")[2] in ATTENTION} or set(layers)
+        of_attention = {name for name in layers if name.rpartition(".")[2] in ATTENTION}
+        return of_attention or set(layers)
     if text == "all":
         return set(layers)
     return {name for name in layers if name == text or name.endswith(f".{text}") or _matches(text, name)}
@@ -124,30 +128,34 @@ def _matches(text: str, name: str) -> bool:
 
 @torch.no_grad()
 def try_once(body: Body, input: Input) -> None:
-    """Find out whether the frozen body can be given once for several clients: two, of a few samples each, must say in
-    line what each says alone. A body that mixes the samples of a batch, or puts them elsewhere than first, cannot; nor
-    can one that picks or sorts rows by what they hold: nobody then knows whose rows a layer sees."""
+    """Find out whether one call with one copy of the frozen tensors can compute several clients, and set `body.once`.
+
+    Two clients with a few samples each must get the same features together as each gets alone. A body fails if it mixes
+    the samples of a batch or moves them from the first dimension. It also fails if it picks or sorts rows by their
+    content, because a layer inside then cannot know which client a row belongs to."""
     names = adapter_parts(body).get("lora", ())
     training = [module.training for module in body.modules()]
     body.eval()
-    tensors, draw = dict(body.state_dict()), torch.Generator().manual_seed(0)
-    own = {n: tensors[n] + torch.randn(2, *tensors[n].shape, generator=draw) / 8 for n in names}
+    tensors = dict(body.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    adapters = {n: tensors[n] + torch.randn(2, *tensors[n].shape, generator=generator) / 8 for n in names}
     x = input.example(2 * _TRIED).view(2, _TRIED, *input.shape)
     body.once = True
     try:
-        with Picking() as seen:
-            together = functional_call(body, {**tensors, **own}, (x,), tie_weights=False)
-        alone = [
-            functional_call(body, {**tensors, **{n: t[g] for n, t in own.items()}}, (x[g : g + 1],), tie_weights=False)
-            for g in (0, 1)
-        ]
+        with PickDetector() as seen:
+            together = functional_call(body, {**tensors, **adapters}, (x,), tie_weights=False)
+        alone = []
+        for client in (0, 1):
+            own = {name: stack[client] for name, stack in adapters.items()}
+            own_samples = x[client : client + 1]
+            alone.append(functional_call(body, {**tensors, **own}, (own_samples,), tie_weights=False))
         same = torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-4 * float(together.abs().max()))
         body.once = same and not seen.picked
-    except (RuntimeError, ValueError, IndexError):  # of shapes: it counts its samples in a way of its own
+    except (RuntimeError, ValueError, IndexError):  # shapes do not fit: the body expects another number of samples
         body.once = False
     finally:
         for module, mode in zip(body.modules(), training, strict=True):
             module.training = mode
 
 
-_TRIED = 2  # samples of a client: one alone would hide an order of its own
+_TRIED = 2  # samples of a client in this test; with one, a change of the samples' order would go unnoticed

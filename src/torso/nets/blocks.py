@@ -1,4 +1,4 @@
-"""What bodies are made of. Every block maps maps and `real` (see layers.py) to maps."""
+"""The blocks that bodies are made of. Every block takes maps and `real` (see layers.py) and gives maps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torso.fast import is_fast
 from torso.nets.layers import BatchNorm2d, Conv2d, Linear, SameConv2d, flat
 
-Norm = Literal["batch", "running"]  # statistics in evaluation (spec 12.2)
+Norm = Literal["batch", "running"]  # the statistics that BatchNorm uses in evaluation (spec 12.2)
 
 
 class Chain(nn.ModuleList):
-    """One block after the other."""
+    """A sequence of blocks, one after the other."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         for block in self:
@@ -23,9 +23,9 @@ class Chain(nn.ModuleList):
 
 
 class Unit(nn.Module):
-    """Convolution, then what is asked for of BatchNorm, ReLU and a pool; same-size padding unless told.
+    """A convolution, then BatchNorm, a pool and ReLU, as far as they are asked for.
 
-    `padding`: a number, or "same" for TensorFlow's. `six`: ReLU6, which lets through no more than 6."""
+    `padding`: a number, "same" for TensorFlow's, or None for kernel // 2. `six`: ReLU6, whose output is at most 6."""
 
     def __init__(
         self,
@@ -51,9 +51,12 @@ class Unit(nn.Module):
             self.conv = Conv2d(inputs, outputs, kernel, stride, zeros, groups=groups, bias=bias)
         self.norm = None if norm is None else BatchNorm2d(outputs, norm == "running", eps)
         self.pool = pool
-        self.relu = (nn.ReLU6 if six else nn.ReLU)(inplace=True) if relu else None
+        self.relu: nn.Module | None = None
+        if relu:
+            self.relu = nn.ReLU6(inplace=True) if six else nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        # by running statistics the fused path has no gradient
         if self.norm is not None and is_fast(x) and (self.norm.by_batch or not self._learns(x)):
             return self._fused(x, self.norm, real)
         x = self.conv(x)
@@ -63,35 +66,35 @@ class Unit(nn.Module):
             from torso.nets.kernels.maps import pooled
 
             return pooled(x)
-        if self.pool is not None:  # before ReLU: the same maximum, and a quarter of the map to go over
+        if self.pool is not None:  # before ReLU, which gives the same maximum and then has a smaller map to go over
             x = self.pool(x)
         return x if self.relu is None else self.relu(x)
 
     @property
     def _halves(self) -> bool:
-        """Whether the pool takes the largest of 2×2 pixels."""
+        """Whether the pool is a max-pool over 2×2 pixels that halves the map."""
         pool = self.pool
         if not isinstance(pool, nn.MaxPool2d) or pool.ceil_mode or pool.return_indices:
             return False
         return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (2, 2, 0, 1)
 
     def _learns(self, x: Tensor) -> bool:
-        """Whether a gradient is wanted, of x or of a parameter."""
+        """Whether a gradient is needed, of x or of a parameter."""
         return torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters()))
 
     def _fused(self, x: Tensor, norm: BatchNorm2d, real: Tensor | None) -> Tensor:
-        """The same with fewer passes over the map; BatchNorm takes the convolution's bias into its mean."""
-        pool, halves = self.pool, self._halves
+        """What the plain path gives, with fewer passes over the map. BatchNorm adds the convolution's bias itself."""
+        halves = self._halves
         x, sums = self.conv.before_norm(x, real, counted=norm.by_batch)
-        if pool is None or halves:
+        if self.pool is None or halves:
             cap = 6.0 if isinstance(self.relu, nn.ReLU6) else 0.0
             return norm.fused(x, real, self.conv.bias, sums, self.relu is not None, 2 if halves else 1, cap)
-        x = pool(norm.fused(x, real, self.conv.bias, sums))
+        x = self.pool(norm.fused(x, real, self.conv.bias, sums))
         return x if self.relu is None else self.relu(x)
 
 
 class Dense(nn.Module):
-    """Linear and ReLU on flat features; maps are flattened first."""
+    """A linear layer and ReLU on flat features. Maps are flattened first."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -100,12 +103,13 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         if x.ndim == 4:
-            x = flat(x, len(self.linear.weight) if self.linear.weight.ndim == 3 else 1)
+            clients = len(self.linear.weight) if self.linear.weight.ndim == 3 else 1
+            x = flat(x, clients)
         return self.relu(self.linear(x))  # type: ignore[no-any-return]
 
 
 class Subsample(nn.Module):
-    """The shortcut without parameters: every second pixel, and as many zero channels again behind."""
+    """A shortcut without parameters: every stride-th pixel, then as many channels of zeros as there are channels."""
 
     def __init__(self, stride: int) -> None:
         super().__init__()
@@ -120,7 +124,9 @@ class Subsample(nn.Module):
 
 
 class Residual(nn.Module):
-    """relu(path(x) + shortcut(x)); without a shortcut, x itself; without `relu`, the sum."""
+    """A residual block: relu(path(x) + shortcut(x)).
+
+    Without a shortcut x itself is added. Without `relu` the sum is the output."""
 
     def __init__(self, path: Chain, shortcut: nn.Module | None, relu: bool = True) -> None:
         super().__init__()
@@ -137,7 +143,8 @@ class Residual(nn.Module):
 
 
 class Fire(nn.Module):
-    """SqueezeNet's module: squeeze to few channels, expand by 1×1 and by 3×3, side by side (spec 11)."""
+    """SqueezeNet's fire module: a 1×1 convolution to few channels, then a 1×1 and a 3×3 convolution of these, whose
+    outputs are concatenated (spec 11)."""
 
     def __init__(self, inputs: int, squeeze: int, expand: int, pool: nn.Module | None = None) -> None:
         super().__init__()
@@ -156,7 +163,8 @@ class Fire(nn.Module):
 
 
 def he_normal(module: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
-    """Draw one convolution or linear layer from N(0, 2 / fan), bias 0; other modules stay as they are."""
+    """Draw the weights of a convolution or linear layer from N(0, 2 / fan) and set its bias to 0. Other modules stay
+    as they are."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
         if module.bias is not None:
@@ -164,6 +172,6 @@ def he_normal(module: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
 
 
 def glorot_uniform(module: nn.Module) -> None:
-    """Draw the weights of one convolution or linear layer from U(±√(6 / (fan in + fan out))); its bias stays."""
+    """Draw the weights of a convolution or linear layer from U(±√(6 / (fan in + fan out))). Its bias stays."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.xavier_uniform_(module.weight)

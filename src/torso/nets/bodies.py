@@ -1,4 +1,4 @@
-"""The bodies of spec 11: functions from an image's (channels, height, width) to a Body; and those of other inputs."""
+"""The registry of bodies, and the bodies of spec 11: functions of (channels, height, width), or of an `Input`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torso.nets.sequences import Embedding, Encoder, SequenceBody
 from torso.registry import Registry
 
 BodyMaker = Callable[..., Body]
-"""A function of (channels, height, width), for images; or of an Input, under `takes`."""
+"""A function that returns a Body: of (channels, height, width), for images, or of an Input, if `takes` marks it."""
 Maker = TypeVar("Maker", bound=BodyMaker)
 
 
 class Bodies(Registry[BodyMaker]):
-    """Bodies by name; `torchvision/resnet18` is made by what `families` holds under `torchvision`."""
+    """Bodies by name. A name with a slash, such as `torchvision/resnet18`, is looked up in `families`."""
 
     def look_up(self, name: str, key: str) -> BodyMaker:
         family, slash, _ = name.partition("/")
@@ -41,12 +41,12 @@ class Bodies(Registry[BodyMaker]):
 
 bodies = Bodies("model.body")
 families: dict[str, Callable[[str], BodyMaker]] = {}
-"""Makers of bodies from other libraries, by the word before the slash: they are asked with the whole name."""
-GIVEN = "given:"  # so begin the names of modules that a program hands over: known as long as it does (given.py)
+"""Makers of bodies from other libraries, by the word before the slash. They are called with the whole name."""
+GIVEN = "given:"  # prefix of the names of modules that a program hands over; registered while it needs them (given.py)
 
 
 def takes(*kinds: type[Input]) -> Callable[[Maker], Maker]:
-    """Say that a body is a function of an Input, and of which kinds; goes below `@bodies.register(name)`."""
+    """A decorator that marks a body as a function of an Input of these kinds. Put it below `@bodies.register(name)`."""
 
     def mark(make: Maker) -> Maker:
         make.takes = kinds  # type: ignore[attr-defined]
@@ -61,35 +61,36 @@ def kinds_of(make: BodyMaker) -> tuple[type[Input], ...]:
 
 
 def is_of_input(make: BodyMaker) -> bool:
-    """Whether it is a function of an Input; otherwise of (channels, height, width)."""
+    """Whether a body is a function of an Input, and not of (channels, height, width)."""
     return hasattr(make, "takes")
 
 
 def wants_of(name: str, weights: str = "") -> Wants:
-    """What a body expects of samples under `model.weights`: what its maker's `wants(weights)` says, if it has one."""
+    """What a body expects of samples under `model.weights`: the answer of its maker's `wants(weights)`, if it has this
+    function."""
     if name.startswith(GIVEN) and name not in bodies:
-        return ANYTHING  # refused where the network is built
-    ask = getattr(bodies[name], "wants", None)
-    found: Wants = ANYTHING if ask is None else ask(weights)
+        return ANYTHING  # `build` refuses this name
+    wants = getattr(bodies[name], "wants", None)
+    found: Wants = ANYTHING if wants is None else wants(weights)
     return found
 
 
 def named_weights(name: str, word: str) -> dict[str, Tensor] | None:
-    """A body's tensors, by their names in the body, under a word that its maker's `weights(word)` knows, such as
-    `imagenet`; None: it knows no such word."""
-    give = getattr(bodies[name], "weights", None)
-    found: dict[str, Tensor] | None = None if give is None else give(word)
+    """A body's tensors, by their names in the body, for a word that its maker's `weights(word)` knows, such as
+    `imagenet`. None: the maker does not know the word."""
+    weights = getattr(bodies[name], "weights", None)
+    found: dict[str, Tensor] | None = None if weights is None else weights(word)
     return found
 
 
 def is_old_head(name: str, tensor: str) -> bool:
-    """Whether a tensor of a body's weights, by its name in the body, belongs to the classes of the pre-training."""
-    ask = getattr(bodies[name], "is_old_head", None)
-    return ask is not None and bool(ask(tensor))
+    """Whether a tensor of a body's weights, by its name in the body, belongs to the head of the pre-training."""
+    is_of_head = getattr(bodies[name], "is_old_head", None)
+    return is_of_head is not None and bool(is_of_head(tensor))
 
 
 def body(name: str, least: int = 1) -> Callable[[BodyMaker], BodyMaker]:
-    """Register a body that needs images of at least least × least."""
+    """A decorator that registers a body for images of at least least × least pixels."""
 
     def keep(make: BodyMaker) -> BodyMaker:
         @wraps(make)
@@ -106,6 +107,7 @@ def body(name: str, least: int = 1) -> Callable[[BodyMaker], BodyMaker]:
 
 
 def _conv_blocks(channels: int, height: int, width: int, depth: int) -> Body:
+    """Blocks of 3×3 convolution (64), BatchNorm, ReLU and max-pool."""
     units = [Unit(channels if i == 0 else 64, 64, 3, norm="batch", pool=nn.MaxPool2d(2)) for i in range(depth)]
     return Body(units, 64 * (height >> depth) * (width >> depth))
 
@@ -127,18 +129,19 @@ def mobilenet(channels: int, height: int, width: int) -> Body:
     """MobileNet for small images: a stem and thirteen depthwise-separable blocks."""
     unit = partial(Unit, bias=False, norm="batch")
     widths = (32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)
-    halves = {2, 4, 6, 12}  # blocks with stride 2
+    strided = {2, 4, 6, 12}  # numbers of the blocks with stride 2
     blocks: list[nn.Module] = [unit(channels, 32, 3)]
-    for i, (inputs, outputs) in enumerate(pairwise(widths), start=1):
-        depthwise = unit(inputs, inputs, 3, stride=2 if i in halves else 1, groups=inputs)
+    for number, (inputs, outputs) in enumerate(pairwise(widths), start=1):
+        depthwise = unit(inputs, inputs, 3, stride=2 if number in strided else 1, groups=inputs)
         blocks.append(Chain([depthwise, unit(inputs, outputs, 1)]))
     return Body(blocks, 1024, pool=True)
 
 
-Shortcut = Literal["free", "conv"]
+Shortcut = Literal["free", "conv"]  # without parameters, or a 1×1 convolution
 
 
 def _residual(inputs: int, width: int, stride: int, bottleneck: bool, shortcut: Shortcut) -> Residual:
+    """A block of a ResNet: two 3×3 convolutions, or a bottleneck of 1×1, 3×3 and 1×1, and a shortcut."""
     norm: Norm = "running"
     unit = partial(Unit, bias=False, norm=norm)
     outputs = 4 * width if bottleneck else width
@@ -157,7 +160,7 @@ def _residual(inputs: int, width: int, stride: int, bottleneck: bool, shortcut: 
 def _resnet(
     channels: int, widths: Sequence[int], depths: Sequence[int], bottleneck: bool = False, shortcut: Shortcut = "conv"
 ) -> Body:
-    """A stem that keeps the size, then stages of residual blocks, each after the first at half the size."""
+    """A stem that keeps the size, then stages of residual blocks. Each stage but the first halves the size."""
     blocks: list[nn.Module] = [Unit(channels, widths[0], 3, bias=False, norm="running")]
     inputs = widths[0]
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
@@ -229,6 +232,7 @@ def vgg11(channels: int, height: int, width: int) -> Body:
 
 
 def _he(blocks: Sequence[nn.Module], features: int) -> Body:
+    """A body whose weights are drawn from He's N(0, 2 / fan in)."""
     made = Body(blocks, features)
     made.apply(partial(he_normal, mode="fan_in"))
     return made
@@ -242,17 +246,20 @@ def rod_mnist(channels: int, height: int, width: int) -> Body:
 
 @body("rod-mnist-dropout", least=16)
 def rod_mnist_dropout(channels: int, height: int, width: int) -> Body:
-    """rod-mnist with dropout of ½, of whole channels after the second convolution and of hidden units, as an earlier
+    """rod-mnist with dropout of ½: of whole channels after the second convolution, and of hidden units. An earlier
     program of Fed-RoD's author has it."""
     first, second, hidden = _two_convolutions(channels, height, width)
-    return _he([first, Chain([second, Dropout(0.5, place=0, whole=True)]), Chain([hidden, Dropout(0.5, place=1)])], 50)
+    second = Chain([second, Dropout(0.5, place=0, whole=True)])
+    hidden = Chain([hidden, Dropout(0.5, place=1)])
+    return _he([first, second, hidden], 50)
 
 
 def _two_convolutions(channels: int, height: int, width: int) -> list[nn.Module]:
-    """Valid 5×5 convolutions with pools, and a hidden layer of 50."""
-    units = [Unit(i, o, 5, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((channels, 32), (32, 64))]
-    left, right = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return [*units, Dense(64 * left * right, 50)]
+    """Two valid 5×5 convolutions with pools, and a hidden layer of 50."""
+    first = Unit(channels, 32, 5, padding=0, pool=nn.MaxPool2d(2))
+    second = Unit(32, 64, 5, padding=0, pool=nn.MaxPool2d(2))
+    last_height, last_width = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    return [first, second, Dense(64 * last_height * last_width, 50)]
 
 
 @body("rod-cifar", least=18)
@@ -262,11 +269,15 @@ def rod_cifar(channels: int, height: int, width: int) -> Body:
 
 
 def _three_convolutions(widths: tuple[int, int, int, int], height: int, width: int) -> Body:
-    """Valid 3×3 convolutions between so many channels, pools after the first two, and a hidden layer of 64."""
-    given, first, second, last = widths
-    units = [Unit(i, o, 3, padding=0, pool=nn.MaxPool2d(2)) for i, o in ((given, first), (first, second))]
-    left, right = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
-    return _he([*units, Unit(second, last, 3, padding=0), Dense(last * left * right, 64)], 64)
+    """Three valid 3×3 convolutions, pools after the first two, and a hidden layer of 64. `widths`: the channels of the
+    image and of each convolution's output."""
+    units: list[nn.Module] = [
+        Unit(widths[0], widths[1], 3, padding=0, pool=nn.MaxPool2d(2)),
+        Unit(widths[1], widths[2], 3, padding=0, pool=nn.MaxPool2d(2)),
+        Unit(widths[2], widths[3], 3, padding=0),
+    ]
+    last_height, last_width = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
+    return _he([*units, Dense(widths[3] * last_height * last_width, 64)], 64)
 
 
 @body("pfl-cnn", least=6)
@@ -297,7 +308,7 @@ def mlp(input: Input) -> Body:
 @bodies.register("none")
 @takes(Floats)
 def none(input: Floats) -> Body:
-    """No layers: the head stands on the numbers themselves, such as the features of `model.encoder`."""
+    """No layers: the head takes the numbers themselves, such as the features of `model.encoder`."""
     return FlatBody((), prod(input.shape))
 
 

@@ -1,4 +1,4 @@
-"""A body turns samples into features, for one client or for G at once (shapes: see layers.py)."""
+"""`Body`: turns samples into features, for one client or for G clients at once (shapes: see layers.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torso.data.batches import KeyedBy
 from torso.nets.blocks import Chain
 from torso.nets.dropout import Dropout
-from torso.nets.layers import flat, in_line
+from torso.nets.layers import concatenated, flat
 from torso.nets.lora import Lora
 from torso.nets.parts import (
     Predicate,
@@ -24,18 +24,18 @@ from torso.nets.parts import (
 class Body(nn.Module):
     """Blocks in order of depth that turn samples, here images [G, B, C, H, W], into features [G, B, features].
 
-    `native`: the layers know of the client dimension. `pool`: average over the map that the last block leaves.
-    `parts`: further parts of the network by name; `norm`, its normalisation layers, needs no telling.
+    `pool`: average over the map that the last block gives. `parts`: further parts of the network, by name. The part
+    `norm`, all normalisation layers, always exists.
     """
 
-    native = True
-    draws: bool | None = None  # of one that is not native: random numbers in training; None: nobody has looked yet
-    draws_there = False  # … all of them on the device of its input
-    trims = False  # whether tokens may be cut to the longest sequence of a batch: padding changes nothing
-    vmaps = True  # of one that is not native: whether vmap can compute it for several clients
-    lora: Lora | None = None  # its adapters, where it has any (adapters.py)
-    drops = False  # whether it has dropout of Torso's own, which draws from keys [G] of a batch (dropout.py)
-    once = False  # whether all that is frozen can be given once, while G clients' samples stand in line
+    native = True  # whether its layers are Torso's own, which take weights with a client dimension
+    draws: bool | None = None  # if not native: whether it draws random numbers in training; None: not yet known
+    draws_there = False  # if it draws: whether it does so only on the device of its input
+    trims = False  # whether tokens may be cut to the longest sequence of a batch, because padding changes nothing
+    vmaps = True  # if not native: whether vmap can compute it for several clients
+    lora: Lora | None = None  # the kind of its adapters, if it has any (adapters.py)
+    drops = False  # whether it has Torso's dropout layers, which draw from the keys [G] of a batch (dropout.py)
+    once = False  # whether one call can compute G clients' concatenated samples with one copy of the frozen tensors
     features: int
     blocks: Chain | tuple[nn.Module, ...]
     predicates: Mapping[str, Predicate] = MappingProxyType({"norm": is_norm})
@@ -54,46 +54,51 @@ class Body(nn.Module):
         self.name_parts(self, parts)
 
     def name_parts(self, module: nn.Module, parts: Mapping[str, Predicate] | None) -> None:
-        """Take predicates over the tensors of a module, once they are known to make sense."""
+        """Check predicates over the tensors of a module, and add them to the body's parts."""
         if parts:
             check_named(module, parts)
             self.predicates = {**self.predicates, **parts}
 
     def extra_repr(self) -> str:
-        """A printed network says all that it computes: also what no module does."""
+        """What `forward` does around the blocks, so that a printed network says all that it computes."""
         if not self.native:
             return ""
         return "blocks, then the mean over height and width" if self.pool else "blocks, then flatten"
 
     @property
     def keyed(self) -> bool:
-        """Whether it may draw random numbers in training, from keys that come with a batch."""
+        """Whether the body may draw random numbers in training, from keys on the host that come with a batch."""
         return not self.native or self.draws is True
 
     @property
     def keyed_by(self) -> KeyedBy:
-        """Whether it draws from keys, and whether these are on the device."""
+        """Which keys a batch must bring for the body: none (False), keys on the host (True), or on the device."""
         return self.keyed or ("device" if self.drops else False)
 
     @property
     def in_line(self) -> bool:
-        """Whether G clients of any sizes learn in one forward pass that draws no random number."""
+        """Whether G clients of any sizes can learn in one forward pass that draws no random numbers."""
         if self.lora is None:
             return self.native
-        return (self.native or (self.once and self.lora.base == "eval")) and self.draws is False
+        takes_all = self.native or (self.once and self.lora.base == "eval")
+        return takes_all and self.draws is False
 
     @property
     def passes_once(self) -> bool:
-        """Whether what is frozen can be given once, in its present mode: a body that is not Torso's was tried in
-        evaluation, and may mix samples in training."""
-        return self.once and (self.native or not self.training or self.lora is None or self.lora.base == "eval")
+        """Whether `once` holds in the present mode.
+
+        A body that is not Torso's was tried in eval mode only (adapters.py), and may mix samples in train mode."""
+        if not self.once or self.native:
+            return self.once
+        return not self.training or self.lora is None or self.lora.base == "eval"
 
     def own_parts(self) -> dict[str, tuple[str, ...]]:
-        """The body's tensors by part; parts that hold nothing are left out."""
-        return {name: held for name, holds in self.predicates.items() if (held := chosen(self, holds))}
+        """The names of the body's tensors by part; empty parts are left out."""
+        found = {name: chosen(self, predicate) for name, predicate in self.predicates.items()}
+        return {name: held for name, held in found.items() if held}
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        clients, x = x.shape[0], in_line(x)
+        clients, x = x.shape[0], concatenated(x)
         for block in self.blocks:
             x = block(x, real)
         if self.pool:
@@ -103,7 +108,7 @@ class Body(nn.Module):
 
 
 class FlatBody(Body):
-    """The same for samples of any shape [G, B, *], which are flattened first: its blocks map flat features."""
+    """A body that flattens its samples [G, B, *] first; its blocks map flat features."""
 
     def extra_repr(self) -> str:
         return "flatten, then blocks"

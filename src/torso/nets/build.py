@@ -1,4 +1,4 @@
-"""A network from its names and a seed."""
+"""`build`: a network from the names of its body and head, and a seed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def build(
     source: str = "",
     lora: Lora | None = None,
 ) -> Network:
-    """A network on the CPU for a kind of input, or for images (C, H, W); its bits depend on the arguments alone.
+    """A network on the CPU for a kind of input, or for images (C, H, W). Its bits depend on the arguments alone.
 
-    Body and head are drawn from keys of their own, so networks that differ in the head share the body's bits. The
-    global random state is left as it was. `source`: the name of the data, for a message. `lora`: the body is frozen and
-    gets adapters.
+    Body and head are drawn from different keys, so networks that differ in the head have the same bits in the body. The
+    global random state is left as it was. `source`: the name of the data, for error messages. `lora`: the body is
+    frozen and gets adapters.
     """
     input = as_input(input)
     _check_given(body, head_init)
@@ -65,12 +65,15 @@ def build(
 
 
 def _on_cpu() -> AbstractContextManager[object]:
-    """New tensors are on the CPU inside. Where they are anyway, nothing is set: torch would ask at every call."""
-    place = torch.device("cpu")
-    return nullcontext() if torch.get_default_device() == place else place
+    """A context in which new tensors are on the CPU.
+
+    If they are by default, the context does nothing: one that sets a device makes every call of torch slower."""
+    cpu = torch.device("cpu")
+    return nullcontext() if torch.get_default_device() == cpu else cpu
 
 
 def _check_given(*names: str) -> None:
+    """Refuse the name of a module that a program has handed over (given.py) and that is no longer registered."""
     for name in names:
         if name.startswith(GIVEN) and name not in bodies:
             raise RequestError(
@@ -80,16 +83,19 @@ def _check_given(*names: str) -> None:
 
 
 def make_body(name: str, input: Input | tuple[int, int, int], source: str = "") -> Body:
-    """The body of a name for a kind of input, or for images (C, H, W)."""
-    input, make = as_input(input), bodies[name]
+    """The body that is registered under a name, for a kind of input, or for images (C, H, W)."""
+    input = as_input(input)
+    make = bodies[name]
     if not isinstance(input, kinds_of(make)):
         others = [other for other in sorted(bodies) if isinstance(input, kinds_of(bodies[other]))]
+        taken = " or ".join(kind.many for kind in kinds_of(make))
+        data = f"data.source = {source!r} gives" if source else "the data are"
         raise RequestError(
-            f"model.body = {name!r} takes {' or '.join(kind.many for kind in kinds_of(make))}, and "
-            f"{f'data.source = {source!r} gives' if source else 'the data are'} {input.words}. "
-            f"Accepted: {', '.join(others)}"
+            f"model.body = {name!r} takes {taken}, and {data} {input.words}. Accepted: {', '.join(others)}"
         )
-    wanted = f"an Input ({', '.join(k.__name__ for k in kinds_of(make))})" if is_of_input(make) else _OF_IMAGES
+    wanted = _OF_IMAGES
+    if is_of_input(make):
+        wanted = f"an Input ({', '.join(kind.__name__ for kind in kinds_of(make))})"
     with from_outside(f"model.body = {name!r} for {input.words}", f"a function of {wanted} that returns a Body"):
         made = make(input) if is_of_input(make) else make(*input.shape)
     if not isinstance(made, Body):
@@ -100,14 +106,15 @@ def make_body(name: str, input: Input | tuple[int, int, int], source: str = "") 
     return made
 
 
-_OF_IMAGES = "(channels, height, width)"
+_OF_IMAGES = "(channels, height, width)"  # the arguments of a body of images, for a message
 
 
 def try_out(body: Body, where: str, input: Input, instead: str = "") -> None:
-    """Let somebody's own body look at two samples: it must give as many features as it says. `instead`: what would do
-    where it cannot take them."""
+    """Compute a body that is not Torso's on two samples, and refuse one that does not give the features it declares.
+
+    `where`: how messages name the body. `instead`: what to advise if the body cannot take such samples."""
     example = input.example(2)
-    shape = ", ".join(["channels", "height", "width"] if isinstance(input, Pixels) else map(str, input.shape))
+    shape = "channels, height, width" if isinstance(input, Pixels) else ", ".join(map(str, input.shape))
     expected = f"not {input.words}; {instead}" if instead else f"a body of {input.noun} [G, B, {shape}]"
     with from_outside(where, expected), torch.no_grad():
         if isinstance(body, ForeignBody):

@@ -1,4 +1,4 @@
-"""What somebody must know of a trained model who has nothing else of its run. n samples."""
+"""`Card`: how a model was trained and what it takes, for the user of a model without its run. n samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from torso.nets.lora import Lora
 
 @dataclass(frozen=True)
 class EncoderCard:
-    """The encoder that a model stands on. `mean`, `std`: of its features, by which the model standardises them."""
+    """The encoder whose features a model takes.
+
+    `mean`, `std`: the statistics by which the model standardises these features."""
 
     body: str
     weights: str  # `model.encoder_weights`; "": they were drawn
@@ -34,14 +36,17 @@ class EncoderCard:
 
     @property
     def features(self) -> Floats:
-        """What the model takes of it."""
+        """The encoder's features as a kind of input."""
         return Floats((len(self.mean),), self.mean, self.std)
 
 
 @dataclass(frozen=True)
 class Card:
-    """`kind`: the generic model, a client's personal one, the one it holds before that, or one of a client that came
-    later; `client`: whose, by its name where the data name clients, else by its number."""
+    """How a model was trained, what it takes, and whose it is.
+
+    `kind`: the generic model, a client's personal model, the model that the client held before it was personalised
+    ("held"), or the model of a client that came later ("newcomer"). `client`: the client's name if the data name
+    clients, else its number."""
 
     method: str
     dataset: str
@@ -50,17 +55,17 @@ class Card:
     head_bias: bool
     norm: Literal["default", "batch", "running"]
     classes: Count
-    input: Annotated[Known, Field(discriminator="kind")]  # the kind of sample, with mean and std where it has any
-    batch_statistics: bool  # whether BatchNorm goes by the batch: then an answer depends on the company
+    input: Annotated[Known, Field(discriminator="kind")]  # the kind of sample, with mean and std if it has any
+    batch_statistics: bool  # whether BatchNorm uses the batch's statistics: an answer then depends on the whole batch
     kind: Literal["generic", "personal", "held", "newcomer"]
-    torso: str  # version
+    torso: str  # version of Torso that trained the model
     client: CountOrZero | str | None = None
-    class_names: tuple[str, ...] = ()  # in the order of the logits, where the run knew them
-    tokenizer_file: str = field(default="", repr=False)  # content of the body's tokenizer.json, where it has one
-    calibrated: CountOrZero = 0  # on how many samples, where BatchNorm got its statistics after training
-    lora: Lora | None = None  # of the body, where it has adapters
-    encoder: EncoderCard | None = None  # what stands before the body: `input` is what the encoder takes
-    answers: str = ""  # what a call says, where the network has two heads of which one does not answer alone
+    class_names: tuple[str, ...] = ()  # in the order of the logits; empty if the run did not know them
+    tokenizer_file: str = field(default="", repr=False)  # content of the body's tokenizer.json, if it has one
+    calibrated: CountOrZero = 0  # samples from which BatchNorm got its statistics after training; 0: not calibrated
+    lora: Lora | None = None  # the body's adapters, if it has any
+    encoder: EncoderCard | None = None  # the encoder before the body, if there is one: `input` is what it takes
+    answers: str = ""  # what a call returns, if the network mixes the answers of two heads
 
     def __post_init__(self) -> None:
         self.input.check_constants()
@@ -74,24 +79,25 @@ class Card:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the classes; numbers where the run knew no names."""
+        """The names of the classes; their numbers if the run knew no names."""
         return self.class_names or tuple(map(str, range(self.classes)))
 
     @property
     def reader(self) -> str:
-        """The network that reads samples, as the config names it."""
+        """The setting that names the network which takes the samples: the encoder if there is one, else the body."""
         return f"model.body = {self.body!r}" if self.encoder is None else f"model.encoder = {self.encoder.body!r}"
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """What turns texts into the model's token ids; None where nobody knows."""
-        kind, whose = self.input, f"the model of {self.reader}"
+        """The tokenizer that turns texts into the model's token ids; None if it is not known."""
+        kind = self.input
         if not isinstance(kind, Tokens):
             return None
+        whose = f"the model of {self.reader}"
         return tokenizer_of(kind.tokenizer, self.tokenizer_file, kind.vocabulary, kind.pad, kind.length, whose)
 
     def samples(self, where: str, samples: Any, labels: Any) -> Labelled:
-        """Labelled samples of unknown origin, which must fit the model; `where` is how a message calls them."""
+        """The user's labelled samples, checked to fit the model. `where`: how messages name them."""
         if isinstance(self.input, Pixels):
             found: Labelled = as_images(where, samples, labels)
             self.input.accept(where, samples)
@@ -104,22 +110,25 @@ class Card:
 
     @property
     def taken(self) -> Known:
-        """The kind of input that the network itself takes: samples, or the features that an encoder makes of them."""
+        """The kind of input that the network itself takes: samples, or the encoder's features of them."""
         return self.input if self.encoder is None else self.encoder.features
 
     def prepare(self, samples: Any, device: torch.device, encode: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Samples as the network's input [n, *]: as in evaluation, never augmented; `encode`: what the encoder makes of
-        stored samples, where there is one."""
+        """The network's input [n, *] from the user's samples, as in evaluation, never augmented.
+
+        `encode`: makes features of stored samples, if there is an encoder."""
         stored = self.stored(samples, device)
-        return self.look(stored if self.encoder is None or encode is None else encode(stored))
+        if self.encoder is not None and encode is not None:
+            stored = encode(stored)
+        return self.look(stored)
 
     def look(self, stored: Tensor) -> Tensor:
-        """What the network takes of stored samples, or of features of an encoder."""
+        """The network's input [n, *] from stored samples, or from the features of an encoder."""
         every = torch.arange(len(stored), device=stored.device).unsqueeze(0)
         return self.taken.lens(stored.device).look(stored, every)[0]
 
     def stored(self, samples: Any, device: torch.device) -> Tensor:
-        """Samples of unknown origin as their kind stores them."""
+        """The user's samples in the form in which their kind of input stores them."""
         if isinstance(self.input, Pixels):
             samples = as_stored(self.input, samples)
         elif isinstance(self.input, Tokens) and are_texts(samples) and (tokenizer := self.tokenizer) is not None:

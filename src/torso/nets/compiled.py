@@ -1,8 +1,9 @@
-"""A module that is not Torso's, through torch.compile.
+"""Calls a module that is not Torso's through torch.compile, if the caller asks for it (`Compiling`).
 
-What stands between products and convolutions (BatchNorm, activations, sums, casts) becomes few kernels, forward and
-backward. That takes from ten seconds to a minute, so it is for steps that are recorded once and replayed often.
-Results are the same to rounding. `caches.py` says where the kernels are kept: a second run compiles faster.
+The compiler fuses the operations between products and convolutions (BatchNorm, activations, sums, casts) into few
+kernels, forward and backward. That takes from ten seconds to a minute, so it pays for steps that are recorded once and
+replayed often. Results are the same to rounding. `caches.py` says where the kernels are stored: a second run compiles
+faster.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor, nn
 
 Compile = Literal["auto", "on", "off"]
-_WAYS = 64  # in which one piece of code is compiled: other networks, other parts that learn; torch's own limit is 8
+_VARIANTS = 64  # of one piece of code, for other networks and other parts that learn; torch's default limit is 8
 
 
 class Compiling:
-    """Inside, modules of others are compiled. `backend`: torch.compile's; an empty one: they are not."""
+    """A context in which modules that are not Torso's are compiled, in this thread.
+
+    `backend`: that of torch.compile; "": modules are not compiled."""
 
     _inside = threading.local()
 
@@ -35,12 +38,12 @@ class Compiling:
 
     @staticmethod
     def here() -> str:
-        """The backend of this thread, or nothing."""
+        """The backend in the context of this thread; "" outside of one."""
         return getattr(Compiling._inside, "backend", "")
 
 
 class Compiled:
-    """What a body calls its module through. It belongs to one body: a copy has compiled nothing yet."""
+    """Calls a body's module, compiled if `Compiling` says so. It belongs to one body; a copy starts empty."""
 
     def __init__(self) -> None:
         self._made: dict[str, Callable[[Tensor], Any]] = {}  # by backend
@@ -57,5 +60,5 @@ class Compiled:
             return module(x)
         if backend not in self._made:
             self._made[backend] = torch.compile(module, backend=backend, dynamic=False)
-        with torch._dynamo.config.patch(recompile_limit=_WAYS):
+        with torch._dynamo.config.patch(recompile_limit=_VARIANTS):
             return self._made[backend](x)

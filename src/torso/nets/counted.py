@@ -1,8 +1,8 @@
-"""BatchNorm that counts its batches together with all others of its network.
+"""BatchNorm layers whose batch counters are all increased together, after the forward pass of their network.
 
-PyTorch's layers each add 1 to a counter of their own at every step: as many launches as there are layers, for a number
-that only a layer without momentum reads. Here a network does it in one launch after its forward pass. Parameters,
-buffers, their names and their values are PyTorch's; so is the arithmetic.
+Each of PyTorch's layers adds 1 to its own counter at every step. That takes one kernel launch per layer, for a number
+that only a layer without momentum reads. Here it takes one launch per network. Parameters, buffers, their names and
+values, and the arithmetic are PyTorch's.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class _Counted(_BatchNorm):
-    noted: list[Tensor]  # counters of the layers that were called; one list for a network
+    """A BatchNorm layer that notes its counter instead of increasing it."""
+
+    noted: list[Tensor]  # counters of the layers that were called; all layers of a network share the list
 
     def forward(self, x: Tensor) -> Tensor:
-        held, own, momentum = self._buffers, self._parameters, self.momentum
-        count = held["num_batches_tracked"]
+        # the dictionaries are read directly, because attribute access of a module is slow
+        buffers, parameters, momentum = self._buffers, self._parameters, self.momentum
+        count = buffers["num_batches_tracked"]
         if not self.training or count is None or momentum is None or not self.track_running_stats:
             return super().forward(x)
         if x.numel() <= x.shape[1]:
-            return super().forward(x)  # which says what is wrong with one value per channel
+            return super().forward(x)  # raises PyTorch's error about one value per channel
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         self.noted.append(count)
-        given = own["weight"], own["bias"], held["running_mean"], held["running_var"]
-        return torch.batch_norm(x, *given, True, momentum, self.eps, torch.backends.cudnn.enabled)
+        tensors = parameters["weight"], parameters["bias"], buffers["running_mean"], buffers["running_var"]
+        return torch.batch_norm(x, *tensors, True, momentum, self.eps, torch.backends.cudnn.enabled)
 
 
 class _Counted1d(_Counted, nn.BatchNorm1d):
@@ -50,8 +53,9 @@ _KINDS: dict[type[nn.Module], type[_Counted]] = {
 
 
 def count_together(net: nn.Module) -> None:
-    """Let the BatchNorm layers of a network, a copy of one's own, count after its forward pass. Kinds that somebody has
-    made from PyTorch's stay as they are."""
+    """Change a network in place so that its BatchNorm layers count after its forward pass.
+
+    Call it on a copy. Subclasses of PyTorch's layers stay as they are."""
     noted: list[Tensor] = []
     for module in net.modules():
         if kind := _KINDS.get(type(module)):
@@ -62,10 +66,12 @@ def count_together(net: nn.Module) -> None:
 
 
 def _count(noted: list[Tensor]) -> None:
+    """Increase the noted counters, and empty the list."""
     with torch.no_grad():
         if len({id(count) for count in noted}) == len(noted):
-            torch._foreach_add_(noted, 1) if noted else None
-        else:  # a layer that is used twice
+            if noted:
+                torch._foreach_add_(noted, 1)
+        else:  # a layer is used twice, and must count twice
             for count in noted:
                 count.add_(1)
     noted.clear()

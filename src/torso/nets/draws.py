@@ -1,11 +1,12 @@
-"""Random numbers that a module draws for itself (dropout, drop-path), keyed like everything else that is random.
+"""Keys for the random numbers that a module draws by torch's generators (dropout, drop-path), and a check for them.
 
-A module that is not Torso's draws from torch's global random stream, which the threads of an engine share. Under a
-`Keyed` mode every random operation of this thread draws from a generator that is seeded with one key instead, also
-inside a composite operation such as attention. Modes belong to a thread, so threads do not disturb each other.
+A module that is not Torso's draws from torch's global generator, which the threads of an engine share. Under a `Keyed`
+mode every random operation of this thread draws from a generator seeded with a key instead, also inside a composite
+operation such as attention. Modes belong to a thread, so threads do not disturb each other.
 
-A mode sees every operation, which slows down a network of many small ones. On CUDA, where one thread drives the device,
-`Seeded` puts the device's own generator at the key instead; a CUDA graph then draws what the eager network draws.
+A mode intercepts every operation, which slows down a network of many small ones. On CUDA, where one thread uses the
+device, `Seeded` seeds the device's own generator with the key instead. A CUDA graph then draws what the eager network
+draws.
 """
 
 from __future__ import annotations
@@ -21,34 +22,35 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_default = threading.Lock()  # of torch's default generators, for operations that take no other
+_default = threading.Lock()  # held while torch's default generators are seeded, for operations that take no generator
 
 
 def is_random(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this call draws a random number; attention without dropout does not."""
+    """Whether this call of an operation draws random numbers. Attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    wanted = op._schema.arguments
-    usual = {argument.name: argument.default_value for argument in wanted if argument.has_default_value()}
-    given = {**usual, **dict(zip((argument.name for argument in wanted), args, strict=False)), **kwargs}
-    return given.get("dropout_p") != 0 and given.get("train") is not False
+    arguments = op._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    by_position = dict(zip((argument.name for argument in arguments), args, strict=False))
+    values = {**defaults, **by_position, **kwargs}
+    return values.get("dropout_p") != 0 and values.get("train") is not False
 
 
 class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees the operations of this thread. Nothing under it is compiled."""
+    """A mode that intercepts the operations of this thread. Nothing under it is compiled."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch asks; to skip the compiler it would have to load it, which takes a second."""
+        """torch calls this. To skip its compiler it would have to load it, which takes a second."""
         return False
 
 
 class Watching(EagerMode):
-    """Notes whether anything random is asked for."""
+    """A mode that notes whether random numbers are drawn."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.places: set[str] = set()  # kinds of devices that it was asked for on
+        self.places: set[str] = set()  # types of the devices on which they are drawn
 
     @property
     def drew(self) -> bool:
@@ -62,8 +64,8 @@ class Watching(EagerMode):
         return op(*args, **(kwargs or {}))
 
 
-class Picking(EagerMode):  # type: ignore[no-untyped-call]
-    """Notes whether rows are picked or sorted by what they hold, as where experts share the work."""
+class PickDetector(EagerMode):  # type: ignore[no-untyped-call]
+    """A mode that notes whether rows are picked or sorted by their content, as a mixture of experts does."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -73,8 +75,8 @@ class Picking(EagerMode):  # type: ignore[no-untyped-call]
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         picks = torch.Tag.dynamic_output_shape in op.tags or op.overloadpacket in _SORTS
-        by_place = op is torch.ops.aten.index.Tensor and not any(map(_is_mask, args[1]))
-        self.picked = self.picked or (picks and not by_place)
+        by_position = op is torch.ops.aten.index.Tensor and not any(map(_is_mask, args[1]))
+        self.picked = self.picked or (picks and not by_position)
         return op(*args, **(kwargs or {}))
 
 
@@ -85,33 +87,38 @@ def _is_mask(index: Tensor | None) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-class LooksAtNumbers(Exception):
-    """A body needs the content of its samples to go on."""
+class ReadsValues(Exception):
+    """Raised if a body reads the values of its samples under `detecting_on_zeros`."""
 
 
 @contextmanager
-def watching_zeros() -> Iterator[Watching]:
-    """As `Watching`, of a body that computes on zeros. It ends where the body looks at the numbers: what it asks for
-    may then depend on them."""
+def detecting_on_zeros() -> Iterator[Watching]:
+    """A context like `Watching` for a body that computes on zeros.
+
+    It raises `ReadsValues` if the body reads values: what the body draws may then depend on them."""
     with _Unread(), _Unseeing() as seen:
         yield seen
 
 
 class _Unseeing(Watching):  # type: ignore[no-untyped-call]
+    """A `Watching` mode that raises if an operation gives a Python number, or a shape that depends on values."""
+
     def __torch_dispatch__(
         self, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
-            raise LooksAtNumbers(str(op))
+            raise ReadsValues(str(op))
         return super().__torch_dispatch__(op, types, args, kwargs)
 
 
 class _Unread(TorchFunctionMode):
-    """Nobody takes a tensor's numbers out of torch: that is no operation, and a dispatch mode does not see it."""
+    """A mode that raises if a tensor's values leave torch, for example to NumPy.
+
+    That is not an operation, so a dispatch mode does not intercept it."""
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if call in _READERS:
-            raise LooksAtNumbers(call.__name__)
+            raise ReadsValues(call.__name__)
         return call(*args, **(kwargs or {}))
 
 
@@ -119,7 +126,7 @@ _READERS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dl
 
 
 class Keyed(EagerMode):
-    """Every random operation inside draws from the key."""
+    """A mode in which every random operation of this thread draws from a generator seeded with the key."""
 
     def __init__(self, key: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -145,7 +152,7 @@ class Keyed(EagerMode):
 
 
 class Seeded:
-    """Inside, a CUDA device's own generator draws from the key; afterwards it goes on where it was."""
+    """A context in which a CUDA device's own generator is seeded with the key. Afterwards it has its old state."""
 
     _inside = threading.local()
 
@@ -165,22 +172,25 @@ class Seeded:
         _default.release()
 
     def restart(self) -> None:
-        """Draw the same again from here on."""
+        """Seed the generator again, so that the same numbers are drawn again."""
         self._generator.manual_seed(self.key)
 
     @staticmethod
     def here() -> bool:
-        """Whether somebody has seen to it for this thread."""
+        """Whether this thread is inside such a context."""
         return getattr(Seeded._inside, "yes", False)
 
 
 def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
-    tensors = (value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    return next(tensors, None) or torch.device(kwargs.get("device") or "cpu")
+    """The device on which an operation computes: that of its first tensor, else its argument `device`, else the CPU."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device
+    return torch.device(kwargs.get("device") or "cpu")
 
 
 def _seeded(device: torch.device, seed: int, call: Callable[[], Any]) -> Any:
-    """The call with torch's default generator of the device at a seed, and back where it was afterwards."""
+    """The result of a call during which torch's default generator of the device is seeded."""
     with _default:
         default = torch.default_generator
         if device.type == "cuda":

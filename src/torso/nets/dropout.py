@@ -1,8 +1,8 @@
-"""Dropout of Torso's own networks, for G clients in one pass.
+"""`Dropout`, the dropout layer of Torso's own networks, for G clients in one pass.
 
-The mask of a client is a function of its key in this step, of the layer's place, of the sample's place in the batch and
-of the number's place in the sample. So it is the same in a stack of any size, with or without padding, on any device.
-One hash makes four numbers of 15 bits, so a chance is a multiple of 1/32,768.
+A client's mask is a function of four things: its key in this step, the number of the layer, the sample's position in
+the batch, and the value's position in the sample. So it is the same in a stack of any size, with or without padding, on
+any device. One hash makes four random numbers of 15 bits, so a probability is a multiple of 1/32,768.
 
 G clients, B samples, * the shape of a sample: maps [G·B, C, H, W] or flat [G, B, d]
 """
@@ -22,20 +22,23 @@ from torso.randomness import random_bits
 _LANES, _BITS = 4, 15
 
 
-def kept(keys: Tensor, place: int, samples: int, size: int, chance: float) -> Tensor:
-    """Truths [G, B, size]: which numbers of G clients' samples stay, by keys [G]; each is left out with the chance."""
-    mine = random_bits(keys, place + 1)[:, place]
-    words = random_bits(mine, samples * -(-size // _LANES)).view(len(keys), samples, -1, 1)
+def dropout_mask(keys: Tensor, place: int, samples: int, size: int, chance: float) -> Tensor:
+    """A mask [G, B, size] of booleans: which values of G clients' samples stay, drawn from keys [G].
+
+    Each value is dropped with probability `chance`. `place`: the number of the layer; `samples`: B."""
+    layer_keys = random_bits(keys, place + 1)[:, place]
+    words_per_sample = -(-size // _LANES)  # rounded up
+    words = random_bits(layer_keys, samples * words_per_sample).view(len(keys), samples, -1, 1)
     shifts = _BITS * torch.arange(_LANES, device=keys.device)
     lanes = (words >> shifts) & ((1 << _BITS) - 1)
     return lanes.flatten(2)[..., :size] >= round(chance * (1 << _BITS))
 
 
 class Dropout(nn.Module):
-    """In training each number is 0 with the chance, and 1 / (1 − chance) of itself otherwise.
+    """A layer that sets each value to 0 with probability `chance` in training, and divides it by 1 − chance otherwise.
 
-    `place`: which of the network's dropout layers this is. `whole`: a channel of a map is left out as a whole. `keys`
-    [G] are there during `torso.nets.apply`; a network that somebody calls himself draws as PyTorch's does."""
+    `place`: the number of this layer among the network's dropout layers. `whole`: channels of a map are dropped as a
+    whole. `keys` [G] are set during `torso.nets.apply`. Without keys the layer draws as PyTorch's dropout does."""
 
     def __init__(self, chance: float, place: int, whole: bool = False) -> None:
         super().__init__()
@@ -49,33 +52,33 @@ class Dropout(nn.Module):
         if not self.training or not self.chance:
             return x
         if self.keys is None:
-            return (F.dropout2d if self.whole else F.dropout)(x, self.chance)
-        if x.ndim == 3 and len(x) != len(self.keys):  # under adapters, which leave all samples in one line
+            return F.dropout2d(x, self.chance) if self.whole else F.dropout(x, self.chance)
+        if x.ndim == 3 and len(x) != len(self.keys):  # [1, G·B, d]: a body with adapters passes all samples as one
             return self.forward(x.reshape(len(self.keys), -1, x.shape[-1])).reshape(x.shape)
         if is_fast(x) and not self.whole:
             from torso.nets.kernels.maps import dropped
 
             return dropped(x, self.keys, self.place, round(self.chance * (1 << _BITS)), 1 / (1 - self.chance))
         clients = len(self.keys)
-        if x.ndim == 4:  # by pixel, then channel: as maps lie in memory
+        if x.ndim == 4:  # values are numbered by pixel, then by channel, as maps are in memory
             channels = x.shape[1]
             height, width = (1, 1) if self.whole else (x.shape[2], x.shape[3])
             size = channels * height * width
-            flat = kept(self.keys, self.place, len(x) // clients, size, self.chance)
-            stay = flat.reshape(len(x), height, width, channels).permute(0, 3, 1, 2)
+            flat_mask = dropout_mask(self.keys, self.place, len(x) // clients, size, self.chance)
+            mask = flat_mask.reshape(len(x), height, width, channels).permute(0, 3, 1, 2)
         else:
-            stay = kept(self.keys, self.place, x.shape[1], x.shape[2], self.chance)
-        return x * stay * (1 / (1 - self.chance))
+            mask = dropout_mask(self.keys, self.place, x.shape[1], x.shape[2], self.chance)
+        return x * mask * (1 / (1 - self.chance))
 
 
-def drops(net: nn.Module) -> list[Dropout]:
-    """The layers that draw in the network's present modes."""
+def active_dropouts(net: nn.Module) -> list[Dropout]:
+    """The dropout layers that draw in the network's present modes."""
     return [layer for layer in net.modules() if isinstance(layer, Dropout) and layer.training and layer.chance]
 
 
 @contextmanager
-def dropping(layers: list[Dropout], keys: Tensor) -> Iterator[None]:
-    """Inside, these layers draw from keys [G]."""
+def dropping_by_keys(layers: list[Dropout], keys: Tensor) -> Iterator[None]:
+    """A context in which these layers draw from keys [G]."""
     for layer in layers:
         layer.keys = keys
     try:

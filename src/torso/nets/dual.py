@@ -1,4 +1,4 @@
-"""Two heads in one: what the server has learned, and what a client adds to it (Fed-RoD, spec 6.2 and 6.3).
+"""`DualHead`: a generic head and a client's personal head in one module (Fed-RoD, spec 6.2 and 6.3).
 
 G clients, B samples, d features, C classes.
 """
@@ -11,39 +11,45 @@ from torch import Tensor, nn
 
 from torso.nets.layers import Linear
 
-STEPS = 20  # the shares of the generic head that are tried: 0, 1/20, …, 1
+STEPS = 20  # steps between the shares of the generic head that are tried: 0, 1/20, …, 1
 
 
 def generic_share(logits: Tensor, own: Tensor, seen: Tensor, centre: Tensor, mine: Tensor) -> Tensor:
-    """FedTHE's e [*, B], the share of the generic logits beside the client's own [*, B, C] that has the least loss:
-    where the heads agree, entropy decides, where they differ, whether what was `seen` [*, B, d] lies nearer to the mean
-    feature of all clients or to the client's [*, 1, d] (spec 19.22)."""
-    far, near = (seen - centre).norm(dim=-1), (seen - mine).norm(dim=-1)
-    alike = F.cosine_similarity(logits.softmax(dim=-1), own.softmax(dim=-1), dim=-1)
-    best, least = torch.zeros_like(far), torch.full_like(far, torch.inf)
+    """FedTHE's e [*, B]: the share of the generic logits, mixed with the client's own logits [*, B, C], that has the
+    least loss (spec 19.22).
+
+    If the two heads agree, the entropy of the mixed answer decides. If they differ, the features decide: whether they
+    lie nearer to the mean feature of all clients or to that of this client. `seen`: the features [*, B, d]; `centre`:
+    the mean feature of all clients [*, 1, d]; `mine`: that of this client [*, 1, d]."""
+    to_all = (seen - centre).norm(dim=-1)
+    to_own = (seen - mine).norm(dim=-1)
+    agreement = F.cosine_similarity(logits.softmax(dim=-1), own.softmax(dim=-1), dim=-1)
+    best = torch.zeros_like(to_all)
+    least = torch.full_like(to_all, torch.inf)
     for step in range(STEPS + 1):
         e = step / STEPS
         mixed = (e * logits + (1 - e) * own).log_softmax(dim=-1)
         entropy = -(mixed.exp() * mixed).sum(dim=-1)
-        loss = alike * entropy + (1 - alike) * (e * far + (1 - e) * near)
-        best, least = torch.where(loss < least, e, best), torch.minimum(loss, least)
+        loss = agreement * entropy + (1 - agreement) * (e * to_all + (1 - e) * to_own)
+        best = torch.where(loss < least, e, best)
+        least = torch.minimum(loss, least)
     return best
 
 
 class HyperLinear(nn.Module):
-    """A linear layer whose weight is V₂·relu(V₁·a), a the client's class proportions; no biases.
+    """A linear layer without a bias whose weight is generated: V₂·relu(V₁·a), with a the client's class proportions.
 
-    `own`, where it is given, is added to that: a layer of the client's own that begins where the made one stands."""
+    `own`, if it is given, is added to the generated weight: the difference that the client has learned."""
 
-    mix: Tensor
-    own: Tensor | None
+    mix: Tensor  # [C] or [G, C], the class proportions a
+    own: Tensor | None  # [C, d] or [G, C, d]
 
     def __init__(self, features: int, classes: int, hidden: int) -> None:
         super().__init__()
         self.features, self.classes = features, classes
         self.first = Linear(classes, hidden, bias=False)
         self.second = Linear(hidden, classes * features, bias=False)
-        # facts about the client, not weights: they are given with every call, and neither travel nor are saved
+        # facts about the client, not weights: they are given with every call, never sent, and in no state_dict
         self.register_buffer("mix", torch.full((classes,), 1 / classes), persistent=False)
         self.register_buffer("own", None, persistent=False)
 
@@ -52,26 +58,30 @@ class HyperLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mix = self.mix if self.mix.ndim == 2 else self.mix.unsqueeze(0)  # [G, C]
-        made: Tensor = self.second(F.relu(self.first(mix.unsqueeze(1))))  # [G, 1, C·d]
-        weight = made.view(-1, self.classes, self.features)
-        weight = weight if self.own is None else weight + self.own
+        generated: Tensor = self.second(F.relu(self.first(mix.unsqueeze(1))))  # [G, 1, C·d]
+        weight = generated.view(-1, self.classes, self.features)
+        if self.own is not None:
+            weight = weight + self.own
         return x @ (weight if x.ndim == 3 else weight[0]).mT
 
 
 class DualHead(nn.Module):
-    """Generic logits; `own` adds the personal ones, or has these alone. The personal loss reaches the personal head
-    only (spec 6.2), unless `through`: then it trains the generic head and the body as well. With `classes` the
-    logarithm of the client's share of each class is added to its own logits: what a balanced loss takes away.
+    """A generic head, whose logits a call returns, and a personal head, whose logits `own` returns.
 
-    `centres` [2, d]: the mean feature of all clients and that of this one. A model that is used by itself, and was told
-    these, mixes both heads for each sample."""
+    `adds`: the personal logits are added to the generic ones; otherwise the personal head answers alone. The personal
+    loss trains the personal head only (spec 6.2). `through`: it also trains the generic head and the body. `classes`:
+    if it is not 0, the logarithms of the client's class proportions are added to its own logits, because a balanced
+    loss has removed them from these.
 
-    centres: Tensor | None
-    prior: Tensor | None
+    If a model is used by itself and knows the mean features of all clients and of its client (`centres`), it mixes
+    both heads for each sample (`answer`)."""
+
+    centres: Tensor | None  # [2, d], the mean feature of all clients and that of this client
+    prior: Tensor | None  # [C] or [G, C], logarithms of the class proportions
 
     @property
     def mixes(self) -> bool:
-        """Whether it was told where features lie; other kinds of dual heads never are."""
+        """Whether the head knows the mean features by which both heads are mixed."""
         return self._buffers.get("centres") is not None
 
     def __init__(
@@ -81,7 +91,7 @@ class DualHead(nn.Module):
         self.adds, self.through = adds, through
         self.generic = generic
         self.personal = personal
-        # facts about the client, as `mix` is
+        # facts about the client, like `HyperLinear.mix`
         self.register_buffer("prior", torch.zeros(classes) if classes else None, persistent=False)
         self.register_buffer("centres", None, persistent=False)
 
@@ -97,16 +107,19 @@ class DualHead(nn.Module):
         return self.generic(x)  # type: ignore[no-any-return]
 
     def own(self, features: Tensor, logits: Tensor) -> Tensor:
+        """The client's own logits, from the features and the generic logits."""
         if not self.through:
             features, logits = features.detach(), logits.detach()
         own: Tensor = self.personal(features)
-        own = logits + own if self.adds else own
+        if self.adds:
+            own = logits + own
         if self.prior is None:
             return own
         return own + (self.prior.unsqueeze(1) if self.prior.ndim == 2 else self.prior)
 
     def answer(self, features: Tensor, logits: Tensor) -> Tensor:
-        """What a client's model says [B, C] when it is used by itself: each sample begins a history of its own."""
+        """The logits [B, C] of a client's model that is used by itself. Each sample is mixed without regard to earlier
+        samples."""
         own = self.own(features, logits)
         if not self.mixes:
             return own
@@ -116,8 +129,11 @@ class DualHead(nn.Module):
 
     @property
     def told(self) -> dict[str, tuple[int, ...]]:
-        """What it may be told of a client beside weights: tensors that no state_dict holds, with their shapes."""
-        found: dict[str, tuple[int, ...]] = {} if self.prior is None else {"prior": tuple(self.prior.shape[-1:])}
+        """Facts about a client that the head takes in addition to weights: tensors that are in no state_dict, with
+        their shapes."""
+        found: dict[str, tuple[int, ...]] = {}
+        if self.prior is not None:
+            found["prior"] = tuple(self.prior.shape[-1:])
         if isinstance(self.personal, HyperLinear):
             classes, features = self.personal.classes, self.personal.features
             found |= {"personal.mix": (classes,), "personal.own": (classes, features)}
@@ -126,8 +142,14 @@ class DualHead(nn.Module):
         return found
 
     def facts(self, counts: Tensor, held: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The class proportions of G clients [G, C], where the personal head is made from them, and their logarithms,
-        where they are added (a class that is absent counts as one sample); `held`: the clients' models [G, *]."""
+        """Facts about G clients, from their samples per class [G, C] and the tensors [G, *] of their models.
+
+        These are the class proportions, if the personal head is generated from them, and their logarithms, if these
+        are added to the logits. For the logarithms an absent class counts as one sample."""
         total = counts.sum(dim=1, keepdim=True).clamp(min=1)
-        found = {} if self.prior is None else {"prior": (counts.clamp(min=1) / total).log()}
-        return found | ({"personal.mix": counts / total} if isinstance(self.personal, HyperLinear) else {})
+        found = {}
+        if self.prior is not None:
+            found["prior"] = (counts.clamp(min=1) / total).log()
+        if isinstance(self.personal, HyperLinear):
+            found["personal.mix"] = counts / total
+        return found

@@ -1,4 +1,4 @@
-"""What is asked of a body that is an encoder: `model.encoder`, a network that never learns, under any other."""
+"""A body as an encoder (`model.encoder`), a network that never learns and makes features for another network."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ AUTO, RANDOM = "auto", "random"
 
 @contextmanager
 def spoken_of_encoder() -> Iterator[None]:
-    """Inside, messages about `model.body` are about `model.encoder`: an encoder is a body, found in the same way."""
+    """A context in which error messages name `model.encoder` instead of `model.body`.
+
+    An encoder is looked up and built by the same functions as a body, whose messages name the body."""
     try:
         yield
     except RequestError as error:
-        said = _of_encoder(str(error))
-        raise error if said == str(error) else type(error)(said) from None
+        message = _of_encoder(str(error))
+        if message == str(error):
+            raise
+        raise type(error)(message) from None
 
 
 def weights_of(name: str, word: str) -> str:
-    """`model.encoder_weights`, with "auto" worked out; "": they are drawn."""
+    """`model.encoder_weights` with "auto" resolved. "": the weights are drawn."""
     if word == RANDOM:
         return ""
     if word != AUTO:
@@ -40,7 +44,7 @@ def weights_of(name: str, word: str) -> str:
 
 
 def wants_of_encoder(name: str, weights: str) -> Wants:
-    """What it expects of samples. It brings no learning rate, since it does not learn."""
+    """What an encoder expects of samples. The learning rate is 0: an encoder does not learn."""
     with spoken_of_encoder():
         found = wants_of(name, weights)
     return replace(found, by=_of_encoder(found.by), lr=0.0)

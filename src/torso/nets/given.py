@@ -1,4 +1,4 @@
-"""A module that a program hands over (`torso.run(config, model=…)`), as a body and the start of a head."""
+"""A module that a program hands over (`torso.run(config, model=…)`), registered as a body and an initial head."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from torso.nets.heads import head_inits
 from torso.nets.network import Network
 from torso.nets.split import body_of, copied, split
 
-_holders: Counter[str] = Counter()
+_holders: Counter[str] = Counter()  # how often each name is registered at present
 
 
 def register_model(model: Any, name: str = "") -> str:
-    """Let `model.body` and `model.head_init` find a module, and say under which name: the given one, or its class and a
-    checksum of its structure and weights."""
+    """Register a module, so that `model.body` and `model.head_init` find it, and return its name.
+
+    The name is the given one, or one made of the module's class and a checksum of its structure and weights."""
     if not isinstance(model, nn.Module):
         raise RequestError(
             f"model is {type(model).__name__}. Expected: an nn.Module whose last layer is an nn.Linear, or what "
@@ -46,7 +47,7 @@ def register_model(model: Any, name: str = "") -> str:
 
 
 def forget_model(name: str) -> None:
-    """One of those who registered it needs it no more."""
+    """Undo one registration of a name; the last one removes the module."""
     _holders[name] -= 1
     if not _holders[name]:
         bodies.pop(name, None)
@@ -55,7 +56,7 @@ def forget_model(name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class GivenBody:
-    """The body of a module that a program has handed over, with the weights that it came with."""
+    """A maker of bodies: the body of a module that a program has handed over, with the module's weights."""
 
     module: nn.Module
     takes: ClassVar[tuple[type[Input], ...]] = (Pixels, Floats, Tokens)
@@ -68,7 +69,8 @@ class GivenBody:
 
 @dataclass(frozen=True, eq=False)
 class GivenHead:
-    """The head begins as the module's own last layer where the sizes fit, and is drawn as usual elsewhere."""
+    """A head initialisation: the head starts as the module's own last layer if the sizes fit, and is drawn by
+    `default` otherwise."""
 
     weight: Tensor
     bias: Tensor | None
@@ -84,7 +86,7 @@ class GivenHead:
 
 
 def _last_linear(model: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of what becomes the head."""
+    """Copies of the weight and bias of the module's last linear layer, which becomes the head."""
     head = model.head if isinstance(model, Network) else split(model).head
     layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
     if not layers:

@@ -1,5 +1,5 @@
-"""Features on two ways through one valve: to class embeddings that everybody shares, and to a head of the client's own
-(GPFL, spec 19.24).
+"""`GpflHead`: one valve makes generic features, compared with shared class embeddings, and personal features, which
+the client's own head classifies (GPFL, spec 19.24).
 
 G clients, B samples, d features, C classes.
 """
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torso.nets.dual import DualHead
 from torso.nets.layers import Linear
 
-EMBEDDINGS, VALVE = "head.embeddings", "head.valve"  # parts of the network
+EMBEDDINGS, VALVE = "head.embeddings", "head.valve"  # names of parts of the network
 
 
 class ConditionMap(nn.Module):
-    """LayerNorm(relu(linear(x))) of a condition [1, d], or [G, 1, d] under weights of G clients."""
+    """LayerNorm(relu(linear(x))) of a condition x: [1, d], or [G, 1, d] with the weights of G clients."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -49,13 +49,14 @@ class Valve(nn.Module):
 
 
 class GpflHead(DualHead):
-    """Cosines of the generic features with the embeddings of classes; a client's own head on its personal features.
+    """A head whose generic logits are the cosines of the generic features with the embeddings of the classes, and whose
+    personal logits come from the client's own head on the personal features.
 
-    Both conditions are made from embeddings that do not learn: `anchors`, those with which a visit begins, or the
-    present ones where nobody has told. `mix`: the client's class shares."""
+    Both conditions of the valve are made from embeddings without a gradient: `anchors`, the embeddings at the begin of
+    the client's visit, or the present ones if no anchors are given."""
 
-    mix: Tensor
-    anchors: Tensor | None
+    mix: Tensor  # [C] or [G, C], the client's class proportions
+    anchors: Tensor | None  # [C, d] or [G, C, d]
 
     def __init__(self, features: int, classes: int, bias: bool) -> None:
         nn.Module.__init__(self)
@@ -86,7 +87,7 @@ class GpflHead(DualHead):
         return {"mix": (classes,), "anchors": (classes, features)}
 
     def facts(self, counts: Tensor, held: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The class shares of G clients [G, C], and the embeddings that they hold now."""
+        """The class proportions of G clients [G, C], and the embeddings that they hold now."""
         shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
         return {"mix": shares, "anchors": held[f"{EMBEDDINGS}.weight"]}
 
@@ -95,17 +96,20 @@ class GpflHead(DualHead):
         return F.normalize(self._generic(x), dim=-1) @ rows.mT
 
     def own(self, features: Tensor, logits: Tensor) -> Tensor:
+        """The client's own logits [G, B, C], from its personal features."""
         condition = self.mix.unsqueeze(-2) @ self._fixed()
         return self.personal(self.valve(features, condition))  # type: ignore[no-any-return]
 
     def gaps(self, features: Tensor) -> Tensor:
         """Squared distances of the generic features to every anchor [G, B, C]."""
         x, anchors = self._generic(features), self._fixed()
-        lengths = x.square().sum(dim=-1, keepdim=True) + anchors.square().sum(dim=-1).unsqueeze(-2)
-        return lengths - 2 * (x @ anchors.mT)
+        squares = x.square().sum(dim=-1, keepdim=True) + anchors.square().sum(dim=-1).unsqueeze(-2)
+        return squares - 2 * (x @ anchors.mT)
 
     def _generic(self, x: Tensor) -> Tensor:
+        """The generic features."""
         return self.valve(x, self._fixed().mean(dim=-2, keepdim=True))  # type: ignore[no-any-return]
 
     def _fixed(self) -> Tensor:
+        """The embeddings without a gradient: the anchors if they are given, else the present embeddings."""
         return (self.embeddings.weight if self.anchors is None else self.anchors).detach()

@@ -1,4 +1,4 @@
-"""Heads turn features into logits; head initialisations draw the weights they start from (spec 12.1)."""
+"""Heads, which turn features into logits, and head initialisations, which draw their first weights (spec 12.1)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from torso.nets.simplex import SimplexHead, simplex
 from torso.nets.sparse_simplex import SparseSimplexHead, sparse_simplex
 from torso.registry import Registry
 
-HeadInit = Callable[[Tensor, Tensor | None, Generator], None]  # weight [C, d], bias [C]; in place
+HeadInit = Callable[[Tensor, Tensor | None, Generator], None]  # fills weight [C, d] and bias [C] in place
 head_inits: Registry[HeadInit] = Registry("model.head_init")
 _gain = math.sqrt(2)
 
 
 def _default_bias(weight: Tensor, bias: Tensor | None, generator: Generator) -> None:
-    """PyTorch's U(±1/√d); FedBABU's federated runs keep it whatever the weights' rule (spec 12.1)."""
+    """Draw the bias from PyTorch's U(±1/√d). FedBABU's runs do so whatever the rule of the weights (spec 12.1)."""
     if bias is not None:
         bound = 1 / math.sqrt(weight.shape[1])
         nn.init.uniform_(bias, -bound, bound, generator=generator)
@@ -96,6 +96,7 @@ def orthonormal(weight: Tensor, bias: Tensor | None, generator: Generator) -> No
 def _orthogonal_rows(
     name: str, weight: Tensor, gain: float, generator: Generator, key: str = "model.head_init"
 ) -> None:
+    """Fill a weight [C, d] with orthogonal rows of length `gain`. `key`, `name`: the setting that a message names."""
     classes, features = weight.shape
     if features < classes:
         raise RequestError(
@@ -106,14 +107,14 @@ def _orthogonal_rows(
 
 
 class Head(ABC):
-    """How features become logits: one value of the axis `method.head`."""
+    """A kind of head: how features become logits. One value of the axis `method.head`."""
 
     @abstractmethod
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
-        """A module from [G, B, features] to [G, B, classes], with or without a client dimension."""
+        """A module from features [G, B, features] to logits [G, B, classes]. Its weights may get a client dimension."""
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
-        """Draw the starting weights: by `model.head_init` for the last linear layer; the others stay as built."""
+        """Draw the first weights of the last linear layer by `model.head_init`. Other layers stay as built."""
         *_, linear = (m for m in module.modules() if isinstance(m, Linear))
         init(linear.weight, linear.bias, generator)
 
@@ -131,13 +132,13 @@ class LinearHead(Head):
 
 
 class NormalizedLinear(Linear):
-    """W·f/‖f‖."""
+    """A linear layer on features of length one: W·f/‖f‖."""
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, of x / max(‖x‖, 1e-12)"
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(F.normalize(x, dim=-1))  # by max(‖f‖, 1e-12)
+        return super().forward(F.normalize(x, dim=-1))  # divided by max(‖f‖, 1e-12)
 
 
 @heads.register("normalized")
@@ -152,7 +153,7 @@ class Normalized(Head):
 
 
 class CosineLinear(Linear):
-    """τ·cos(W_c, f)."""
+    """A layer whose logits are τ·cos(W_c, f)."""
 
     def __init__(self, features: int, classes: int, tau: float) -> None:
         super().__init__(features, classes, bias=False)
@@ -169,7 +170,7 @@ class CosineLinear(Linear):
 @heads.register("shifted")
 @dataclass(frozen=True)
 class Shifted(Head):
-    """A linear layer on features that are moved by a vector, the part `head.shift`, which starts at zero (FedDBE, spec
+    """A linear layer on features to which a vector is added: the part `head.shift`, which starts at zero (FedDBE, spec
     19.15)."""
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
@@ -179,7 +180,8 @@ class Shifted(Head):
 @heads.register("sphere")
 @dataclass(frozen=True)
 class Sphere(Head):
-    """Logits are cosines to orthonormal rows, times τ; needs no more classes than features (SphereFed, spec 8.3)."""
+    """Logits are τ times the cosines of the features to orthonormal rows (SphereFed, spec 8.3). There must not be more
+    classes than features."""
 
     tau: Positive = 1.0
 
@@ -195,8 +197,8 @@ class Sphere(Head):
 class Simplex(Head):
     """Logits are β times the cosines of projected features to the corners of a regular simplex (FedETF, spec 19.9).
 
-    β starts at `scale` and learns with the projection; without one (`project = false`) it stays. The parts are
-    `head.projection` and `head.classifier`, the corners. It needs no more classes than features."""
+    β starts at `scale` and learns with the projection. Without a projection (`project = false`) β is fixed. The parts
+    are `head.projection` and `head.classifier`, the corners. There must not be more classes than features."""
 
     scale: Positive = 10.0
     project: bool = True
@@ -209,7 +211,7 @@ class Simplex(Head):
 
 
 def corners(weight: Tensor, bias: Tensor | None, generator: Generator) -> None:
-    """The corners of a regular simplex, turned at random."""
+    """Fill a weight with the corners of a regular simplex, rotated at random. It is a `HeadInit`."""
     _orthogonal_rows("simplex", weight, 1.0, generator, key="method.head")
     weight.copy_(simplex(weight))
 
@@ -217,10 +219,10 @@ def corners(weight: Tensor, bias: Tensor | None, generator: Generator) -> None:
 @heads.register("sparse-simplex")
 @dataclass(frozen=True)
 class SparseSimplex(Head):
-    """A fixed classifier with a share `sparsity` of zeros, whose rows have a `length` and stand far apart, trains the
-    body; an auxiliary and a personal head learn from its features (FedLoGe, spec 19.23).
+    """A fixed classifier with a share `sparsity` of zeros trains the body. Its rows have length `length` and lie far
+    apart. An auxiliary and a personal head learn from the body's features (FedLoGe, spec 19.23).
 
-    The parts are `head.classifier`, `head.auxiliary` and `personal`. It needs no more classes than features."""
+    The parts are `head.classifier`, `head.auxiliary` and `personal`. There must not be more classes than features."""
 
     sparsity: Beta = 0.6
     length: Positive = 1.0
@@ -242,10 +244,10 @@ class SparseSimplex(Head):
 @heads.register("gpfl")
 @dataclass(frozen=True)
 class Gpfl(Head):
-    """Features pass a conditional valve twice: the generic ones are compared with an embedding of each class, a head of
-    the client's own classifies the personal ones (GPFL, spec 19.24).
+    """A conditional valve makes generic and personal features. The generic ones are compared with an embedding of each
+    class, and the client's own head classifies the personal ones (GPFL, spec 19.24).
 
-    The parts are `head.embeddings`, `head.valve` and `personal`. Embeddings start at N(0, 1)."""
+    The parts are `head.embeddings`, `head.valve` and `personal`. The embeddings are drawn from N(0, 1)."""
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
         return GpflHead(features, classes, bias)
@@ -272,7 +274,7 @@ class Layers(nn.Sequential):
 @heads.register("mlp")
 @dataclass(frozen=True)
 class MlpHead(Head):
-    """Three linear layers with ReLU between them, of `hidden` units (0: as many as there are features; spec 7.5)."""
+    """Three linear layers with ReLU between them, with `hidden` units (0: as many as there are features; spec 7.5)."""
 
     hidden: CountOrZero = 0
 
@@ -284,14 +286,14 @@ class MlpHead(Head):
 @heads.register("dual")
 @dataclass(frozen=True)
 class Dual(Head):
-    """A generic head and a personal one whose logits are added to it (Fed-RoD, spec 6.2 and 6.3).
+    """A generic head and a personal head whose logits are added to the generic ones (Fed-RoD, spec 6.2 and 6.3).
 
-    `personal = "linear"`: a layer of the client's own, which starts at `origin`. `"hyper"`: generated from the client's
-    class proportions by a network with `hidden` units that everybody shares. That starts at PyTorch's default, so small
-    that the personal model is nearly the generic one at first, as with `origin` zeros; with `origin` normal at He's
-    N(0, 2/d), as a linear one. With `adds = false` the personal head answers alone (FedTHE, spec 19.22). `through`: the
-    personal loss trains body and generic head, too. `prior`: the logarithms of the client's class proportions are added
-    to its own logits."""
+    `personal = "linear"`: the client's own linear layer, which starts at `origin`. `personal = "hyper"`: a layer
+    generated from the client's class proportions by a shared network with `hidden` units. That network starts at
+    PyTorch's default, which is so small that the personal model is nearly the generic one at first, as with `origin`
+    zeros. With `origin` normal both kinds start at He's N(0, 2/d). `adds = false`: the personal head answers alone
+    (FedTHE, spec 19.22). `through`: the personal loss also trains the body and the generic head. `prior`: the
+    logarithms of the client's class proportions are added to its personal logits."""
 
     personal: Literal["linear", "hyper"] = "linear"
     origin: Literal["zeros", "generic", "default", "normal"] = "zeros"
@@ -301,18 +303,20 @@ class Dual(Head):
     prior: bool = False
 
     def build(self, features: int, classes: int, bias: bool) -> nn.Module:
-        own: nn.Module = Linear(features, classes, bias=bias)
+        # the linear layer is built even if it is not used: it draws from torch's generator, as every head does
+        personal: nn.Module = Linear(features, classes, bias=bias)
         if self.personal == "hyper":
-            own = HyperLinear(features, classes, self.hidden)
+            personal = HyperLinear(features, classes, self.hidden)
         generic = Linear(features, classes, bias=bias)
-        return DualHead(generic, own, self.adds, self.through, classes if self.prior else 0)
+        return DualHead(generic, personal, self.adds, self.through, classes if self.prior else 0)
 
     def start(self, module: nn.Module, init: HeadInit, generator: Generator) -> None:
-        generic, own = module.get_submodule("generic"), module.get_submodule("personal")
+        generic, personal = module.get_submodule("generic"), module.get_submodule("personal")
         super().start(generic, init, generator)
         if self.origin == "normal":
-            for layer in (module for module in own.modules() if isinstance(module, Linear)):
-                kaiming_normal(layer.weight, layer.bias, generator)
+            for layer in personal.modules():
+                if isinstance(layer, Linear):
+                    kaiming_normal(layer.weight, layer.bias, generator)
         elif self.personal == "linear" and self.origin != "default":
-            for mine, theirs in zip(own.parameters(), generic.parameters(), strict=True):
+            for mine, theirs in zip(personal.parameters(), generic.parameters(), strict=True):
                 mine.copy_(theirs if self.origin == "generic" else torch.zeros_like(theirs))

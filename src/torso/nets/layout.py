@@ -1,8 +1,9 @@
-"""In which memory layout images go into a module that is not Torso's.
+"""The memory layout of images that go into a module that is not Torso's.
 
-Torso's images are channels-last. On CUDA a module gets them as PyTorch has them: channels-last, cuDNN looks for a way
-to compute depthwise convolutions anew for every shape, which takes seconds. A step that is recorded once and replayed
-pays that once, and is then 1.3 to 1.6 times as fast (bench/foreign.json).
+Torso's images are channels-last. On CUDA a module gets them in PyTorch's usual layout, because with channels-last
+images cuDNN searches an algorithm for depthwise convolutions again for every shape, which takes seconds. A step that is
+recorded once and replayed pays that once, and is then 1.3 to 1.6 times as fast with channels-last images
+(bench/foreign.json).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 
 class ChannelsLast:
-    """Inside, images stay as they are stored."""
+    """A context in which images stay channels-last, in this thread."""
 
     _inside = threading.local()
 
@@ -25,10 +26,10 @@ class ChannelsLast:
 
     @staticmethod
     def here() -> bool:
-        """Whether this thread is inside."""
+        """Whether this thread is inside such a context."""
         return getattr(ChannelsLast._inside, "yes", False)
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """What a module of others is given for images [n, C, H, W]; anything else as it is."""
+    """Images [n, C, H, W] in the layout in which a module that is not Torso's gets them; any other input unchanged."""
     return x.contiguous() if x.is_cuda and x.ndim == 4 and not ChannelsLast.here() else x

@@ -1,6 +1,6 @@
-"""Layers and bodies for token sequences, for one client or for G at once (shapes: see layers.py).
+"""Layers and bodies for token sequences, for one client or for G clients at once (shapes: see layers.py).
 
-G clients, B samples, L tokens, V ids, d the width
+G clients, B samples, L tokens, V ids in the vocabulary, d the width
 ids [G, B, L]   mask [G, B, L], true for a token   tokens [G, B, L, d]   flat [G, B, d]
 """
 
@@ -19,7 +19,7 @@ from torso.nets.layers import Linear
 
 
 class Embedding(nn.Module):
-    """A vector for each id and, where there is a `length`, one for each place; all are drawn from N(0, std²)."""
+    """A table with a vector for each id and, if there is a `length`, one for each position, drawn from N(0, std²)."""
 
     def __init__(self, vocabulary: int, width: int, length: int = 0, std: float = 1.0) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class Embedding(nn.Module):
         """[G, B, L] -> [G, B, L, d]."""
         if self.weight.ndim == 2:
             tokens = F.embedding(ids, self.weight)
-        else:  # one table of all clients' vectors, client after client
+        else:  # the clients' tables are concatenated, and a client's ids are moved to its own rows
             clients, vocabulary, _ = self.weight.shape
-            first = torch.arange(clients, device=ids.device).view(-1, 1, 1) * vocabulary
-            tokens = F.embedding(ids + first, self.weight.flatten(0, 1))
+            first_row = torch.arange(clients, device=ids.device).view(-1, 1, 1) * vocabulary
+            tokens = F.embedding(ids + first_row, self.weight.flatten(0, 1))
         if self.places is None:
             return tokens
         places = self.places[..., : ids.shape[-1], :]  # a batch may be cut to its longest sequence
@@ -47,7 +47,7 @@ class Embedding(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation of tokens [G, B, L, d], each by itself."""
+    """Layer normalisation of each of the tokens [G, B, L, d]."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = (p if p.ndim == 1 else p[:, None, None] for p in (self.weight, self.bias))
@@ -55,8 +55,9 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Encoder(nn.Module):
-    """One layer of a transformer: attention over the tokens, then two linear layers, each after a LayerNorm and added
-    to what came in."""
+    """One layer of a transformer encoder: attention over the tokens, then two linear layers.
+
+    Both have a LayerNorm before them, and both are added to their input. `wider`: the factor of the hidden width."""
 
     def __init__(self, width: int, heads: int, wider: int = 2) -> None:
         super().__init__()
@@ -76,7 +77,8 @@ class Encoder(nn.Module):
         return x + _each(self.narrows, F.gelu(_each(self.widens, self.before_mlp(x))))
 
     def _attention(self, x: Tensor, mask: Tensor) -> Tensor:
-        """By hand, and not by a fused kernel: some methods differentiate a step twice."""
+        """Attention over the tokens that the mask names. No fused kernel is used, because some methods differentiate a
+        step twice."""
         shape = (*x.shape[:3], 3, self.heads, -1)
         query, key, value = _each(self.mixes, x).view(shape).permute(3, 0, 1, 4, 2, 5)  # [G, B, heads, L, d / heads]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
@@ -92,9 +94,10 @@ def _each(layer: Linear, x: Tensor) -> Tensor:
 
 
 class SequenceBody(Body):
-    """An embedding, layers on tokens and their mask, the mean over the tokens, blocks on what is flat then.
+    """A body for token sequences: an embedding, layers on the tokens and their mask, the mean over the tokens, and
+    blocks on the mean.
 
-    A sequence without a token has the mean 0."""
+    `pad`: the id of padding. The mean of a sequence without tokens is 0."""
 
     trims = True
 

@@ -1,4 +1,4 @@
-"""A head that moves features by a vector of the client's own before it classifies them (FedDBE, spec 19.15).
+"""`ShiftedHead`: adds a vector of the client to the features before it classifies them (FedDBE, spec 19.15).
 
 G clients, B samples, d features.
 """
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from torso.nets.layers import Linear
 
-SHIFT = "head.shift"  # a part of the network
+SHIFT = "head.shift"  # name of a part of the network
 
 
 class ShiftedHead(nn.Module):
-    """W·(f + shift) + b; the shift starts at zero."""
+    """A head with logits W·(f + shift) + b. The shift starts at zero."""
 
     def __init__(self, features: int, classes: int, bias: bool) -> None:
         super().__init__()

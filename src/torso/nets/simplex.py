@@ -1,4 +1,5 @@
-"""A head whose classes stand as far apart as they can: the corners of a regular simplex (FedETF, FedGELA; spec 19.9).
+"""`SimplexHead`: a head whose classes are the corners of a regular simplex, so as far apart as possible (FedETF,
+FedGELA; spec 19.9).
 
 G clients, B samples, d features, C classes.
 """
@@ -13,17 +14,19 @@ from torch import Tensor, nn
 
 from torso.nets.layers import Linear
 
-PROJECTION, CLASSIFIER = "head.projection", "head.classifier"  # parts of the network
+PROJECTION, CLASSIFIER = "head.projection", "head.classifier"  # names of parts of the network
 
 
 def simplex(orthonormal: Tensor) -> Tensor:
-    """√(C/(C−1))·(I − 11ᵀ/C)·U: C rows of length 1 with cosines −1/(C−1), from orthonormal rows U [C, d]."""
+    """The corners of a regular simplex [C, d], from orthonormal rows U [C, d]: √(C/(C−1))·(I − 11ᵀ/C)·U.
+
+    The rows have length 1, and the cosine of any two is −1/(C−1)."""
     classes = len(orthonormal)
     return math.sqrt(classes / max(classes - 1, 1)) * (orthonormal - orthonormal.mean(dim=0, keepdim=True))
 
 
 class SimplexHead(nn.Module):
-    """β·V·p/‖p‖ with p = projection(f), V the corners; β learns where there is a projection."""
+    """A head with logits β·V·p/‖p‖, with p = projection(f) and V the corners. β learns if there is a projection."""
 
     def __init__(self, features: int, classes: int, scale: float, projects: bool) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""A fixed, sparse classifier that trains the body, and two heads that learn from its features (FedLoGe, spec 19.23).
+"""`SparseSimplexHead`: a fixed, sparse classifier that trains the body, and two heads that learn from the body's
+features (FedLoGe, spec 19.23).
 
 G clients, B samples, d features, C classes.
 """
@@ -15,12 +16,13 @@ from torso.nets.dual import DualHead
 from torso.nets.layers import Linear
 from torso.nets.simplex import CLASSIFIER, simplex
 
-AUXILIARY = "head.auxiliary"  # a part of the network
-_STEPS, _RATE = 500, 0.01
+AUXILIARY = "head.auxiliary"  # name of a part of the network
+_STEPS, _RATE = 500, 0.01  # of the gradient descent that spreads the rows
 
 
 class SparseSimplexHead(DualHead):
-    """V·f trains the body, V fixed; an auxiliary head that everybody shares and a personal one learn from f alone."""
+    """A fixed classifier V, whose logits V·f train the body, and two heads whose loss does not reach the body: a shared
+    auxiliary one and the client's personal one."""
 
     def __init__(self, features: int, classes: int) -> None:
         nn.Module.__init__(self)
@@ -49,13 +51,15 @@ class SparseSimplexHead(DualHead):
 
 
 def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generator: Generator) -> Tensor:
-    """C rows [C, d] of a length, a share of whose entries is 0, as far apart as gradient steps find: from the corners
-    of a simplex with entries struck out, up the mean over classes of the angle to the nearest other class.
+    """The weight of the fixed classifier: C rows [C, d] of length `length`, with a share `sparsity` of zeros, as far
+    apart as gradient steps can bring them.
 
-    Of every row at least one entry stays."""
+    The steps start at the corners of a simplex with some entries set to 0. They maximise the mean over classes of the
+    angle to the nearest other class. At least one entry of every row is not set to 0."""
     classes, features = orthonormal.shape
     order = torch.rand(classes, features, generator=generator).argsort(dim=1)
-    mask = (order >= min(int(sparsity * features), features - 1)).to(orthonormal.dtype)
+    zeros = min(int(sparsity * features), features - 1)
+    mask = (order >= zeros).to(orthonormal.dtype)
     start = simplex(orthonormal) * mask
     rows = _spread(start.dtype, start.shape, start.numpy().tobytes(), mask.numpy().tobytes())
     return length * F.normalize(rows * mask, dim=1)
@@ -63,7 +67,9 @@ def sparse_simplex(orthonormal: Tensor, sparsity: float, length: float, generato
 
 @lru_cache(maxsize=16)
 def _spread(dtype: torch.dtype, shape: tuple[int, int], start: bytes, masked: bytes) -> Tensor:
-    """The rows after the steps, kept for the next run: they depend on the seed and the sizes alone."""
+    """The rows [C, d] after the gradient steps. `start`, `masked`: the bytes of the first rows and of the mask.
+
+    The result is cached for the next run, since it depends on the seed and the sizes alone."""
     rows, mask = (torch.frombuffer(bytearray(held), dtype=dtype).view(shape) for held in (start, masked))
     own = torch.eye(len(rows), dtype=torch.bool)
     with torch.enable_grad():
@@ -78,15 +84,18 @@ def _spread(dtype: torch.dtype, shape: tuple[int, int], start: bytes, masked: by
 
 
 class Adam:
-    """`torch.optim.Adam` of one tensor, to the bit. Torch's own loads its compiler, which takes a second."""
+    """`torch.optim.Adam` for one tensor, with the same bits. torch's own loads the compiler, which takes a second."""
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows, self.mean, self.square, self.steps = rows, torch.zeros_like(rows), torch.zeros_like(rows), 0
+        self.rows = rows
+        self.mean = torch.zeros_like(rows)
+        self.square = torch.zeros_like(rows)
+        self.steps = 0
 
     @torch.no_grad()
     def step(self, grad: Tensor, first: float = 0.9, second: float = 0.999, eps: float = 1e-8) -> None:
         self.steps += 1
         self.mean.lerp_(grad, 1 - first)
         self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
-        spread = (self.square.sqrt() / (1 - second**self.steps) ** 0.5).add_(eps)
-        self.rows.addcdiv_(self.mean, spread, value=-(_RATE / (1 - first**self.steps)))
+        denominator = (self.square.sqrt() / (1 - second**self.steps) ** 0.5).add_(eps)
+        self.rows.addcdiv_(self.mean, denominator, value=-(_RATE / (1 - first**self.steps)))

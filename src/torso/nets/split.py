@@ -1,4 +1,4 @@
-"""Your own nn.Module as a body and a head."""
+"""Any nn.Module as a body and a head: `split`, `body_of`, and the body that they make of it (`ForeignBody`)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ from torso.nets.body import Body
 from torso.nets.compiled import Compiled
 from torso.nets.draws import Watching
 from torso.nets.hidden_state import in_place, replaced_buffers
-from torso.nets.layers import Linear, in_line
+from torso.nets.layers import Linear, concatenated
 from torso.nets.layout import laid_out
 from torso.nets.network import Network
 from torso.nets.parts import Predicate, chosen
 
-_HEADS = ("fc", "classifier", "heads", "head", "score")  # what torchvision, timm and transformers call it
+_HEADS = ("fc", "classifier", "heads", "head", "score")  # names of heads in torchvision, timm and transformers
 
 
 class ForeignBody(Body):
-    """A module that knows nothing of clients; its blocks are its direct children that have parameters."""
+    """A body made of a module that is not Torso's and knows no client dimension.
+
+    Its blocks are the module's direct children that have parameters."""
 
     native = False
 
     def __init__(self, module: nn.Module, features: int, parts: Mapping[str, Predicate] | None = None) -> None:
         nn.Module.__init__(self)
         self.features, self.module = features, module
-        self.replaces: tuple[str, ...] = ()  # buffers in whose place forward puts other tensors
+        self.replaces: tuple[str, ...] = ()  # names of buffers that forward replaces by other tensors
         self._call = Compiled()
-        self._as_given: tuple[nn.Module, Network, str] | None = None  # in a tuple, so that it is no part of this one
+        # module, network and head name to check the split by; in a tuple, so that they are no submodules of this body
+        self._as_given: tuple[nn.Module, Network, str] | None = None
         self.blocks = tuple(child for child in module.children() if any(True for _ in child.parameters()))
         self.name_parts(module, parts)
 
     def own_parts(self) -> dict[str, tuple[str, ...]]:
-        """Predicates know a tensor by its name in the module."""
-        found = {part: chosen(self.module, holds) for part, holds in self.predicates.items()}
+        """The names of the body's tensors by part. Predicates are called with names in the module."""
+        found = {part: chosen(self.module, predicate) for part, predicate in self.predicates.items()}
         return {part: tuple(f"module.{name}" for name in held) for part, held in found.items() if held}
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
@@ -52,35 +55,38 @@ class ForeignBody(Body):
                 f"{type(self.module).__name__} computes for one client at a time, found {x.shape[0]}; "
                 "torso.nets.apply runs it for several"
             )
-        x, clients = laid_out(in_line(x)), x.shape[0]
-        # PyTorch's BatchNorm refuses one value; two alike have its statistics. An exported program takes any batch
-        alone = not self.training and not torch.compiler.is_compiling() and len(x) == 1
-        twice = alone and goes_by_batch(self.module)
-        if twice:
+        clients = x.shape[0]
+        x = laid_out(concatenated(x))
+        # PyTorch's BatchNorm refuses a batch with one value per channel. The sample twice has the same statistics.
+        # An exported program takes any batch
+        is_single = not self.training and not torch.compiler.is_compiling() and len(x) == 1
+        doubled = is_single and goes_by_batch(self.module)
+        if doubled:
             x = torch.cat([x, x])
         if self.replaces:
             with in_place(self.module, self.replaces):
-                said = self._said(x)
+                features = self._features(x)
         else:
-            said = self._said(x)
-        said = said[:1] if twice else said
-        return said.view(clients, -1, *said.shape[1:])
+            features = self._features(x)
+        if doubled:
+            features = features[:1]
+        return features.view(clients, -1, *features.shape[1:])
 
-    def _said(self, x: Tensor) -> Tensor:
+    def _features(self, x: Tensor) -> Tensor:
         return self._autocast(x) if x.dtype == torch.bfloat16 else logits_of(self._call(self.module, x))
 
     def _autocast(self, x: Tensor) -> Tensor:
-        """Products in bfloat16, the rest as the module has it; features in float32, for heads and losses."""
+        """Features in float32 (for heads and losses) of a forward pass under autocast: products are in bfloat16."""
         with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-            said = self._call(self.module, x)
-        return logits_of(said).float()
+            answer = self._call(self.module, x)
+        return logits_of(answer).float()
 
     def split_from(self, module: nn.Module, net: Network, name: str) -> None:
-        """Remember what it was split from, until there are images to check the split by."""
+        """Remember the module that the body was split from, until there is an example to check the split by."""
         self._as_given = module, net, name
 
     def look_for_state(self, where: str, example: Tensor) -> None:
-        """Find out what it keeps from call to call."""
+        """Find out which buffers the module replaces, and refuse one that keeps other state from call to call."""
         self.replaces = replaced_buffers(self.module, example, where)
         self.vmaps = self.vmaps and not self.replaces
 
@@ -98,7 +104,7 @@ class ForeignBody(Body):
 class OfTokens(nn.Module):
     """A text classifier of the transformers library as a module of one tensor: token ids [B, L] → logits [B, C].
 
-    What equals `padding` is masked. For a model that takes other inputs, write the like of it:
+    Ids that equal `padding` are masked. For a model that takes other inputs, write a similar module:
 
         body_of(OfTokens(AutoModelForSequenceClassification.from_config(config), padding=config.pad_token_id))
     """
@@ -113,13 +119,13 @@ class OfTokens(nn.Module):
 
 
 def goes_by_batch(module: nn.Module) -> bool:
-    """Whether a BatchNorm in it has no running statistics."""
+    """Whether a BatchNorm layer of the module has no running statistics, so that it always uses the batch's."""
     return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in module.modules())
 
 
-def logits_of(said: Any) -> Tensor:
-    """What a module says, out of the object that the transformers library wraps it in."""
-    found = said if isinstance(said, Tensor) else getattr(said, "logits", said)
+def logits_of(answer: Any) -> Tensor:
+    """The tensor that a module returns, taken out of the object in which the transformers library wraps it."""
+    found = answer if isinstance(answer, Tensor) else getattr(answer, "logits", answer)
     if not isinstance(found, Tensor):
         raise RequestError(f"the module gives {type(found).__name__}. Expected: one tensor, or an object with .logits")
     return found
@@ -128,10 +134,10 @@ def logits_of(said: Any) -> Tensor:
 def split(module: nn.Module, example: Tensor | None = None, parts: Mapping[str, Predicate] | None = None) -> Network:
     """A network from a copy of a classifier: the `nn.Linear` that makes its output is the head, the rest the body.
 
-    That layer is what `get_classifier()` gives (timm), or the last layer that the module registers, or the last
-    `nn.Linear` of its `fc`, `classifier`, `heads`, `head` or `score`. With an example batch, body and head are also
-    checked to give what the module gives (in eval mode). `parts` names parts of the body: a predicate of (name of a
-    tensor in the module, the layer that holds it).
+    The head is what `get_classifier()` returns (timm), or the last layer that the module registers, or the last
+    `nn.Linear` of its `fc`, `classifier`, `heads`, `head` or `score`. `example`: a batch, on which body and head are
+    checked to give what the module gives, in eval mode. `parts`: further parts of the body, each a predicate of (name
+    of a tensor in the module, the layer that holds it).
     """
     name, linear = head_of(module)
     whole = copied(module)
@@ -148,18 +154,19 @@ def split(module: nn.Module, example: Tensor | None = None, parts: Mapping[str, 
 
 
 def body_of(module: nn.Module, features: int | None = None, parts: Mapping[str, Predicate] | None = None) -> Body:
-    """A body from a module: without its head (see `split`), or, when `features` says how many it gives, as it is.
+    """A body from a module: without its head (see `split`), or as it is, if `features` says how many it gives.
 
-    So a plugin registers any network as a body, with parts of its own:
+    With it a plugin registers any network as a body, with further parts:
 
         @bodies.register("mine")
         def mine(channels: int, height: int, width: int) -> Body:
             return body_of(torchvision.models.resnet34(), parts={"stem": lambda name, layer: name.startswith("conv1.")})
 
-    Parameters with `requires_grad=False` stay as they are: never trained, never sent, held once for all clients.
+    Parameters with `requires_grad=False` stay as they are: never trained, never sent, stored once for all clients.
     """
     if features is not None:
-        if tied := [name for name in shared_parameters(module) if module.get_parameter(name).requires_grad]:
+        tied = [name for name in shared_parameters(module) if module.get_parameter(name).requires_grad]
+        if tied:
             raise RequestError(
                 f"{type(module).__name__}: {' and '.join(tied[:2])} are one parameter, and would learn as two. Give "
                 "each layer its own, or freeze it (parameter.requires_grad_(False))"
@@ -173,22 +180,22 @@ def body_of(module: nn.Module, features: int | None = None, parts: Mapping[str, 
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of somebody's module; refused where it cannot be one, or Torso cannot give it tensors."""
+    """A copy of the user's module. A module that cannot be copied, or that has lazy layers, is refused."""
     kind = type(module).__name__
     if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         raise RequestError(f"{kind} has lazy layers that have no sizes yet. Call it once with an example batch first")
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
-        said = " ".join(str(error).split())[:160]
+        reason = " ".join(str(error).split())[:160]
         raise RequestError(
-            f"{kind} cannot be copied: {said}. Layers of torch.nn.utils.weight_norm can be with "
-            "torch.nn.utils.parametrizations.weight_norm"
+            f"{kind} cannot be copied: {reason}. If it uses torch.nn.utils.weight_norm, use "
+            "torch.nn.utils.parametrizations.weight_norm instead"
         ) from None
 
 
 def head_of(module: nn.Module) -> tuple[str, nn.Linear]:
-    """Where the linear layer is that makes the module's output; refused where there is none that could be."""
+    """The name of the linear layer that makes the module's output, and the layer. A module without one is refused."""
     kind = type(module).__name__
     leaves = {name: leaf for name, leaf in module.named_modules() if not any(True for _ in leaf.children())}
     *_, last = leaves
@@ -207,18 +214,21 @@ def head_of(module: nn.Module) -> tuple[str, nn.Linear]:
 
 
 def shared_parameters(module: nn.Module) -> tuple[str, ...]:
-    """The names of parameters that have several, as where two layers are one, or share their weights."""
+    """The names of parameters that have several names: one layer is used twice, or two layers share their weights."""
     held = dict(module.named_parameters(remove_duplicate=False))
     times = Counter(map(id, held.values()))
     return tuple(name for name, parameter in held.items() if times[id(parameter)] > 1)
 
 
 def _named_head(module: nn.Module, leaves: Mapping[str, nn.Module]) -> str:
-    """The layer that timm's interface names, or, where the last layer is none, that of the usual names; or nothing."""
-    ask = getattr(module, "get_classifier", None)
-    named = ask() if callable(ask) else None
+    """The name of the head among the layers without children; "" if none of them can be the head.
+
+    It is the layer that timm's `get_classifier` returns; else the last layer, if it is linear; else the last linear
+    layer under one of the usual names."""
+    get_classifier = getattr(module, "get_classifier", None)
+    classifier = get_classifier() if callable(get_classifier) else None
     for name, leaf in leaves.items():
-        if leaf is named and is_linear(leaf):
+        if leaf is classifier and is_linear(leaf):
             return name
     *_, last = leaves
     if is_linear(leaves[last]):
@@ -231,9 +241,9 @@ def _named_head(module: nn.Module, leaves: Mapping[str, nn.Module]) -> str:
 
 
 def is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether it computes what an nn.Linear does; a kind of its own (timm has one) is tried out.
+    """Whether a layer computes what an nn.Linear does. A subclass of nn.Linear (timm has one) is tried out.
 
-    The last layer of nn.MultiheadAttention is none: attention reads its weight and never calls it."""
+    The last layer of nn.MultiheadAttention does not count: attention reads its weight and never calls it."""
     if type(layer) in (nn.Linear, Linear):
         return True
     if not isinstance(layer, nn.Linear) or isinstance(layer, NonDynamicallyQuantizableLinear):
@@ -244,6 +254,7 @@ def is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
+    """Refuse a network that does not give what the module gives, in eval mode. `name`: that of the head's layer."""
     original = copy.deepcopy(module).eval()
     net = copy.deepcopy(net).eval()
     with torch.no_grad():
@@ -252,7 +263,7 @@ def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
         check_evaluation(seen, type(module).__name__)
         try:
             found = net(example[None], stacked=True).logits[0]
-        except RuntimeError:  # the layers after `name` cannot do with its input
+        except RuntimeError:  # the layers after the head cannot take the head's input
             found = torch.empty(0)
     if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
         raise RequestError(
@@ -262,7 +273,9 @@ def _check(module: nn.Module, net: Network, name: str, example: Tensor) -> None:
 
 
 def check_evaluation(seen: Watching, kind: str) -> None:
-    """In evaluation there is nothing to draw from, and an answer must not change when it is asked for again."""
+    """Refuse a module that draws random numbers in evaluation.
+
+    There is no key to draw them from, and the same sample must get the same answer again."""
     if seen.drew:
         raise RequestError(
             f"{kind} draws random numbers in evaluation too. Let it do so in training only: nn.Dropout, or "

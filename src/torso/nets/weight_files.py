@@ -1,4 +1,4 @@
-"""Files of weights that others wrote: safetensors, and what torch.save made. Only tensors are ever read from them."""
+"""Reads weight files that other programs wrote: safetensors, and files of torch.save. Only tensors are ever read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch import Tensor
 from torso.errors import RequestError
 
 SAFETENSORS = ".safetensors"
-PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # of torch.save; read with weights_only=True
-_WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which training scripts save the tensors
-_PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
-_SAVED = (b"PK", b"\x80\x02")  # how files of torch.save begin, new and old ones
+PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".tar")  # suffixes of files of torch.save; read with weights_only=True
+_WRAPPERS = ("state_dict", "model_state_dict", "model")  # keys under which training scripts save the tensors
+_PREFIXES = ("module.", "_orig_mod.")  # prefixes of names that DataParallel and torch.compile add
+_SAVED = (b"PK", b"\x80\x02")  # first bytes of files of torch.save, new and old ones
 _EXPECTED = "tensors by name: a .safetensors file, or torch.save(model.state_dict(), …)"
 
 
 def read_weights(path: Path, where: str) -> dict[str, Tensor]:
-    """The tensors of a file by name, on the CPU. `where` is how a message calls it."""
+    """The tensors of a file by name, on the CPU. `where`: how messages name the file."""
     try:
         found = load_file(path) if path.suffix.lower() not in PICKLED else _unpickled(path, where)
     except (OSError, ValueError, SafetensorError) as error:
@@ -33,8 +33,8 @@ def read_weights(path: Path, where: str) -> dict[str, Tensor]:
 
 
 def names_in(path: Path) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names of a safetensors file's tensors, and what it says of itself, without reading the tensors; nothing where
-    it is no such file."""
+    """The names of a safetensors file's tensors, and its metadata, without reading the tensors. Both are empty if it is
+    not a safetensors file."""
     try:
         with safe_open(path, "pt") as file:
             return tuple(file.keys()), dict(file.metadata() or {})
@@ -43,9 +43,10 @@ def names_in(path: Path) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def _unpickled(path: Path, where: str) -> Any:
+    """The content of a file of torch.save; refused if it holds objects other than tensors."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pickles that torch.save did not write
+            warnings.simplefilter("ignore")  # about pickles that torch.save did not write
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         with path.open("rb") as file:
@@ -61,9 +62,11 @@ def _unpickled(path: Path, where: str) -> Any:
 
 
 def _tensors(found: Any, where: str) -> dict[str, Tensor]:
-    """The mapping of tensors in what was read: it, or what a training script has put it into."""
-    for _ in range(2):  # {"model": {"state_dict": …}}
-        inner = next((found[key] for key in _WRAPPERS if isinstance(found, Mapping) and key in found), None)
+    """The tensors by name in the content of a file, also if a training script has wrapped them in dictionaries."""
+    for _ in range(2):  # at most as deep as {"model": {"state_dict": …}}
+        if not isinstance(found, Mapping):
+            break
+        inner = next((found[key] for key in _WRAPPERS if key in found), None)
         if not isinstance(inner, Mapping):
             break
         found = inner
@@ -80,7 +83,7 @@ def _tensors(found: Any, where: str) -> dict[str, Tensor]:
 
 
 def _plain_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without what DataParallel or torch.compile has put before all names."""
+    """The tensors without the prefix that DataParallel or torch.compile has put before all names."""
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
@@ -88,4 +91,5 @@ def _plain_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _line(error: BaseException) -> str:
+    """The first line of an error, shortened; its class if it has no text."""
     return " ".join(str(error).split("\n")[0].split())[:160].rstrip(".") or type(error).__name__

@@ -1,8 +1,9 @@
-"""The gradient of the input for stride 2: pixels apart by the parity of their row and column.
+"""The gradient of the input of a convolution of stride 2: pixels are separated by the parity of their row and column.
 
-With a kernel of 3 a pixel of an even row is seen through the middle tap alone, one of an odd row through the two outer
-ones. So the four kinds of pixels are four convolutions of stride 1 over the slope with 1, 2, 2 and 4 taps: nothing is
-multiplied by zero. With a kernel of 1 one kind is seen at all. The gradient is described as `turned.halved` does it.
+With a kernel of 3, a pixel of an even row is seen through the middle tap only, and one of an odd row through the two
+outer taps. So the four kinds of pixels are four convolutions of stride 1 over the slope, with 1, 2, 2 and 4 taps, and
+nothing is multiplied by zero. With a kernel of 1, only one kind of pixels is seen. The gradient is described to the
+copy engine as in `turned.halved`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ def _apart_kernel(
     KERNEL: tl.constexpr, TURN: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr, BH: tl.constexpr,
     BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One box of pixels of one kind by BN channels; height and width are the slope's. TURN: see `_turned_kernel`."""
+    """One box of pixels of one kind by BN channels. Height and width are those of the slope. TURN: as in
+    `turned._turned_kernel`."""
     tile, client = tl.program_id(0), tl.program_id(1)
-    low, right = 1 - tile % 4 // 2, 1 - tile % 2  # the kind with most taps goes first
+    low, right = 1 - tile % 4 // 2, 1 - tile % 2  # the kind with the most taps comes first
     tile = tile // 4
     tiles_n = out_c // BN
     n = tile % tiles_n * BN
@@ -56,8 +58,10 @@ def _apart_kernel(
 
 
 def input_gradient(slope: Tensor, weight: Tensor, like: tuple[int, ...], how: Tiling) -> Tensor:
-    """Of shape `like`; weight [G, K, K, out, in] in the slope's dtype, K 1 or 3, padding K // 2. `how.pixels` must fit
-    the slope (`turned.fits`)."""
+    """The gradient of the input, of shape `like`.
+
+    weight: [G, K, K, out, in] in the slope's dtype, K 1 or 3, padding K // 2. `how.pixels` must fit the slope
+    (`turned.fits`)."""
     clients, kernel = weight.shape[:2]
     n, out_c, in_h, in_w = like
     height, width = slope.shape[2:]

@@ -1,7 +1,8 @@
-"""Convolutions of stride 1 whose tiles are boxes of pixels, fetched by the GPU's copy engine (TMA, Hopper and later).
+"""Convolutions of stride 1 whose tiles are boxes of pixels, loaded by the GPU's copy engine (TMA, Hopper and later).
 
-A tile of outputs is a box of samples × rows × columns. Through each tap it sees the same box moved by a pixel, and what
-lies outside an image comes as zero: no addresses and no masks are computed. `gather.py` does the same for any shape.
+A tile of outputs is a box of samples × rows × columns. Through each tap it sees the same box, moved by a pixel. The
+copy engine gives zeros for pixels outside an image, so no addresses and no masks are computed. `gather.py` computes
+convolutions of any shape.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ _PROGRAMS = 3 * 132  # enough to keep every multiprocessor of a large GPU busy
 
 
 class Tiling(NamedTuple):
-    """What a program works on at a time: pixels, channels out and in, taps; by how many warps, how many loads ahead."""
+    """The sizes of what a program works on at a time."""
 
     pixels: int
-    outputs: int
-    inputs: int
+    outputs: int  # output channels
+    inputs: int  # input channels
     warps: int
-    stages: int
+    stages: int  # loads that are under way at the same time
     taps: int = 1
 
 
 def forward_tiling(out_c: int, size: int) -> Tiling:
-    """Found by trying on an H200, as the others here; `size` is the bytes of a number."""
-    wide = 128 // size  # the copy engine likes rows of 128 bytes
+    """The tiling of a forward pass; it was the fastest on an H200, like all tilings here. `size`: bytes per number."""
+    wide = 128 // size  # the copy engine is fastest with rows of 128 bytes
     return Tiling(256, 64, wide, 8, 3) if out_c <= 64 else Tiling(128, 128, wide, 8, 4)
 
 
 def weight_tiling(kernel: int, size: int) -> Tiling:
+    """The tiling for the gradient of the weight. `size`: bytes per number."""
     return Tiling(32, 64, 64, 4, 3, taps=kernel) if size == 4 else Tiling(128, 64, 64, 4, 3)
 
 
 class Box(NamedTuple):
-    """Samples × rows × columns of one tile."""
+    """The sizes of one tile of pixels: samples × rows × columns."""
 
     samples: int
     rows: int
@@ -50,17 +52,20 @@ class Box(NamedTuple):
 
     @classmethod
     def of(cls, height: int, width: int, pixels: int) -> Box:
+        """A box of `pixels` pixels that fits maps of height × width."""
         columns = min(triton.next_power_of_2(width), pixels)
         rows = min(triton.next_power_of_2(height), pixels // columns)
         return cls(pixels // columns // rows, rows, columns)
 
     def needed(self, samples: int, height: int, width: int) -> int:
+        """How many boxes cover the maps of a client's samples."""
         return triton.cdiv(samples, self.samples) * triton.cdiv(height, self.rows) * triton.cdiv(width, self.columns)  # type: ignore[no-any-return]
 
 
 def boxable(x: Tensor, out_c: int, kernel: int, stride: int, padding: int) -> bool:
-    """Whether the copy engine can serve this convolution: whole blocks of channels, rows of 16 bytes; with stride 2
-    maps of even sides, for `turned.py` and `apart.py`."""
+    """Whether the copy engine can load what this convolution needs: whole blocks of channels and rows of 16 bytes.
+
+    With stride 2 (`turned.py`, `apart.py`) the sides of the maps must be even."""
     modern = not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (9, 0)
     half = stride == 2 and kernel in (1, 3) and padding == kernel // 2 and x.shape[2] % 2 == x.shape[3] % 2 == 0
     return modern and (stride == 1 or half) and x.shape[1] % 16 == 0 and out_c % 16 == 0
@@ -68,7 +73,7 @@ def boxable(x: Tensor, out_c: int, kernel: int, stride: int, padding: int) -> bo
 
 @triton.jit
 def _corner(box, samples, height, width, BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr):
-    """First sample, row and column of a box, by its number."""
+    """The first sample, row and column of a box, from its number."""
     across, down = tl.cdiv(width, BW), tl.cdiv(height, BH)
     return box // (across * down) * BS, box // across % down * BH, box % across * BW
 
@@ -80,8 +85,10 @@ def _box_kernel(
     HAS_REAL: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One box of outputs (BACK: of the input's gradient) by BN channels; height and width are the outputs'. On request
-    also the box's statistics for BatchNorm, as `norm.py` takes them from the map."""
+    """One box of outputs by BN channels. Height and width are those of the outputs.
+
+    BACK: the gradient of the input instead. HAS_SUMS: the box's statistics for BatchNorm too, as `norm.py` computes
+    them from the map."""
     tile, client = tl.program_id(0), tl.program_id(1)
     tiles_n = tl.cdiv(out_c, BN)
     n = tile % tiles_n * BN
@@ -125,8 +132,9 @@ def _box_weight_kernel(
     KERNEL: tl.constexpr, PAD: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BS: tl.constexpr,
     BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """grad[tap, k, n] = Σ over a share of a client's boxes of x[pixel seen through tap, k] · slope[pixel, n], for TAPS
-    taps side by side, which see the same slope."""
+    """grad[tap, k, n] = Σ over a share of a client's boxes of x[pixel seen through tap, k] · slope[pixel, n].
+
+    TAPS adjacent taps are computed together, since they use the same slope."""
     tile, part, client = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tiles_n, blocks = tl.cdiv(out_c, BN), in_c // BK
     n, k, first = tile % tiles_n * BN, tile // tiles_n % blocks * BK, tile // tiles_n // blocks * TAPS
@@ -150,7 +158,7 @@ def _box_weight_kernel(
 
 @triton.jit(do_not_specialize=["parts"])
 def _join_kernel(shares, grad, parts, in_c, out_c, TAPS: tl.constexpr, BLOCK: tl.constexpr):
-    """grad[n, k, tap] = Σ of shares[part, tap, k, n], for one client."""
+    """grad[n, k, tap] = Σ over parts of shares[part, tap, k, n], for one client."""
     client, clients = tl.program_id(1), tl.num_programs(1)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     size = TAPS * in_c * out_c
@@ -163,7 +171,7 @@ def _join_kernel(shares, grad, parts, in_c, out_c, TAPS: tl.constexpr, BLOCK: tl
 
 
 def _described(x: Tensor, clients: int, box: Box, channels: int) -> TensorDescriptor:
-    """Maps [G·B, C, H, W] as [G, B, H, W, C]: a box never reaches into the next client."""
+    """The descriptor of maps [G·B, C, H, W] as [G, B, H, W, C], so that a box never reaches into the next client."""
     n, c, height, width = x.shape
     shape = [clients, n // clients, height, width, c]
     strides = [n // clients * height * width * c, height * width * c, width * c, c, 1]
@@ -171,6 +179,7 @@ def _described(x: Tensor, clients: int, box: Box, channels: int) -> TensorDescri
 
 
 def _block(channels: int, most: int) -> int:
+    """The largest block of channels, up to `most`, that divides them."""
     return next(size for size in (128, 64, 32, 16) if size <= most and channels % size == 0)
 
 
@@ -184,9 +193,9 @@ def convolve(
     counted: bool = False,
     real: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The output (back: the input's gradient) of shape `like`; weight [G, K, K, out, in] in x's dtype.
+    """The output of shape `like`, or with `back` the gradient of the input; weight [G, K, K, out, in] in x's dtype.
 
-    `counted`: also its partial statistics [G, parts, 3, out] over real samples, for `norm.normalise`."""
+    `counted`: its partial statistics [G, parts, 3, out] over real samples too, for `norm.normalise`."""
     clients, kernel = weight.shape[:2]
     n, out_c, height, width = like
     out = torch.empty(like, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
@@ -213,7 +222,7 @@ def convolve(
 
 
 def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, padding: int) -> Tensor:
-    """[G, out, in, K, K] in float32."""
+    """The gradient [G, out, in, K, K] of the weight, in float32."""
     (n, in_c, _, _), (_, out_c, height, width) = x.shape, slope.shape
     how = weight_tiling(kernel, x.element_size())
     tile_n, block = min(how.outputs, triton.next_power_of_2(out_c)), _block(in_c, how.inputs)

@@ -1,7 +1,7 @@
-"""Convolutions of any stride as products of whole matrices, by cuBLAS: what each pixel sees is written down first.
+"""Convolutions of any stride as matrix products by cuBLAS (im2col): the values that each pixel sees are written first.
 
-Columns [G, pixels, in·K·K] have the order of the weights [G, out, in·K·K] as they are learnt: these need no copy but
-the cast, and their gradient comes out in place. It pays where there are few pixels to many weights.
+Columns [G, pixels, in·K·K] have the order of the weights [G, out, in·K·K] in memory, so the weights need no copy but
+the cast, and their gradient has the right order too. It is fast if there are few pixels and many weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _sum_kernel(
     columns, out, pixels, in_h, in_w, channels, out_h, out_w, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
     PAD: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[pixel, c] = Σ over taps of columns[output pixel that sees it through tap, tap, c]; pixels of the input."""
+    """out[pixel, c] = Σ over taps of columns[output pixel that sees it through tap, tap, c], for pixels of the
+    input."""
     pixel, c = tl.program_id(0) * BP + tl.arange(0, BP), tl.program_id(1) * BC + tl.arange(0, BC)
     column, row, sample = pixel % in_w, pixel // in_w % in_h, pixel // (in_w * in_h)
     good, good_c = pixel < pixels, (c < channels)[None, :]
@@ -56,13 +57,13 @@ def _sum_kernel(
 
 
 def _cut(taps: int, channels: int) -> tuple[int, int, int]:
-    """Taps, channels and pixels of a tile: 4,096 values."""
+    """The taps, channels and pixels of a tile of 4,096 values."""
     wide, block = int(triton.next_power_of_2(taps)), min(64, int(triton.next_power_of_2(channels)))
     return wide, block, max(1, 4096 // (wide * block))
 
 
 def write_down(x: Tensor, kernel: int, stride: int, padding: int, height: int, width: int) -> Tensor:
-    """Columns [n·height·width, in·K·K] of maps with channels-last memory."""
+    """The columns [n·height·width, in·K·K] of maps with channels-last memory. height, width: those of the output."""
     n, channels, in_h, in_w = x.shape
     pixels, (wide, block, tile) = n * height * width, _cut(kernel * kernel, channels)
     out = torch.empty(pixels, channels * kernel * kernel, dtype=x.dtype, device=x.device)
@@ -74,14 +75,14 @@ def write_down(x: Tensor, kernel: int, stride: int, padding: int, height: int, w
 
 
 def _rows(maps: Tensor, clients: int) -> Tensor:
-    """[G·B, C, H, W] with channels-last memory as [G, B·H·W, C]; a view."""
+    """A view of maps [G·B, C, H, W] with channels-last memory as [G, B·H·W, C]."""
     return maps.permute(0, 2, 3, 1).reshape(clients, -1, maps.shape[1])
 
 
 def convolve(columns: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[int, ...]) -> Tensor:
-    """The output of shape `like`; weight [G, out, in·K·K] in the columns' dtype."""
+    """The output, of shape `like`; weight [G, out, in·K·K] in the columns' dtype."""
     out = torch.empty(like, dtype=columns.dtype, device=columns.device, memory_format=torch.channels_last)
-    rows = _rows(out, len(weight))  # a view; what is returned is none, so that activations may be taken in place
+    rows = _rows(out, len(weight))  # only this is a view; the returned tensor is none, so activations may be in place
     columns = columns.view(len(weight), -1, columns.shape[1])
     if bias is None:
         torch.bmm(columns, weight.mT, out=rows)
@@ -93,8 +94,9 @@ def convolve(columns: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[i
 def input_gradient(
     slope: Tensor, weight: Tensor, like: tuple[int, ...], kernel: int, stride: int, padding: int
 ) -> Tensor:
-    """Of shape `like`: products first, then each pixel's sum over the taps. Weight [G, out, K·K·in]: what comes of one
-    tap stands side by side here."""
+    """The gradient of the input, of shape `like`: products first, then the sum over the taps for each pixel.
+
+    weight: [G, out, K·K·in], with the values of one tap next to each other."""
     n, channels, in_h, in_w = like
     out_h, out_w = slope.shape[2:]
     columns = torch.bmm(_rows(slope, len(weight)), weight)
@@ -109,7 +111,7 @@ def input_gradient(
 
 
 def weight_gradient(columns: Tensor, slope: Tensor, clients: int, kernel: int) -> Tensor:
-    """[G, out, in, K, K] in float32."""
+    """The gradient [G, out, in, K, K] of the weight, in float32."""
     a, b = _rows(slope, clients).mT, columns.view(clients, -1, columns.shape[1])
     if a.is_cuda and a.dtype == torch.bfloat16:
         grad = torch.bmm(a, b, out_dtype=torch.float32)

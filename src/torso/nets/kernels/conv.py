@@ -1,4 +1,4 @@
-"""Convolutions whose weights differ from client to client, as matrix products, with their gradients.
+"""Convolutions with different weights for each client, and their gradients, by the fastest way for the layer.
 
 G clients, B samples; in, out: channels.
 """
@@ -20,25 +20,27 @@ from torso.nets.kernels.ways import Pass, Way, layer_of, way
 
 
 def _precision(x: Tensor) -> str:
+    """The precision of products with x, as `ways.Layer` names it."""
     return "bf16" if x.dtype == torch.bfloat16 else dot_precision(x)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One convolution of G clients: everything but its tensors, and the way of each pass."""
+    """The sizes of a convolution of G clients, and the way of each of its passes."""
 
     clients: int
     kernel: int
     stride: int
     padding: int
-    before: tuple[int, ...]  # the maps that go in, [G·B, in, H, W]
-    after: tuple[int, ...]
+    before: tuple[int, ...]  # shape of the input, [G·B, in, H, W]
+    after: tuple[int, ...]  # shape of the output
     forward: Way
     back: Way
     weight: Way
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int, spare: int) -> Shape:
+        """The shape of a convolution of x. `spare`: see `convolution`."""
         clients, out_c, in_c, kernel, _ = weight.shape
         height, width = ((side + 2 * padding + spare - kernel) // stride + 1 for side in x.shape[2:])
         boxed, precision = boxes.boxable(x, out_c, kernel, stride, padding) and spare == 0, _precision(x)
@@ -53,12 +55,14 @@ class Shape:
         return cls(clients, kernel, stride, padding, tuple(x.shape), after, *ways)
 
     def columns(self, x: Tensor) -> Tensor:
+        """The columns of the input x (see columns.py)."""
         return columns.write_down(x, self.kernel, self.stride, self.padding, *self.after[2:])
 
 
 def ready(weight: Tensor, dtype: torch.dtype, by: Way, back: bool = False) -> Tensor:
-    """Weights [G, out, in, K, K] as a way reads them: [G, K, K, out, in]; for columns [G, out, in·K·K], and going back
-    [G, out, K·K·in]."""
+    """Weights [G, out, in, K, K] in the order in which a way reads them.
+
+    That is [G, K, K, out, in]; for columns [G, out, in·K·K], and in the backward pass [G, out, K·K·in]."""
     if by.name == "columns":
         return taps.spread_rows(weight, dtype) if back and weight.shape[-1] > 1 else weight.flatten(2).to(dtype)
     if weight.shape[-1] == 1:
@@ -75,7 +79,8 @@ def forward(
     counted: bool = False,
     real: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The output and, where a kernel can, its statistics; `seen`: the columns, where that is the way."""
+    """The output, and its statistics if they are asked for and the kernel can compute them. `seen`: the columns, if
+    that is the way."""
     by, like = shape.forward, shape.after
     if by.name == "turned" and by.how is not None:
         given = x, weight, bias, like, shape.padding, by.how
@@ -88,6 +93,7 @@ def forward(
 
 
 def input_gradient(slope: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+    """The gradient [G·B, in, H, W] of the input; the weight is in the order of `ready`."""
     by, like = shape.back, shape.before
     if by.name == "turned" and by.how is not None:
         if shape.stride == 2:
@@ -101,7 +107,7 @@ def input_gradient(slope: Tensor, weight: Tensor, shape: Shape) -> Tensor:
 
 
 def weight_gradient(x: Tensor, seen: Tensor | None, slope: Tensor, shape: Shape) -> Tensor:
-    """[G, out, in, K, K] in float32."""
+    """The gradient [G, out, in, K, K] of the weight, in float32. `seen`: the columns, if they were kept."""
     by, clients, kernel = shape.weight, shape.clients, shape.kernel
     if by.name == "turned" and by.how is not None:
         return turned.weight_gradient(x, slope, clients, kernel, shape.padding, by.how, shape.stride)
@@ -128,7 +134,7 @@ class _Convolution(torch.autograd.Function):
         spare: int,
     ) -> tuple[Tensor, Tensor | None]:
         x = x.contiguous(memory_format=torch.channels_last)
-        bias = None if bias is None else bias.contiguous()  # one model for all clients is an expanded view
+        bias = None if bias is None else bias.contiguous()  # a model that all clients share is an expanded view
         shape = Shape.of(x, weight, stride, padding, spare)
         there = ready(weight, x.dtype, shape.forward)
         same = "columns" not in (shape.forward.name, shape.back.name)
@@ -165,12 +171,13 @@ def convolution(
     real: Tensor | None = None,
     spare: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Maps [G·B, in, H, W] through square kernels [G, out, in, K, K] (float32) and biases [G, out].
+    """The convolution of maps [G·B, in, H, W] with square kernels [G, out, in, K, K] (float32) and biases [G, out].
 
-    `counted`: with statistics for `norm.normalise` over `real` samples [G, B], where the kernel can take them. `spare`:
-    zeros below and on the right beyond `padding` on every side."""
+    The second result is the statistics for `norm.normalise`, over the `real` samples [G, B]: if `counted` and the
+    kernel can compute them, else None. `spare`: rows and columns of zeros to add below and on the right, in addition to
+    `padding` on every side."""
     kernel, values = weight.shape[-1], weight[0, 0].numel()
-    if x.shape[1] < 16 and values <= 64 and not x.requires_grad:  # images: few channels make a poor matrix product
+    if x.shape[1] < 16 and values <= 64 and not x.requires_grad:  # images: products over few channels are slow
         wide = max(16, 1 << (values - 1).bit_length())
         x = gather.patches(x, kernel, stride, padding, wide, spare)
         weight = F.pad(weight.permute(0, 1, 3, 4, 2).flatten(2), (0, wide - values))[..., None, None]
@@ -205,12 +212,12 @@ class _Pointwise(torch.autograd.Function):
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """[G, m, k] × [G, k, n] in float32."""
+    """The products [G, m, n] of [G, m, k] and [G, k, n], in float32."""
     if a.is_cuda and a.dtype == torch.bfloat16:
         return torch.bmm(a, b, out_dtype=torch.float32)
     return torch.bmm(a, b).float()
 
 
 def pointwise(x: Tensor, weight: Tensor) -> Tensor:
-    """Maps [G·B, in, H, W] through matrices [G, out, in] (float32): a product per client."""
+    """The pointwise convolution of maps [G·B, in, H, W] with matrices [G, out, in] (float32): a product per client."""
     return _Pointwise.apply(x, weight)  # type: ignore[no-any-return,no-untyped-call]

@@ -1,6 +1,6 @@
-"""A depthwise convolution, every client with its own kernels: it moves bytes and computes little.
+"""Depthwise convolutions with different weights for each client; memory bandwidth limits them, not computation.
 
-G clients, B samples, C channels. The backward pass reads the slope once per tap and gives both gradients.
+The backward pass reads the slope once per tap and gives both gradients. G clients, B samples, C channels.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch.autograd.function import once_differentiable
 from torso.nets.kernels.gather import seen
 
 _PROGRAMS = 24 * 132
-# values that a program works on at a time, of so many channels, by so many warps; found by trying on an H200
+# values that a program works on at a time, their channels at most, and warps; these were the fastest on an H200
 FORWARD = (1024, 64, 2)
-BACKWARD = (512, 64, 2), (256, 64, 2)  # 3×3 taps, and more: a sum is kept for each
+BACKWARD = (512, 64, 2), (256, 64, 2)  # for up to 3×3 taps, and for more: a sum is kept for each tap
 HALVING = (512, 64, 2), (256, 64, 2)
 
 
@@ -54,7 +54,7 @@ def _backward_kernel(
     x, weight, slope, to_x, to_weight, samples, in_h, in_w, out_h, out_w, channels, chunk,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """A chunk of a client's input pixels: their gradient, and their part in the gradient of the weight."""
+    """The gradient of a chunk of a client's input pixels, and their contribution to the gradient of the weight."""
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c, pixels = c < channels, samples * in_h * in_w
@@ -92,13 +92,14 @@ def _backward_kernel(
 
 @triton.constexpr_function
 def _pixel_of(tap, kernel, pad):
-    """Which of four input pixels, at even and odd rows and columns, is seen through a tap at stride 2."""
+    """The number (0 to 3) of the input pixel that a tap sees at stride 2, of four at even and odd rows and columns."""
     return (tap // kernel + pad) % 2 * 2 + (tap % kernel + pad) % 2
 
 
 @triton.constexpr_function
 def _slope_of(tap, kernel, pad):
-    """By which of the slopes around them: 2×2 of 3×3 taps, 3×3 of 5×5 taps."""
+    """The number of the slope, among those around the four pixels, to which a tap belongs: of 2×2 for 3×3 taps, of 3×3
+    for 5×5 taps."""
     before, span = (kernel - 1 - pad) // 2, (kernel + 1) // 2
     row, column = (((t + pad) % 2 + pad - t) // 2 + before for t in (tap // kernel, tap % kernel))
     return row * span + column
@@ -109,9 +110,11 @@ def _backward_halving_kernel(
     x, weight, slope, to_x, to_weight, samples, in_h, in_w, out_h, out_w, channels, chunk,
     KERNEL: tl.constexpr, PAD: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """As `_backward_kernel` for 3×3 or 5×5 taps and stride 2, which would find most taps empty: four input pixels and
-    the slopes around them have all taps between them. In a row, pixel 2r + a sees slope r + d through tap a + PAD − 2d:
-    d from −BEFORE on. There are half as many slopes as pixels, rounded up."""
+    """As `_backward_kernel`, for 3×3 or 5×5 taps and stride 2, where that kernel would find most taps empty.
+
+    It works on windows of four input pixels: these and the slopes around them use every tap once. In a row, pixel
+    2r + a belongs to slope r + d through tap a + PAD − 2d, for d from −BEFORE on. There are half as many slopes as
+    pixels, rounded up."""
     BEFORE: tl.constexpr = (KERNEL - 1 - PAD) // 2
     SPAN: tl.constexpr = (KERNEL + 1) // 2
     part, client = tl.program_id(0), tl.program_id(2)
@@ -204,6 +207,7 @@ class _Depthwise(torch.autograd.Function):
 
 
 def depthwise(x: Tensor, weight: Tensor, stride: int, padding: int, spare: int = 0) -> Tensor:
-    """Maps [G·B, C, H, W] through square kernels [G, C, 1, K, K] (float32), a channel at a time. `spare`: zeros below
-    and on the right beyond `padding` on every side."""
+    """The depthwise convolution of maps [G·B, C, H, W] with square kernels [G, C, 1, K, K] (float32).
+
+    `spare`: rows and columns of zeros to add below and on the right, in addition to `padding` on every side."""
     return _Depthwise.apply(x, weight, stride, padding, spare)  # type: ignore[no-any-return,no-untyped-call]

@@ -1,6 +1,6 @@
-"""Convolutions of any stride and any number of channels: a pixel computes the address of what it sees through a tap.
+"""Convolutions of any stride and any number of channels: for each tap, addresses of the pixels to load are computed.
 
-Forward and the gradient of the input are one kernel. `boxes.py` does the same, faster, for most shapes.
+One kernel serves the forward pass and the gradient of the input. `boxes.py` is faster for most shapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _PROGRAMS = 4 * 132  # enough to keep every multiprocessor of a large GPU busy
 
 @triton.jit
 def seen(place, tap, size, STRIDE: tl.constexpr, PAD: tl.constexpr, BACK: tl.constexpr):
-    """Which input row (or column) an output row sees through a tap, and whether there is one; BACK: the transpose."""
+    """The input row (or column) that an output row sees through a tap, and whether it exists.
+
+    BACK: the output row that sees an input row through a tap."""
     if BACK:
         far = place + PAD - tap
         at = far // STRIDE
@@ -38,8 +40,8 @@ def _gather_kernel(
 ):  # fmt: skip
     """out[pixel, n] = Σ over tap and k of x[pixel seen through tap, k] · weight[tap, k, n], for one client.
 
-    The weight is stored [G, tap, layer's out, layer's in]; going BACK, k and n change places. FLAT: (tap, k) is one
-    index, for inputs of few channels."""
+    The weight is stored as [G, tap, layer's out, layer's in]. BACK: the gradient of the input, for which k and n change
+    places. FLAT: (tap, k) is one index, for inputs with few channels."""
     tiles_n = tl.cdiv(out_c, BN)
     tile, client = tl.program_id(0), tl.program_id(1)
     pixel = (tile // tiles_n) * BM + tl.arange(0, BM)
@@ -145,8 +147,9 @@ def _patch_kernel(
 
 
 def patches(x: Tensor, kernel: int, stride: int, padding: int, wide: int, spare: int = 0) -> Tensor:
-    """Maps [n, C, H, W] as [n, wide, H', W']: C values for each tap, then zeros; a 1×1 convolution does the rest.
-    `spare`: see `conv.convolution`."""
+    """Patches [n, wide, H', W'] of maps [n, C, H, W]: C values for each tap, then zeros.
+
+    A 1×1 convolution of the patches is the convolution of the maps. `spare`: see `conv.convolution`."""
     x = x.contiguous(memory_format=torch.channels_last)
     n, in_c, in_h, in_w = x.shape
     out_h, out_w = ((side + 2 * padding + spare - kernel) // stride + 1 for side in (in_h, in_w))
@@ -160,7 +163,7 @@ def patches(x: Tensor, kernel: int, stride: int, padding: int, wide: int, spare:
 
 
 def _blocks(channels: int, kernel: int, wide: int) -> tuple[int, bool]:
-    """How many inputs are taken at a time, and whether taps and channels are one index."""
+    """How many inputs a program takes at a time, and whether taps and channels are one index."""
     for size in (64, 32, 16):
         if size <= wide and channels % size == 0:
             return size, False
@@ -168,13 +171,14 @@ def _blocks(channels: int, kernel: int, wide: int) -> tuple[int, bool]:
 
 
 def _tile(channels: int) -> int:
+    """How many output channels a program computes at a time."""
     return min(128, max(16, int(triton.next_power_of_2(channels))))
 
 
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, like: tuple[int, ...], stride: int, padding: int, back: bool
 ) -> Tensor:
-    """The output (back: the input's gradient) of shape `like`; weight [G, K, K, out, in] in x's dtype."""
+    """The output of shape `like`, or with `back` the gradient of the input; weight [G, K, K, out, in] in x's dtype."""
     (n, in_c, in_h, in_w), (_, out_c, out_h, out_w) = x.shape, like
     clients, kernel = weight.shape[:2]
     out = torch.empty(like, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
@@ -192,7 +196,7 @@ def convolve(
 
 
 def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, stride: int, padding: int) -> Tensor:
-    """[G, out, in, K, K] in float32."""
+    """The gradient [G, out, in, K, K] of the weight, in float32."""
     (n, in_c, in_h, in_w), (_, out_c, out_h, out_w) = x.shape, slope.shape
     tile_n = min(64, _tile(out_c))
     block, flat = _blocks(in_c, kernel, 64)

@@ -1,10 +1,11 @@
-"""The gradient of a float32 weight for stride 1 and padding K // 2: channels as lines of pixels.
+"""The gradient of a float32 weight for stride 1 and padding K // 2, with each channel as a line of pixels.
 
-The matrix units read float32 factors along the summed index alone, here the pixels, while maps have channels side by
-side. So map and slope are first written as [G, C, L]: a channel's pixels in one line, with `K // 2` rows of zeros after
-every sample. A tap above or below is then a shift along the line by rows, and beyond the line's ends the copy engine
-gives zeros. It fetches from multiples of 16 bytes alone (an H200 stopped with "illegal instruction" where it had to
-begin in between), so the map is written K times, moved to the left or right, with zeros where a row ends.
+The matrix units can read float32 factors only along the summed index, here the pixels, but maps have the channels next
+to each other. So map and slope are first written as [G, C, L]: a channel's pixels in one line, with `K // 2` rows of
+zeros after every sample. A tap above or below is then a shift along the line by whole rows, and the copy engine gives
+zeros beyond the ends of the line. The copy engine can load only from multiples of 16 bytes (an H200 stopped with
+"illegal instruction" at other addresses), so the map is written K times, moved to the left or right, with zeros at the
+ends of the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torso.fast import dot_precision
 from torso.nets.kernels import taps
 from torso.nets.kernels.boxes import Tiling
 
-_STEP = 32  # pixels of one product: 128 bytes
+_STEP = 32  # pixels in one product: 128 bytes
 
 
 @triton.jit(do_not_specialize=["samples", "height", "width", "length"])
@@ -27,7 +28,7 @@ def _line_kernel(
     x, out, samples, height, width, channels, length, GAP: tl.constexpr, COPIES: tl.constexpr, BP: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """out[copy, c, place] = x[sample, row, column + copy - COPIES // 2, c] where that is a pixel, zero elsewhere."""
+    """out[copy, c, place] = x[sample, row, column + copy - COPIES // 2, c] if that is a pixel, else zero."""
     client = tl.program_id(2).to(tl.int64)
     place, c = tl.program_id(0) * BP + tl.arange(0, BP), tl.program_id(1) * BC + tl.arange(0, BC)
     row, sample = place // width % (height + GAP), place // (width * (height + GAP))
@@ -49,7 +50,8 @@ def _line_weight_kernel(
     KERNEL: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BL: tl.constexpr,
 ):  # fmt: skip
-    """grad[tap, n, k] = Σ over a share of the line of slope[n, l] · x[k, l as the tap sees it], TAPS side by side."""
+    """grad[tap, n, k] = Σ over a share of the line of slope[n, l] · x[k, l as the tap sees it], for TAPS taps at a
+    time."""
     tile, part, client = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tiles_n, blocks = tl.cdiv(out_c, BN), tl.cdiv(in_c, BK)
     n, k, first = tile % tiles_n * BN, tile // tiles_n % blocks * BK, tile // tiles_n // blocks * TAPS
@@ -71,7 +73,9 @@ def _line_weight_kernel(
 
 
 def as_lines(x: Tensor, clients: int, gap: int, copies: int = 1) -> Tensor:
-    """[G·B, C, H, W] as [copies·G, C, L]; L is a multiple of 4, as the copy engine wants it."""
+    """Maps [G·B, C, H, W] as lines [copies·G, C, L]; L is a multiple of 4, as the copy engine needs it.
+
+    `gap`: rows of zeros after every sample."""
     n, channels, height, width = x.shape
     length = triton.cdiv(n // clients * (height + gap) * width, 4) * 4
     out = torch.empty(copies * clients, channels, length, dtype=x.dtype, device=x.device)
@@ -84,7 +88,7 @@ def as_lines(x: Tensor, clients: int, gap: int, copies: int = 1) -> Tensor:
 
 
 def weight_gradient(x: Tensor, slope: Tensor, clients: int, kernel: int, how: Tiling) -> Tensor:
-    """[G, out, in, K, K] in float32; rows of a multiple of 4 pixels, or a kernel of 1."""
+    """The gradient [G, out, in, K, K] of the weight, in float32. The width must be a multiple of 4, or the kernel 1."""
     in_c, (_, out_c, _, width) = x.shape[1], slope.shape
     gap = kernel // 2
     a, b = as_lines(slope, clients, gap), as_lines(x, clients, gap, kernel)

@@ -1,9 +1,7 @@
-"""Passes over maps of networks without BatchNorm, in Triton: a 2×2 max-pool with ReLU, and dropout.
+"""Kernels for maps of networks without BatchNorm: a 2×2 max-pool with ReLU, and dropout.
 
-Going back, what was let through is worked out again, so nothing is kept but the input or the keys. Import only where
-`torso.fast.is_fast`.
-
-N samples, C channels; maps are channels-last in memory.
+The backward pass computes the masks again, so only the input or the keys are kept. N samples, C channels; maps are
+channels-last in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 @triton.jit
 def _first_largest(best, value, place, at: tl.constexpr):
-    """The larger of two, the first of equal ones, and any that is no number."""
+    """The larger of two values and its position: the first one if they are equal, and any NaN wins."""
     wins = (value > best) | (value != value)  # noqa: PLR0124 (NaN)
     return tl.where(wins, value, best), tl.where(wins, at, place)
 
@@ -30,8 +28,11 @@ def _pool_kernel(
     height: tl.constexpr, width: tl.constexpr, high: tl.constexpr, wide: tl.constexpr,
     channels: tl.constexpr, LONG: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A stretch of windows and channels: their largest value after ReLU, or the gradient of all four. Sizes are
-    constants, and places 32 bits long where that is enough: to divide otherwise takes longer than to read."""
+    """The largest value of each window after ReLU, or with BACK the gradient of its four values, for a range of
+    windows and channels.
+
+    Sizes are constants, and positions have 32 bits if that is enough. Otherwise divisions would take longer than the
+    loads."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if LONG:
         place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -85,20 +86,20 @@ class _Pooled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        odd = x.shape[2] % 2 or x.shape[3] % 2  # the last line or column is in no window
+        odd = x.shape[2] % 2 or x.shape[3] % 2  # the last row or column is in no window
         out = torch.zeros_like(x) if odd else torch.empty_like(x)
         _pool(x, slope.contiguous(memory_format=torch.channels_last), out, back=True)
         return out
 
 
 def pooled(x: Tensor) -> Tensor:
-    """A 2×2 max-pool of maps [N, C, H, W], then ReLU."""
+    """The 2×2 max-pool of maps [N, C, H, W], and ReLU of it."""
     return _Pooled.apply(x)  # type: ignore[no-any-return,no-untyped-call]
 
 
 @triton.jit
 def _mixed(z):
-    """splitmix64 as in torso.randomness, which is the definition."""
+    """splitmix64 as `torso.randomness` defines it."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     z = z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -107,7 +108,7 @@ def _mixed(z):
 
 @triton.jit(do_not_specialize=["samples", "size", "words", "layer", "least"])
 def _drop_kernel(x, keys, out, samples, size, words, layer, least, scale, BLOCK: tl.constexpr):
-    """Part of one sample. A hash makes four numbers of 15 bits, as in dropout.py, which is the definition."""
+    """Dropout of a part of one sample. A hash makes four random numbers of 15 bits, as dropout.py defines it."""
     sample = tl.program_id(0)
     own = tl.load(keys + sample // samples)
     mine = _mixed(own + (layer + 1).to(tl.int64) * -7046029254386353131)
@@ -124,7 +125,7 @@ def _drop_kernel(x, keys, out, samples, size, words, layer, least, scale, BLOCK:
 
 
 def _drop(x: Tensor, keys: Tensor, layer: int, least: int, scale: float) -> Tensor:
-    """x [G · B, n] or maps, whose memory is by sample."""
+    """x after dropout: maps [G·B, C, H, W] or rows [G, B, d], with one sample after the other in memory."""
     out, clients = torch.empty_like(x), len(keys)
     rows = x.shape[0] if x.ndim == 4 else x.shape[0] * x.shape[1]
     size = x.numel() // rows
@@ -150,9 +151,11 @@ class _Dropped(torch.autograd.Function):
 
 
 def _as_it_lies(x: Tensor) -> Tensor:
+    """x in the memory layout of the kernel: channels-last for maps."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
 
 
 def dropped(x: Tensor, keys: Tensor, layer: int, least: int, scale: float) -> Tensor:
-    """Maps [G · B, C, H, W] or rows [G, B, d]: 0 where 15 random bits are below `least`, `scale` times elsewhere."""
+    """Dropout of maps [G·B, C, H, W] or rows [G, B, d]: a value is 0 if its 15 random bits are below `least`, and
+    multiplied by `scale` otherwise. `layer`: the number of the dropout layer."""
     return _Dropped.apply(x, keys.contiguous(), layer, least, scale)  # type: ignore[no-any-return,no-untyped-call]

@@ -1,9 +1,11 @@
-"""BatchNorm by each client's own batch, with ReLU (or ReLU6) and a 2×2 max-pool in the same pass over the map.
+"""BatchNorm by the statistics of each client's batch, with a 2×2 max-pool and ReLU (or ReLU6) in the same pass.
 
-Four kernels, each reading the map y once: statistics; normalise, pool, ReLU; the two sums of the backward pass; the
-gradient of y. What the pool and ReLU let through is worked out again from y going back, so nothing else is kept.
-Sums are taken in parts of a client's pixels; whoever needs a sum adds the parts up, in a fixed order.
-G clients, B samples, C channels. A window is what becomes one output pixel: 2×2 pixels with the pool, else one.
+There are four kernels, each of which reads the map y once: statistics; normalisation, pool and ReLU; the two sums of
+the backward pass; the gradient of y. The backward pass computes from y again which values the pool and ReLU let
+through, so nothing else is kept. Sums are computed in parts of a client's pixels. A kernel that needs a sum adds the
+parts up, in a fixed order.
+
+G clients, B samples, C channels. A window is the pixels that become one output pixel: 2×2 with the pool, else one.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from torso.nets.kernels.norm_kernels import (
     sums_kernel,
 )
 
-_PARTS = 512  # at most
-_FEW = 32  # so many parts a program adds up at its start; more are joined before
+_PARTS = 512  # parts of a sum, at most
+_FEW = 32  # parts that a program adds up at its start, at most; more are joined before
 _PROGRAMS = 12 * 132
-TILE = (2048, 64, 4)  # values that a program works on at a time, of so many channels, by so many warps
+TILE = (2048, 64, 4)  # values that a program works on at a time, their channels at most, and warps
 
 
 def _few(sums: Tensor) -> Tensor:
-    """Partial sums [G, parts, kinds, C] in few parts."""
+    """Partial sums [G, parts, kinds, C], joined to at most `_FEW` parts."""
     clients, parts, kinds, channels = sums.shape
     if parts <= _FEW:
         return sums
     group = next(size for size in range(256, 0, -1) if parts % size == 0)
-    if parts > 512 and group > 1:  # one client with thousands of samples: in two steps
+    if parts > 512 and group > 1:  # a client with thousands of samples: join in two steps
         return _few(_few(sums.view(-1, group, kinds, channels)).view(clients, -1, kinds, channels))
     joined = torch.empty(clients, 1, kinds, channels, dtype=sums.dtype, device=sums.device)
     join_kernel[(triton.cdiv(channels, 16), clients)](sums, joined, parts, channels, KINDS=kinds, BC=16, num_warps=1)
@@ -45,15 +47,16 @@ def _few(sums: Tensor) -> Tensor:
 
 
 class _Plan(NamedTuple):
-    """How a map is cut up: programs [parts, blocks of channels, G], each over `chunk` windows of `tile` at a time."""
+    """How the work on a map is divided among programs."""
 
-    grid: tuple[int, int, int]
-    chunk: int
-    tile: int
-    block: int
+    grid: tuple[int, int, int]  # parts, blocks of channels, G
+    chunk: int  # windows of a program
+    tile: int  # windows that a program works on at a time
+    block: int  # channels of a program
 
     @classmethod
     def of(cls, windows: int, channels: int, clients: int, pool: int) -> _Plan:
+        """The plan for a client's windows. `pool`: the side of a window in pixels."""
         if windows * pool * pool * channels >= 2**31:
             raise RequestError("a client's batch makes a map of 2³¹ values or more. Choose a smaller train.batch_size")
         values, most, _ = TILE
@@ -66,7 +69,7 @@ class _Plan(NamedTuple):
 
 
 def _count(y: Tensor, real: Tensor, clients: int, has_real: bool) -> Tensor:
-    """Partial statistics [G, parts, 3, C]."""
+    """The partial statistics [G, parts, 3, C] of a map: mean, squared deviation and number of values."""
     n, channels, height, width = y.shape
     plan = _Plan.of(n // clients * height * width, channels, clients, 1)
     sums = torch.empty(clients, plan.grid[0], 3, channels, dtype=torch.float32, device=y.device)
@@ -157,10 +160,12 @@ def normalise(
     pool: int = 1,
     cap: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Maps [G·B, C, H, W] normalised per client and channel, times weight plus bias [G, C]; the mean and the (biased)
-    variance [G, C] too. `before` is a bias that was left out of y: BatchNorm takes it away again, so it has no slope.
-    `sums`: partial statistics of y, where whoever made it has taken them. `cap`: the most that ReLU lets through; 0: no
-    limit.
+    """Maps [G·B, C, H, W] normalised per client and channel, times weight plus bias [G, C], and their mean and (biased)
+    variance [G, C].
+
+    `before`: a bias that was left out of y; BatchNorm would subtract it again, so its gradient is zero. `sums`: partial
+    statistics of y, if they are known. `pool`: the side of the max-pool. `cap`: the largest value that ReLU lets
+    through; 0: no limit.
     """
     return _Normalise.apply(y, weight, bias, before, real, sums, eps, relu, pool, cap)  # type: ignore[no-any-return,no-untyped-call]
 
@@ -177,7 +182,7 @@ def by_known(
     pool: int = 1,
     cap: float = 0.0,
 ) -> Tensor:
-    """The same by statistics [G, C] that are known, such as running ones, in one pass; it has no gradient.
+    """Maps normalised as in `normalise`, but by known statistics [G, C], such as running ones. It has no gradient.
 
     `before` [G, C]: a bias that was left out of y."""
     (clients, channels), (n, _, height, width) = weight.shape, y.shape

@@ -1,4 +1,4 @@
-"""The kernels behind norm.py: statistics; normalise, pool and ReLU; the sums of the backward pass; the gradient."""
+"""The kernels of norm.py: statistics; normalisation, pool and ReLU; the sums of the backward pass; the gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def real_pixels(real, client, samples, sample, good, HAS_REAL: tl.constexpr):
-    """1 for pixels of real samples, 0 for padding and beyond the end."""
+    """1 for pixels of real samples, 0 for padding and for pixels beyond the end."""
     if HAS_REAL:
         return tl.load(real + client * samples + sample, mask=good, other=0.0)
     return good.to(tl.float32)
@@ -16,7 +16,7 @@ def real_pixels(real, client, samples, sample, good, HAS_REAL: tl.constexpr):
 
 @triton.jit
 def _some_parts(sums, client, first, parts, channels, c, good_c, WHICH: tl.constexpr, KINDS: tl.constexpr):
-    """One kind of partial sum, [16, BC] from the first on, zero beyond the number of parts."""
+    """16 parts [16, BC] of one kind of partial sum, from the first on; zero beyond the number of parts."""
     part = first + tl.arange(0, 16)
     at = ((client * parts + part) * KINDS + WHICH)[:, None] * channels + c[None, :]
     return tl.load(sums + at, mask=(part < parts)[:, None] & good_c[None, :], other=0.0)
@@ -24,7 +24,7 @@ def _some_parts(sums, client, first, parts, channels, c, good_c, WHICH: tl.const
 
 @triton.jit
 def _statistics(sums, client, parts, channels, c, good_c):
-    """Number of values, mean and variance of all parts together."""
+    """The number of values, mean and variance over all parts."""
     n, mean, square = tl.zeros_like(c).to(tl.float32), tl.zeros_like(c).to(tl.float32), tl.zeros_like(c).to(tl.float32)
     for first in range(0, parts, 16):
         numbers = _some_parts(sums, client, first, parts, channels, c, good_c, 2, 3)
@@ -44,8 +44,10 @@ def _statistics(sums, client, parts, channels, c, good_c):
 def statistics_kernel(
     y, real, sums, samples, size, channels, chunk, HAS_REAL: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Mean, squared deviation and number of values of a chunk. Deviations are from the mean of its first pixels, so
-    that a mean far from zero costs no digits."""
+    """The mean, squared deviation and number of values of a chunk.
+
+    Deviations are computed from the mean of the chunk's first pixels, so that no digits are lost if the mean is far
+    from zero."""
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c, pixels = c < channels, samples * size
@@ -78,7 +80,7 @@ def statistics_kernel(
 
 @triton.jit
 def _sums_of(sums, client, parts, channels, c, good_c):
-    """Both sums of the backward pass, of all parts together."""
+    """Both sums of the backward pass over all parts: of the slope, and of slope times normalised value."""
     plain, tilted = tl.zeros_like(c).to(tl.float32), tl.zeros_like(c).to(tl.float32)
     for first in range(0, parts, 16):
         plain += tl.sum(_some_parts(sums, client, first, parts, channels, c, good_c, 0, 2), 0)
@@ -88,7 +90,7 @@ def _sums_of(sums, client, parts, channels, c, good_c):
 
 @triton.jit(do_not_specialize=["parts"])
 def join_kernel(sums, joined, parts, channels, KINDS: tl.constexpr, BC: tl.constexpr):
-    """Many parts as one."""
+    """Join all parts of partial sums into one. KINDS: 3 for statistics, 2 for the sums of the backward pass."""
     client, c = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC)
     good_c, at = c < channels, joined + client * KINDS * channels + tl.program_id(0) * BC + tl.arange(0, BC)
     if KINDS == 3:
@@ -104,7 +106,7 @@ def join_kernel(sums, joined, parts, channels, KINDS: tl.constexpr, BC: tl.const
 
 @triton.jit
 def _window(tile, samples, high, wide, height, width, BP: tl.constexpr, POOL: tl.constexpr):
-    """Pixels of the upper left corners of windows, with their samples and places."""
+    """For BP windows: the pixel of the upper left corner, the sample, row and column, and whether the window exists."""
     window = tile + tl.arange(0, BP)
     column, row, sample = window % wide, window // wide % high, window // (wide * high)
     return (sample * height + row * POOL) * width + column * POOL, sample, row, column, sample < samples
@@ -112,7 +114,7 @@ def _window(tile, samples, high, wide, height, width, BP: tl.constexpr, POOL: tl
 
 @triton.jit
 def _normal(y, at, channels, c, mask, mean, scale, bias, counts):
-    """Deviations from the mean, zero for padding, and what BatchNorm makes of them."""
+    """The deviations of values from the mean, zero for padding, and the normalised values."""
     value = tl.load(y + at[:, None] * channels + c[None, :], mask=mask, other=0.0).to(tl.float32)
     far = tl.where(counts[:, None] > 0, value - mean[None, :], 0.0)
     return far, far * scale[None, :] + bias[None, :]
@@ -125,7 +127,9 @@ def apply_kernel(
     HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """Join the parts' statistics; normalise, pool and ReLU a chunk of windows. The first chunk writes down which."""
+    """Join the parts of the statistics, and apply normalisation, pool and ReLU to a chunk of windows.
+
+    The program of the first chunk stores the statistics."""
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c = c < channels
@@ -149,7 +153,7 @@ def apply_kernel(
                 step = (k // 2) * width + k % 2
                 _far, z = _normal(y, at + step, channels, c, mask, mean, scale, shift, counts)
                 best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
-        if RELU:  # as PyTorch's: a GPU's own maximum of NaN and 0 is 0, and a run would go on after it has diverged
+        if RELU:  # NaN stays, as in PyTorch: a GPU's own maximum of NaN and 0 is 0, which would hide a diverged run
             best = tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL)
         if CAP > 0:
             best = tl.minimum(best, CAP, propagate_nan=tl.PropagateNan.ALL)
@@ -163,7 +167,7 @@ def known_kernel(
     HAS_BEFORE: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """As `apply_kernel`, by statistics that are known: a tile of windows for each program."""
+    """As `apply_kernel`, but by known statistics, with a tile of windows for each program."""
     client = tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c, own = c < channels, client * channels + c
@@ -197,7 +201,7 @@ def sums_kernel(
     HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """Σ slope and Σ slope · deviation over a chunk of windows, after what ReLU and the pool let through."""
+    """Σ slope and Σ slope · normalised value over a chunk of windows, for values that the pool and ReLU let through."""
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c, own = c < channels, client * channels + c
@@ -240,7 +244,8 @@ def gradient_kernel(
     HAS_REAL: tl.constexpr, RELU: tl.constexpr, CAP: tl.constexpr, POOL: tl.constexpr, BP: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """scale · (slope − mean slope − x̂ · mean of slope · x̂), pixel by pixel; windows at the edge may be cut off."""
+    """The gradient scale · (slope − mean slope − x̂ · mean of slope · x̂) of each pixel; windows at the edge may be
+    incomplete. The program of the first chunk stores the gradients of weight and bias."""
     part, client = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     good_c, own = c < channels, client * channels + c
@@ -283,7 +288,7 @@ def gradient_kernel(
             if POOL == 2:
                 there = whole & ((row * 2 + k // 2 < height) & (column * 2 + k % 2 < width))[:, None]
             step = (k // 2) * width + k % 2
-            if k > 0:  # again rather than kept: it comes from the cache, and registers are short
+            if k > 0:  # loaded again and not kept: it comes from the cache, and registers are scarce
                 far, _z = _normal(y, at + step, channels, c, there, centre, scale, shift, counts)
             slant = tl.where(which == k, came, 0.0) - level[None, :] - far * lean[None, :]
             slant = tl.where(counts[:, None] > 0, slant * scale[None, :], 0.0)

@@ -1,8 +1,8 @@
-"""Weights between the order in which they are learnt, [G, out, in, K, K], and the order in which kernels read them.
+"""Copies weights between the order in which they are stored, [G, out, in, K, K], and that in which kernels read them.
 
-A kernel wants what one tap multiplies side by side: [G, tap, out, in]. For a client that is a matrix [out·in, taps] on
-its side. With weights of its own for each of G clients, these copies weigh as much as the products themselves, so
-both ways read and write whole lines.
+A kernel needs the weights of one tap next to each other: [G, tap, out, in]. For a client that is the transpose of a
+matrix [out·in, taps]. With different weights for each of G clients these copies take as long as the products
+themselves, so both directions read and write whole cache lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @triton.jit
 def _spread_kernel(weight, out, by_client, size, row, TAPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """out[tap, place] = weight[place, tap] for every row of a client: `size` places in rows of `row`."""
+    """out[tap, place] = weight[place, tap] for every row of a client: `size` places in rows of length `row`."""
     client = tl.program_id(1).to(tl.int64)
     place, tap = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = (tap < TAPS)[:, None] & (place < size)[None, :]
@@ -26,7 +26,7 @@ def _spread_kernel(weight, out, by_client, size, row, TAPS: tl.constexpr, WIDE: 
 
 @triton.jit(do_not_specialize=["parts"])
 def _collect_kernel(shares, grad, parts, size, TAPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """grad[place, tap] = Σ of shares[part, tap, place], for one client."""
+    """grad[place, tap] = Σ over parts of shares[part, tap, place], for one client."""
     client, clients = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     place, tap = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = (tap < TAPS)[:, None] & (place < size)[None, :]
@@ -39,7 +39,7 @@ def _collect_kernel(shares, grad, parts, size, TAPS: tl.constexpr, WIDE: tl.cons
 
 @triton.jit
 def _turn_kernel(a, out, rows, columns, BLOCK: tl.constexpr):
-    """out[k, n] = a[n, k] of one matrix of many."""
+    """out[k, n] = a[n, k], for one of many matrices."""
     matrix = tl.program_id(2).to(tl.int64) * rows * columns
     n, k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = (n < rows)[:, None] & (k < columns)[None, :]
@@ -48,19 +48,20 @@ def _turn_kernel(a, out, rows, columns, BLOCK: tl.constexpr):
 
 
 def _cut(taps: int) -> dict[str, int]:
-    """Tiles of 2,048 values."""
+    """Arguments of a kernel that works on tiles of 2,048 values."""
     wide = int(triton.next_power_of_2(taps))
     return dict(TAPS=taps, WIDE=wide, BLOCK=2048 // wide, num_warps=4)
 
 
 def spread(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """[G, out, in, K, K] as [G, K, K, out, in] of a dtype. One model for all clients may be an expanded view."""
+    """Weights [G, out, in, K, K] as [G, K, K, out, in] in a dtype. A weight that all clients share may be an expanded
+    view."""
     clients, out_c, in_c, kernel, _ = weight.shape
     return _spread(weight, dtype, out_c * in_c).view(clients, kernel, kernel, out_c, in_c)
 
 
 def spread_rows(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """[G, out, in, K, K] as [G, out, K·K·in]."""
+    """Weights [G, out, in, K, K] as [G, out, K·K·in] in a dtype."""
     return _spread(weight, dtype, weight.shape[2])
 
 
@@ -75,7 +76,7 @@ def _spread(weight: Tensor, dtype: torch.dtype, row: int) -> Tensor:
 
 
 def collect(shares: Tensor) -> Tensor:
-    """Σ over parts of [parts, G, K, K, out, in] as [G, out, in, K, K]."""
+    """The sum over parts of [parts, G, K, K, out, in], as [G, out, in, K, K]."""
     parts, clients, kernel, _, out_c, in_c = shares.shape
     size, taps = out_c * in_c, kernel * kernel
     if taps == 1:
@@ -87,7 +88,7 @@ def collect(shares: Tensor) -> Tensor:
 
 
 def turned(ready: Tensor) -> Tensor:
-    """[G, K, K, out, in] as [G, K, K, in, out]."""
+    """Weights [G, K, K, out, in] transposed to [G, K, K, in, out]."""
     *front, rows, columns = ready.shape
     out = torch.empty(*front, columns, rows, dtype=ready.dtype, device=ready.device)
     grid = triton.cdiv(columns, 32), triton.cdiv(rows, 32), ready[..., 0, 0].numel()

@@ -1,4 +1,4 @@
-"""Sums over all pixels of a client, channel by channel: the gradient of a bias."""
+"""Sums per channel over all pixels of a client: the gradient of a bias."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _total_kernel(slope, out, pixels, channels, chunk, BP: tl.constexpr, BC: tl.
 
 
 def totals(slope: Tensor, clients: int) -> Tensor:
-    """[G·B, C, H, W] with channels-last memory as [G, C] in float32; always summed in the same order."""
+    """The sums [G, C] in float32 of maps [G·B, C, H, W] with channels-last memory. The order of the sum is fixed."""
     n, channels, height, width = slope.shape
     pixels, block = n // clients * height * width, min(128, int(triton.next_power_of_2(channels)))
     tile, across = 4096 // block, triton.cdiv(channels, block)

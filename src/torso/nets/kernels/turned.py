@@ -1,9 +1,10 @@
-"""Convolutions of stride 1 or 2 by boxes (see `boxes.py`) whose products are taken on their side.
+"""Convolutions of stride 1 or 2 by boxes (see `boxes.py`) that compute the transposed products.
 
-A matrix unit of Hopper reads both factors from shared memory, but Triton takes a box through registers first where it
-is the left factor. So the box stands on the right here, and the result is turned once at the end. For the gradient of
-the weight the slope, which no tap moves, is the left factor, read as a plain matrix of pixels. With stride 2 a tap sees
-every other row and column: maps [samples, H, W, C] are described as [samples, H/2, 2, W/2, 2·C], without a copy.
+A matrix unit of Hopper reads both factors from shared memory, but Triton moves a box through registers first if it is
+the left factor. So the box is the right factor here, and the result is transposed once at the end. For the gradient of
+the weight the slope is the left factor. It does not depend on the tap, so it is read as a plain matrix of pixels. With
+stride 2 a tap sees every other row and column: maps [samples, H, W, C] are described to the copy engine as
+[samples, H/2, 2, W/2, 2·C], without a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torso.nets.kernels.norm_kernels import real_pixels
 
 @triton.jit
 def _other(x, sample, row, column, down, right, k, channels):
-    """Every other pixel, moved by a tap of at most two pixels."""
+    """A box of every other pixel (stride 2), moved by a tap of at most two pixels."""
     down, right = down + 2, right + 2
     return x.load([sample, row + down // 2 - 1, down % 2, column + right // 2 - 1, right % 2 * channels + k])
 
@@ -34,7 +35,7 @@ def _turned_kernel(
     HAS_BIAS: tl.constexpr, HAS_SUMS: tl.constexpr, HAS_REAL: tl.constexpr, PRECISION: tl.constexpr,
     BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """As `boxes._box_kernel`. TURN: the weight lies as [k, n], not as [n, k]."""
+    """As `boxes._box_kernel`. TURN: the weight is stored as [k, n] and not as [n, k]."""
     tile, client = tl.program_id(0), tl.program_id(1)
     tiles_n = tl.cdiv(out_c, BN)
     n = tile % tiles_n * BN
@@ -82,7 +83,7 @@ def _turned_weight_kernel(
     BS: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """grad[tap, n, k] = Σ over a share of a client's boxes of slope[pixel, n] · x[pixel seen through tap, k], for TAPS
-    taps side by side. A box of pixels is a stretch of the slope: it has whole rows, or rows of one sample."""
+    adjacent taps. The pixels of a box are consecutive in the slope: the box has whole rows, or rows of one sample."""
     tile, part, client = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tiles_n, blocks = tl.cdiv(out_c, BN), in_c // BK
     n, k, first = tile % tiles_n * BN, tile // tiles_n % blocks * BK, tile // tiles_n // blocks * TAPS
@@ -109,13 +110,13 @@ def _turned_weight_kernel(
 
 
 def fits(height: int, width: int, pixels: int) -> bool:
-    """Whether boxes of a map are stretches of its pixels, none of them over the edge."""
+    """Whether the pixels of each box are consecutive in the map, and no box extends over the map's edge."""
     box = Box.of(height, width, pixels)
     return width == box.columns and height % box.rows == 0 and (box.samples == 1 or height == box.rows)
 
 
 def halved(x: Tensor, box: Box, channels: int) -> TensorDescriptor:
-    """Maps [n, C, H, W] of even sides as [n, H/2, 2, W/2, 2·C]."""
+    """The descriptor of maps [n, C, H, W] with even sides as [n, H/2, 2, W/2, 2·C]."""
     n, c, height, width = x.shape
     strides = [height * width * c, 2 * width * c, width * c, 2 * c, 1]
     block = [box.samples, box.rows, 1, box.columns, channels]
@@ -134,8 +135,10 @@ def convolve(
     real: Tensor | None = None,
     stride: int = 1,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `boxes.convolve`: weight [G, K, K, out, in]; going back in float32 it is turned before, because the matrix
-    units read float32 along k alone. Back with stride 2: see `apart.py`."""
+    """The output, or with `back` the gradient of the input, and statistics, as `boxes.convolve`.
+
+    For `back` in float32 the weight [G, K, K, out, in] is transposed first, because the matrix units can read float32
+    only along k. `back` with stride 2: see `apart.py`."""
     clients, kernel = weight.shape[:2]
     n, out_c, height, width = like
     out = torch.empty(like, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
@@ -164,15 +167,16 @@ def convolve(
 
 
 def whole(height: int, width: int, samples: int, pixels: int) -> bool:
-    """Whether boxes hold whole numbers of a client's samples: with stride 2 they would reach into the next client's,
-    and what is not a number there would be none here."""
+    """Whether the boxes of a client contain no sample of the next client, as they might with stride 2.
+
+    A NaN in the next client's samples would make this client's gradient NaN."""
     return samples % Box.of(height, width, pixels).samples == 0
 
 
 def weight_gradient(
     x: Tensor, slope: Tensor, clients: int, kernel: int, padding: int, how: Tiling, stride: int = 1
 ) -> Tensor:
-    """[G, out, in, K, K] in float32; `how.pixels` must fit the maps."""
+    """The gradient [G, out, in, K, K] of the weight, in float32. `how.pixels` must fit the maps (`fits`)."""
     (n, in_c, _, _), (_, out_c, height, width) = x.shape, slope.shape
     tile_n, block = min(how.outputs, triton.next_power_of_2(out_c)), _block(in_c, how.inputs)
     tiles = kernel * kernel // how.taps * (in_c // block) * triton.cdiv(out_c, tile_n)

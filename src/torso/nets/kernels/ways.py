@@ -1,8 +1,8 @@
-"""Which way a convolution of stacked clients is computed: forward, for the gradient of its input, and of its weight.
+"""Chooses the kernels of a convolution of stacked clients: forward, and for the gradients of its input and its weight.
 
-The choice depends on the layer's shape and the precision alone, never on a clock: the same run takes the same kernels,
-so it gives the same bits on the same machine and software. Layers that were measured on an H200 stand in `table.py`,
-which `bench/kernel_shapes.py --table` writes; the rules for others are read off the same measurement.
+The choice depends on the layer's shape and the precision only, never on measured time: the same run uses the same
+kernels, so it gives the same bits on the same machine and software. Layers that were measured on an H200 are in
+`table.py`, which `bench/kernel_shapes.py --table` writes. The rules for other layers come from the same measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Name = Literal["turned", "lines", "columns", "box", "gather"]
 
 
 class Way(NamedTuple):
-    """A module of this package, and its tiling where it has one."""
+    """A way to compute a pass: the name of a module of this package, and its tiling if it has one."""
 
     name: Name
     how: Tiling | None = None
@@ -28,31 +28,32 @@ class Way(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Way:
+        """The inverse of `str`."""
         name, _, sizes = text.partition(":")
         return cls(name, Tiling(*map(int, sizes.split(","))) if sizes else None)  # type: ignore[arg-type]
 
 
 class Layer(NamedTuple):
-    """Channels and size of the map that comes out, as the pass sees it; `precision`: bf16, tf32 or ieee."""
+    """The sizes of a convolution as one of its passes sees them."""
 
     inputs: int
     outputs: int
-    height: int
+    height: int  # of the layer's output; for `back`, of its input
     width: int
     kernel: int
     stride: int
-    precision: str
-    boxed: bool  # whether the copy engine can serve it
-    even: bool = True  # padding of K // 2 on every side
-    samples: int = 4  # of a client; no part of the key
+    precision: str  # bf16, tf32, tf32x3 or ieee
+    boxed: bool  # whether the copy engine can load what it needs (`boxes.boxable`)
+    even: bool = True  # whether the padding is K // 2 on every side
+    samples: int = 4  # of a client; not in the key
 
     def key(self, kind: Pass) -> str:
-        """As the table has it."""
+        """The key of the layer's pass in the table."""
         shape = f"{self.inputs}>{self.outputs}@{self.height}x{self.width} k{self.kernel} s{self.stride}"
         return f"{kind} {self.precision} {shape}"
 
 
-# tiles: pixels, outputs, inputs (of two bytes; of four, half as many), warps, stages, taps
+# tilings: pixels, outputs, inputs (for numbers of two bytes; half as many for four bytes), warps, stages, taps
 _FORWARD = (
     *((128, 128, 64, 8, 4), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4)),
     *((128, 256, 64, 8, 4), (64, 128, 64, 4, 4), (256, 64, 64, 8, 4), (128, 64, 64, 4, 4), (128, 64, 64, 4, 3)),
@@ -67,11 +68,11 @@ _LINES = (
 )
 
 
-EXACT: Literal["box", "columns"] = "box"  # forward in float32 (bench/looking.py tries both)
+EXACT: Literal["box", "columns"] = "box"  # the way of a forward pass in float32 (bench/looking.py tries both)
 
 
 def candidates(kind: Pass, layer: Layer) -> list[Way]:
-    """All ways that can compute a pass of a layer, for a measurement."""
+    """All ways that can compute a pass of a layer."""
     found = [Way("columns"), Way("box" if layer.boxed and layer.stride == 1 else "gather")]
     if not layer.boxed or layer.precision == "ieee":
         return found
@@ -90,35 +91,38 @@ def candidates(kind: Pass, layer: Layer) -> list[Way]:
 
 
 def _divides(tile: Tiling, layer: Layer) -> bool:
+    """Whether the tile is not larger than the layer, and its taps divide the layer's."""
     fits = tile.outputs <= max(64, layer.outputs) and tile.inputs <= max(64, layer.inputs)
     return fits and layer.kernel**2 % tile.taps == 0
 
 
 def _suits(tile: Tiling, layer: Layer) -> bool:
-    """For the gradient of the weight."""
+    """Whether a tiling can compute the gradient of the weight."""
     fits = turned.fits(layer.height, layer.width, tile.pixels)
     whole = layer.stride == 1 or turned.whole(layer.height, layer.width, layer.samples, tile.pixels)
     return fits and whole and _divides(tile, layer)
 
 
 def _halves(tile: Tiling, layer: Layer) -> bool:
-    """For the gradient of the input with stride 2."""
+    """Whether a tiling can compute the gradient of the input with stride 2."""
     return turned.fits(layer.height // 2, layer.width // 2, tile.pixels)
 
 
 def way(kind: Pass, layer: Layer) -> Way:
-    """The way that is taken: by the table where the layer was measured, else by the rules."""
+    """The way in which a pass of a layer is computed: by the table if the layer was measured, else by the rules."""
     known, possible = TABLE.get(layer.key(kind)), candidates(kind, layer)
     if known is not None and (by := Way.of(known)) in possible:
         return by
     if layer.precision == "tf32x3" and layer.boxed and kind == "forward":
-        return Way("turned", Tiling(128, 64, 32, 8, 2))  # each operand stands there twice
+        return Way("turned", Tiling(128, 64, 32, 8, 2))  # each operand is stored twice
     wanted = _weight_rule(layer) if kind == "weight" else _rule(kind, layer)
     return next((by for by in wanted if by in possible), possible[1])
 
 
 def _rule(kind: Pass, layer: Layer) -> list[Way]:
-    """The best first. Many small tiles, each of four warps, beat few large ones."""
+    """The best ways for the forward pass and the gradient of the input, best first.
+
+    Many small tiles, with four warps each, are faster than few large ones."""
     if layer.precision == "ieee":
         return [Way("columns")] if EXACT == "columns" and kind == "forward" and layer.inputs >= 16 else []
     wide = 64 if layer.precision == "bf16" else 32
@@ -129,6 +133,7 @@ def _rule(kind: Pass, layer: Layer) -> list[Way]:
 
 
 def _weight_rule(layer: Layer) -> list[Way]:
+    """The best ways for the gradient of the weight, best first."""
     if layer.precision == "ieee":
         return []
     columns = [Way("columns")] if layer.inputs >= 16 else []
@@ -156,7 +161,8 @@ def layer_of(
     boxed: bool,
     samples: int = 4,
 ) -> Layer:
-    """`inputs` and `outputs` are the layer's own; going back they change places."""
+    """A layer as one of its passes sees it. `inputs` and `outputs` are those of the layer itself; for `back` they
+    change places. `spare`: see `conv.convolution`."""
     if kind == "back":
         inputs, outputs = outputs, inputs
     even = 2 * padding + 1 == kernel and spare == 0

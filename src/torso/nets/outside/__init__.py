@@ -1,5 +1,6 @@
-"""Bodies of other libraries by name: `torchvision/resnet18`, `timm/NAME`, `hf/FOLDER`, `sentence/FOLDER`. A library is
-imported only when somebody asks for a body of it."""
+"""Registers the bodies of other libraries: `torchvision/resnet18`, `timm/NAME`, `hf/FOLDER`, `sentence/FOLDER`.
+
+A library is imported only if a body of it is asked for."""
 
 from torso.data.inputs import Pixels, Tokens
 from torso.nets.bodies import families

@@ -6,7 +6,7 @@ ids [B, L]   seen [B, L], true for a token   tokens [B, L, d]
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,17 +16,18 @@ from torso.nets.split import ForeignBody
 
 Pooling = Literal["mean", "cls", "max"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
-_LEAST = -3.0e38  # what is added to the score of padding
+_LEAST = -3.0e38  # added to the attention score of padding, and the value of padding under the maximum
 
 
 class Pooled(nn.Module):
-    """An encoder, and what it makes of its tokens: their mean, the first one (`cls`) or their maximum, perhaps
-    normalised to length 1. Padding is neither attended to nor pooled."""
+    """A text encoder and a pooling of its tokens: their mean, the first one (`cls`) or their maximum.
+
+    `normalize`: the pooled vector gets length 1. Padding is neither attended to nor pooled."""
 
     def __init__(self, encoder: nn.Module, pad: int, pooling: Pooling, normalize: bool = False) -> None:
         super().__init__()
         self.encoder, self.pad, self.pooling, self.normalize = encoder, pad, pooling, normalize
-        self.wide_mask = True
+        self.wide_mask = True  # whether the encoder gets the mask [B, 1, 1, L] of `_mask`; the check below needs it set
         self.wide_mask = self._takes_wide_mask()
 
     def extra_repr(self) -> str:
@@ -34,17 +35,20 @@ class Pooled(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         seen = ids != self.pad
-        made = self._pooled(self.tokens(ids, seen), seen)
-        return F.normalize(made, dim=-1) if self.normalize else made
+        pooled = self._pooled(self.tokens(ids, seen), seen)
+        return F.normalize(pooled, dim=-1) if self.normalize else pooled
 
     def tokens(self, ids: Tensor, seen: Tensor) -> Tensor:
+        """The encoder's output [B, L, d] for each token."""
         mask = self._mask(seen) if self.wide_mask else seen.long()
         return cast("Tensor", self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state)
 
     @staticmethod
     def _mask(seen: Tensor) -> Tensor:
-        """What attention adds to its scores [B, 1, 1, L]. A plain mask [B, L] is looked at by the library, to skip it
-        where nothing is padded: under vmap and in a CUDA graph nobody may look."""
+        """The numbers [B, 1, 1, L] that attention adds to its scores.
+
+        The library reads the values of a plain mask [B, L], to skip it if nothing is padded. Under vmap and in a CUDA
+        graph no values may be read."""
         every = torch.zeros(seen.shape, device=seen.device)
         return every.masked_fill(~seen, _LEAST)[:, None, None, :].expand(-1, 1, seen.shape[1], -1)
 
@@ -58,7 +62,7 @@ class Pooled(nn.Module):
 
     @torch.no_grad()
     def _takes_wide_mask(self) -> bool:
-        """Whether the encoder gives the same with the mask that it need not look at."""
+        """Whether the encoder gives the same with the mask of `_mask` as with a plain mask."""
         ids = torch.arange(8).view(2, 4) + self.pad + 1
         seen = torch.tensor([[True] * 4, [True, True, False, False]])
         ids = torch.where(seen, ids, self.pad)
@@ -67,22 +71,24 @@ class Pooled(nn.Module):
         try:
             wide, plain = self.tokens(ids, seen), self._plain(ids, seen)
             return torch.allclose(wide[seen], plain[seen], atol=1e-4)
-        except Exception:  # somebody's own forward: nobody knows what it may raise
+        except Exception:  # the forward of another library may raise anything
             return False
         finally:
             self.encoder.train(was)
 
     def _plain(self, ids: Tensor, seen: Tensor) -> Tensor:
+        """The encoder's output [B, L, d] with a plain mask."""
         return cast("Tensor", self.encoder(input_ids=ids, attention_mask=seen.long()).last_hidden_state)
 
 
 def is_embedding(name: str, layer: nn.Module) -> bool:
-    """Whether a tensor is of a table of embeddings."""
+    """Whether the layer that holds a tensor is an embedding table."""
     return isinstance(layer, nn.Embedding)
 
 
 class EncoderBody(ForeignBody):
-    """An encoder as a body. Its blocks: the embeddings, then layer by layer. Its part `embeddings`: all tables."""
+    """A text encoder as a body. Its blocks are the embeddings and then each layer. Its part `embeddings` is all
+    embedding tables."""
 
     trims = True
 
@@ -95,13 +101,14 @@ class EncoderBody(ForeignBody):
 
 
 def _layers(encoder: nn.Module) -> list[nn.Module]:
-    """The direct children that have parameters; where one holds a list of layers, these in its place."""
+    """The direct children that have parameters. A child that is or holds a list of layers is replaced by these."""
     found: list[nn.Module] = []
     for child in encoder.children():
-        inside = child if isinstance(child, nn.ModuleList) else next(_lists(child), None)
-        found += [child] if inside is None else list(inside)
+        layers = _layer_list(child)
+        found += [child] if layers is None else list(layers)
     return [layer for layer in found if any(True for _ in layer.parameters())]
 
 
-def _lists(module: nn.Module) -> Any:
-    return (child for child in module.children() if isinstance(child, nn.ModuleList))
+def _layer_list(module: nn.Module) -> nn.ModuleList | None:
+    """The module itself or the first of its children that is a list of layers; None if there is none."""
+    return next((each for each in (module, *module.children()) if isinstance(each, nn.ModuleList)), None)

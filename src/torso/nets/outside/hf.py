@@ -1,6 +1,6 @@
-"""`hf/FOLDER-OR-ID`: encoders of the transformers library, by what their config says that they take.
+"""`hf/FOLDER-OR-ID`: encoders of the transformers library, for images or texts, as their config says.
 
-The folder is what `save_pretrained` writes. An id is looked for in the hub's cache, then in the hub.
+The folder is one that `save_pretrained` wrote. An id is looked up in the hub's cache, then in the hub.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torso.nets.outside.libraries import transformers_for
 from torso.nets.outside.model_folder import CONFIG, found_folder
 
 kinds: dict[str, Callable[[str], BodyMaker]] = {"images": HfVision, "texts": HfText}
-"""Makers of `hf/…` by what the encoder takes: they are asked with the whole name."""
+"""Makers of `hf/…` bodies by what the encoder takes. They are called with the whole name."""
 
 
 @cache
@@ -43,12 +43,12 @@ def config_of(name: str) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = " ".join(str(error).split())[:160].rstrip(".")
-        raise RequestError(f"{key}: {folder / CONFIG} cannot be used ({said}). Expected: a model's config") from None
+        reason = " ".join(str(error).split())[:160].rstrip(".")
+        raise RequestError(f"{key}: {folder / CONFIG} cannot be used ({reason}). Expected: a model's config") from None
 
 
 def kind_of(config: Any) -> str:
-    """What the encoder of a config takes: images, texts, or "" for anything else."""
+    """What the encoder of a config takes: "images", "texts", or "" for anything else."""
     import transformers
 
     if type(config) in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:

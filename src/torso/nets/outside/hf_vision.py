@@ -1,4 +1,4 @@
-"""Image encoders of the transformers library."""
+"""`hf/FOLDER-OR-ID`: image classifiers of the transformers library."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PROCESSOR = "preprocessor_config.json"
 
 @dataclass(frozen=True)
 class HfVision(Outside):
-    """An image classifier of the transformers library without its last layer. `model.weights`: `pretrained`, those in
-    the folder or of the id."""
+    """An image classifier of the transformers library without its last layer. `model.weights = "pretrained"`: the
+    weights in the folder or of the id."""
 
     @cached_property
     def library(self) -> Any:
@@ -52,57 +52,59 @@ class HfVision(Outside):
     def find_old_head(self) -> tuple[str, ...]:
         return (f"{head_name(self._classifier)}.",)
 
-    def bare(self) -> Wants:
-        """The channels and the size that its config names: most have a place for each patch."""
+    def untrained_wants(self) -> Wants:
+        """The channels and the image size in the config: most of these networks have a position for each patch."""
         config = self._config
         size = getattr(config, "image_size", 0) or 0
         size = size if isinstance(size, int) else max(size)
         return Wants(self.key, size, int(getattr(config, "num_channels", 3)))
 
-    def trained(self, word: str) -> Wants:
-        bare, about = self.bare(), self._processor()
-        mean, std = (tuple(map(float, about.get(key) or ())) for key in ("image_mean", "image_std"))
-        usual = bare.size or _side(about.get("size")) or 224
-        if not mean or len(mean) != len(std) or not about.get("do_normalize", True):
+    def trained_wants(self, word: str) -> Wants:
+        bare = self.untrained_wants()
+        processor = self._processor()
+        mean = tuple(map(float, processor.get("image_mean") or ()))
+        std = tuple(map(float, processor.get("image_std") or ()))
+        usual = bare.size or _side(processor.get("size")) or 224
+        if not mean or len(mean) != len(std) or not processor.get("do_normalize", True):
             mean = std = ()
         return Wants(self.key, usual, bare.channels, mean, std)
 
     def _processor(self) -> dict[str, Any]:
-        """What the folder, or the hub, says of how images were prepared; nothing where it does not."""
-        found = Path(self.own_name) / _PROCESSOR
-        if not found.is_file():
+        """How images were prepared for the pre-training, as the folder or the hub says; empty if they do not say it."""
+        path = Path(self.own_name) / _PROCESSOR
+        if not path.is_file():
             if Path(self.own_name).is_dir():
                 return {}
-            found = Path(
-                self.library.utils.cached_file(self.own_name, _PROCESSOR, _raise_exceptions_for_missing_entries=False)
-                or ""
+            cached = self.library.utils.cached_file(
+                self.own_name, _PROCESSOR, _raise_exceptions_for_missing_entries=False
             )
+            path = Path(cached or "")
         try:
-            tree = json.loads(found.read_text(encoding="utf-8"))
+            tree = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return tree if isinstance(tree, dict) else {}
 
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         try:
-            made, told = self.library.AutoModelForImageClassification.from_pretrained(
+            made, loading_info = self.library.AutoModelForImageClassification.from_pretrained(
                 self.own_name, config=self._config, output_loading_info=True, dtype=torch.float32
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise self.no_download(
                 word, error, f"Put model.safetensors into the folder {self.own_name}, or give a file itself"
             ) from None
-        lacks = [name for name in told["missing_keys"] if not name.startswith(self.old_head)]
-        if lacks:
+        missing = [name for name in loading_info["missing_keys"] if not name.startswith(self.old_head)]
+        if missing:
             raise RequestError(
-                f"model.weights = {word!r}: the files of {self.key} lack {', '.join(sorted(lacks)[:5])}"
-                f"{' …' if len(lacks) > 5 else ''}. Expected: weights of the model that its config.json describes"
+                f"model.weights = {word!r}: the files of {self.key} lack {', '.join(sorted(missing)[:5])}"
+                f"{' …' if len(missing) > 5 else ''}. Expected: weights of the model that its config.json describes"
             )
         return dict(made.state_dict())
 
 
 def _side(size: Any) -> int:
-    """The side in pixels that a processor's `size` names: a number, height and width, or the shortest edge."""
+    """The side in pixels in a processor's `size`: a number, height and width, or the shortest edge."""
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge")
     return size if isinstance(size, int) else 0

@@ -1,4 +1,4 @@
-"""The transformers library, imported only when a body of it is asked for."""
+"""Imports the transformers library, when a body of it is asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -16,19 +16,22 @@ from torso.nets.outside.base import import_library
 
 @cache
 def transformers_for(whose: str) -> Any:
-    """transformers. It imports torchvision where that is installed, which fails if it was built for another torch; no
-    network here needs it, so then transformers is told that it is absent. `whose`: the key that asks for it."""
-    with _hidden("torchvision") if _is_broken("torchvision") else _as_it_is():
+    """The module `transformers`. `whose`: the setting that needs it.
+
+    transformers imports torchvision if that is installed, which fails if torchvision was built for another torch. No
+    network here needs torchvision, so in this case transformers is made to find that it is not installed."""
+    with _hidden("torchvision") if _is_broken("torchvision") else nullcontext():
         found = import_library("transformers", whose, "text")
-        for ask in (found.utils.is_torchvision_available, found.utils.is_torchvision_v2_available):
-            getattr(ask, "cache_clear", lambda: None)()  # it may have been imported, and have asked, before
-            ask()  # and remembers the answer
+        for is_available in (found.utils.is_torchvision_available, found.utils.is_torchvision_v2_available):
+            # transformers may have been imported before and remember another answer
+            getattr(is_available, "cache_clear", lambda: None)()
+            is_available()  # remembers the answer
     found.utils.logging.set_verbosity_error()
     return found
 
 
 def _is_broken(name: str) -> bool:
-    """Whether a package is installed and cannot be imported."""
+    """Whether a package is installed but cannot be imported."""
     if importlib.util.find_spec(name) is None:
         return False
     try:
@@ -42,7 +45,7 @@ def _is_broken(name: str) -> bool:
 
 @contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """Whoever asks inside whether a package is installed is told that it is not."""
+    """A context in which `importlib.util.find_spec` does not find a package."""
     usual = importlib.util.find_spec
 
     def find(wanted: str, package: str | None = None) -> ModuleSpec | None:
@@ -53,8 +56,3 @@ def _hidden(name: str) -> Iterator[None]:
         yield
     finally:
         importlib.util.find_spec = usual
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield

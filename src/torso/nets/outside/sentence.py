@@ -1,4 +1,4 @@
-"""`sentence/FOLDER-OR-PACKAGE`: sentence encoders as the library sentence-transformers saves them, without it."""
+"""`sentence/FOLDER-OR-PACKAGE`: sentence encoders as sentence-transformers saves them; the library is not needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torso.nets.outside.model_folder import found_folder, read_any_json, read_js
 
 _MODULES = "modules.json"
 _ABOUT = "sentence_bert_config.json"
-_OLD_WORDS = {
+_OLD_WORDS = {  # older keys of a pooling config → today's words
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -28,10 +28,11 @@ class Sentence(TextEncoder):
     """A text encoder as sentence-transformers saves it: its folder, an installed package that ships one, or an id of
     the hub. `model.weights`: a file, or `pretrained`. Needs the extra `text`.
 
-    modules.json lists what the library does one after the other: a transformer, pooling, perhaps a normalisation."""
+    modules.json lists the steps of the encoder: a transformer, a pooling and perhaps a normalisation."""
 
     @property
     def _root(self) -> Path:
+        """The folder with modules.json."""
         return found_folder(self.name.partition("/")[2], self.key, _MODULES, packages=True)
 
     @property
@@ -39,12 +40,13 @@ class Sentence(TextEncoder):
         """The folder of each module by its kind: Transformer, Pooling, Normalize."""
         listed = read_any_json(self._root, _MODULES, self.key)
         try:
-            kinds = {str(each["type"]).rpartition(".")[2]: self._root / str(each["path"]) for each in listed}
+            kinds = {str(entry["type"]).rpartition(".")[2]: self._root / str(entry["path"]) for entry in listed}
         except (TypeError, KeyError):
             raise RequestError(f"{self.key}: {self._root / _MODULES} is no list of modules") from None
-        if strange := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
+        unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"})
+        if unknown:
             raise RequestError(
-                f"{self.key} has a module {strange[0]!r}, which Torso does not compute. Expected: a transformer, "
+                f"{self.key} has a module {unknown[0]!r}, which Torso does not compute. Expected: a transformer, "
                 "pooling and a normalisation"
             )
         if "Transformer" not in kinds or "Pooling" not in kinds:
@@ -59,12 +61,12 @@ class Sentence(TextEncoder):
 
     @property
     def pooling(self) -> Pooling:
-        where = self._modules["Pooling"]
-        chosen = _chosen(read_json(where, "config.json", self.key))
+        folder = self._modules["Pooling"]
+        chosen = _chosen(read_json(folder, "config.json", self.key))
         if len(chosen) != 1 or chosen[0] not in POOLINGS:
-            said = " and ".join(chosen) or "nothing"
+            found = " and ".join(chosen) or "nothing"
             raise RequestError(
-                f"{self.key}: {where / 'config.json'} pools {said}. Expected: one of {', '.join(POOLINGS)}"
+                f"{self.key}: {folder / 'config.json'} pools {found}. Expected: one of {', '.join(POOLINGS)}"
             )
         return cast("Pooling", chosen[0])
 
@@ -82,14 +84,13 @@ class Sentence(TextEncoder):
 
     @property
     def most_tokens(self) -> int:
-        told = read_json(self._root, _ABOUT, self.key, optional=True)
-        limit = told.get("max_seq_length")
+        limit = read_json(self._root, _ABOUT, self.key, optional=True).get("max_seq_length")
         return limit if isinstance(limit, int) and limit > 0 else super().most_tokens
 
 
-def _chosen(told: Mapping[str, Any]) -> list[str]:
-    """What a pooling config asks for, in its newer or its older words."""
-    if "pooling_mode" in told:
-        named = told["pooling_mode"]
+def _chosen(config: Mapping[str, Any]) -> list[str]:
+    """The poolings that a pooling config asks for, by its newer or its older keys."""
+    if "pooling_mode" in config:
+        named = config["pooling_mode"]
         return [str(word) for word in named] if isinstance(named, list) else [str(named)]
-    return [word for key, word in _OLD_WORDS.items() if told.get(key) is True]
+    return [word for key, word in _OLD_WORDS.items() if config.get(key) is True]

@@ -34,7 +34,7 @@ def timm_body(name: str) -> Timm:
 
 @dataclass(frozen=True)
 class Timm(Outside):
-    """A network of timm without its last layer. `model.weights`: `pretrained`, those that the name's tag says."""
+    """A network of timm without its last layer. `model.weights = "pretrained"`: the weights of the name's tag."""
 
     @property
     def library(self) -> Any:
@@ -49,11 +49,12 @@ class Timm(Outside):
 
     @property
     def _about(self) -> Any:
-        """What timm says of the weights; None: it has none."""
+        """timm's description of the network and its weights; None: timm has none."""
         return self.library.get_pretrained_cfg(self.own_name)
 
     @property
     def _fixed(self) -> bool:
+        """Whether the network is made for images of one size."""
         return bool(self._about and self._about.fixed_input_size)
 
     @property
@@ -63,22 +64,22 @@ class Timm(Outside):
     def find_old_head(self) -> tuple[str, ...]:
         named = self._about.classifier if self._about else ()
         names = (named,) if isinstance(named, str) else tuple(named or ())
-        # some put a norm before their linear layer and replace both
+        # in some networks this module has a norm before the linear layer, and both belong to the old head
         return tuple(f"{name.removesuffix('.linear').removesuffix('.l')}." for name in names)
 
-    def bare(self) -> Wants:
-        """The size that some are made for."""
+    def untrained_wants(self) -> Wants:
+        """The image size for which some networks are made."""
         usual = self._about.input_size[-1] if self._about else 0
         return Wants(self.key, usual if self._fixed else 0, usual=usual)
 
-    def trained(self, word: str) -> Wants:
+    def trained_wants(self, word: str) -> Wants:
         about = self._about
         if about is None:
-            return self.bare()
+            return self.untrained_wants()
         channels, _, size = about.input_size
         return Wants(self.key, size, channels, tuple(about.mean), tuple(about.std))
 
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         try:
             made: nn.Module = self.library.create_model(self.own_name, pretrained=True, num_classes=0)
         except (OSError, RuntimeError, ValueError) as error:  # the hub's own errors are OSErrors

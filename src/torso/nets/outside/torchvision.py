@@ -20,14 +20,14 @@ from torso.nets.body import Body
 from torso.nets.outside.base import Outside, head_name, import_library, unknown
 from torso.nets.split import body_of
 
-_FIXED = ("vit_", "maxvit_")  # made for images of one size
-_PATCH = {"vit_b_16": 16, "vit_b_32": 32, "vit_l_16": 16, "vit_l_32": 32, "vit_h_14": 14}
+_FIXED = ("vit_", "maxvit_")  # prefixes of networks that are made for images of one size
+_PATCH = {"vit_b_16": 16, "vit_b_32": 32, "vit_l_16": 16, "vit_l_32": 32, "vit_h_14": 14}  # side of a patch in pixels
 _OPTIONS: dict[str, dict[str, Any]] = {
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
 }
-_AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # heads of training only
-_OTHERWISE = ("googlenet", "inception_v3")  # with weights, these normalise their input again (`transform_input`)
+_AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # prefixes of heads for training only
+_RENORMALISING = ("googlenet", "inception_v3")  # with weights, these normalise their input again (`transform_input`)
 _SQUEEZED = 512  # features of SqueezeNet, whose head is a convolution
 
 
@@ -44,15 +44,18 @@ def torchvision_body(name: str) -> Torchvision:
 
 @dataclass(frozen=True)
 class Torchvision(Outside):
-    """A classifier of torchvision.models without its last layer. `model.weights`: `IMAGENET1K_V1`, `DEFAULT`."""
+    """A classifier of torchvision.models without its last layer. `model.weights`: torchvision's word for weights, such
+    as `IMAGENET1K_V1` or `DEFAULT`."""
 
     @property
     def models(self) -> Any:
+        """The module `torchvision.models`."""
         return import_library("torchvision", self.key, "vision").models
 
     def _classifier(self, **options: Any) -> nn.Module:
+        """The whole classifier, with drawn weights."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # how long some of them take to draw their weights
+            warnings.simplefilter("ignore")  # some warn that it takes long to draw their weights
             made: nn.Module = self.models.get_model(
                 self.own_name, weights=None, **_OPTIONS.get(self.own_name, {}), **options
             )
@@ -66,7 +69,7 @@ class Torchvision(Outside):
         return body_of(made)
 
     def _sized(self, input: Pixels) -> dict[str, Any]:
-        """A network for images of one size is made for those that are there, where its patches allow it."""
+        """Options that make a network of a fixed image size for the size of the data, if its patches allow it."""
         if self.own_name in _PATCH and input.height == input.width and input.height % _PATCH[self.own_name] == 0:
             return {"image_size": input.height}
         return {"input_size": (input.height, input.width)} if self.own_name.startswith("maxvit") else {}
@@ -80,25 +83,25 @@ class Torchvision(Outside):
             return ("classifier.",)
         return (f"{head_name(self._classifier)}.", *_AUXILIARY.get(self.own_name, ()))
 
-    def bare(self) -> Wants:
-        """Three channels; and the size that some are made for."""
-        usual = self.trained("").size
+    def untrained_wants(self) -> Wants:
+        """Three channels, and the image size for which some networks are made."""
+        usual = self.trained_wants("").size
         return Wants(self.key, usual if self.own_name.startswith(_FIXED) else 0, channels=3, usual=usual)
 
-    def trained(self, word: str) -> Wants:
+    def trained_wants(self, word: str) -> Wants:
         known = self.models.get_model_weights(self.own_name)
         preset = known[word or "DEFAULT"].transforms()
         mean, std = tuple(preset.mean), tuple(preset.std)
-        if self.own_name in _OTHERWISE:
+        if self.own_name in _RENORMALISING:
             mean = std = (0.5, 0.5, 0.5)
         return Wants(self.key, preset.crop_size[0], 3, mean, std)
 
-    def fetched(self, word: str) -> dict[str, Tensor]:
+    def download(self, word: str) -> dict[str, Tensor]:
         chosen = self.models.get_model_weights(self.own_name)[word]
         try:
             with redirect_stdout(sys.stderr):  # it prints what it downloads
                 found: dict[str, Tensor] = dict(chosen.get_state_dict(progress=False, check_hash=True))
-        except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: the checksum is another
-            place = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(chosen.url))
-            raise self.no_download(word, error, f"Put {chosen.url} at {place}, or give the file itself") from None
+        except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: the checksum does not fit
+            path = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(chosen.url))
+            raise self.no_download(word, error, f"Put {chosen.url} at {path}, or give the file itself") from None
         return found

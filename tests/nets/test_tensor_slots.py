@@ -1,4 +1,4 @@
-"""Tensors of one client that stay in a network: what it computes is what a functional call computes."""
+"""`TensorSlots`: a copy of a network that holds one client's tensors computes the same as a functional call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torso.nets.given import forget_model, register_model
 
 
 class Small(nn.Module):
-    """A convolution, BatchNorm with running statistics, and a linear layer."""
+    """A network with a convolution, BatchNorm with running statistics, and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Small(nn.Module):
 
 
 class Counting(Small):
-    """It puts another tensor in a buffer's place, as old code does."""
+    """A module that replaces a buffer by another tensor, as old code does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Counting(Small):
 
 
 class Merging(Small):
-    """It does something of its own when its mode changes."""
+    """A module that does more than to note its mode in `train()`."""
 
     scale = 1.0
 
@@ -65,7 +65,7 @@ def begun(module: nn.Module, dtype: torch.dtype = torch.float64) -> tuple[Networ
 
 
 def by_hand(net: Network, tensors: Tensors, names: tuple[str, ...], batch: Batch) -> tuple[Tensors, Tensors]:
-    """Gradients by a functional call, and where it left all tensors."""
+    """The gradients of a functional call, and the tensors after it."""
     mine = {n: t[0].clone() for n, t in tensors.items()}
     leaves = {n: mine[n].requires_grad_() for n in names}
     said = functional_call(net, dict(mine), (batch.inputs,), {"stacked": True})
@@ -75,7 +75,7 @@ def by_hand(net: Network, tensors: Tensors, names: tuple[str, ...], batch: Batch
 
 @pytest.mark.parametrize("module", [Small, Counting, Merging])
 def test_steps_are_those_of_a_functional_call(module: type[nn.Module]) -> None:
-    """Three steps that move the tensors in place, then another client, then fewer tensors that learn."""
+    """Three steps that update the tensors in place, then another client, then fewer tensors that learn."""
     net, tensors, batch = begun(module())
     names = learnable(net, tensors)
     other = {n: t * 0.5 if t.is_floating_point() else t.clone() for n, t in tensors.items()}
@@ -93,8 +93,8 @@ def test_steps_are_those_of_a_functional_call(module: type[nn.Module]) -> None:
                 given[name] -= 0.1 * found[name]
 
 
-def test_what_all_clients_hold_stays_in_place() -> None:
-    """It comes as new views of the same memory; a tensor elsewhere is taken anew, whatever its values."""
+def test_tensors_that_all_clients_share_stay_in_place() -> None:
+    """They come as new views of the same memory. A tensor in other memory is put in again, even with equal values."""
     net, tensors, batch = begun(Small())
     set_modes(net, frozenset())
     said = apply(net, tensors, batch.inputs).logits
@@ -135,7 +135,7 @@ def modes_of(net: Network, learning: tuple[str, ...]) -> list[bool]:
 
 
 def test_a_gradient_goes_through_tensors_that_have_a_history() -> None:
-    """As where somebody differentiates a step."""
+    """As in methods that differentiate a step."""
     net, tensors, batch = begun(Small())
     weight = tensors["body.module.conv.weight"].requires_grad_()
     apply(net, {**tensors, "body.module.conv.weight": weight * 2}, batch.inputs).logits.sum().backward()
@@ -143,7 +143,7 @@ def test_a_gradient_goes_through_tensors_that_have_a_history() -> None:
     assert weight.grad.any()
 
 
-def test_a_copy_of_a_network_has_a_seat_of_its_own() -> None:
+def test_a_copy_of_a_network_has_its_own_slots() -> None:
     net, tensors, batch = begun(Small())
     apply(net, tensors, batch.inputs)
     other = copy.deepcopy(net)
@@ -153,7 +153,7 @@ def test_a_copy_of_a_network_has_a_seat_of_its_own() -> None:
 
 
 def test_bfloat16_input_gives_float32_features() -> None:
-    """Products of a module that is not Torso's are in bfloat16, its weights and what comes out in float32."""
+    """Products of a module that is not Torso's are in bfloat16, its weights and its features in float32."""
     net, tensors, batch = begun(Small(), torch.float32)
     said = apply(net, tensors, batch.inputs.bfloat16())
     wanted = apply(net, tensors, batch.inputs)
@@ -170,7 +170,7 @@ def test_a_module_with_counters_can_be_handed_over() -> None:
 
 
 class Placed(nn.Module):
-    """Adds numbers of the places, which no state_dict holds, as text encoders do."""
+    """A module that adds position ids, a buffer that is in no state_dict, as text encoders do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def test_buffers_outside_the_state_dict_go_to_the_device() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-def test_they_are_where_the_desk_is() -> None:
+def test_they_are_on_the_device_of_the_workspace() -> None:
     net = split(Placed())
     tensors = {name: tensor.cuda()[None] for name, tensor in net.state_dict().items()}
     net.input = Floats((3,))
