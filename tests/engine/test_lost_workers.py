@@ -168,7 +168,7 @@ class WithoutAMachine(Cluster):
 
 def test_a_machine_that_is_lost_with_what_clients_held_ends_the_run_at_its_last_checkpoint(tmp_path: Path) -> None:
     whole = run(config("fedper", "one-by-one"))
-    words = r"was lost with the machine .* stopped after round 2 of 3; what came after the last checkpoint is lost\."
+    words = r"were lost with the machine .* stopped after round 2 of 3; what came after the last checkpoint is lost\."
     with pytest.raises(PlaceLost, match=words):
         run(
             config("fedper"),
@@ -218,7 +218,7 @@ def test_a_late_answer_of_a_lost_worker_is_not_taken_for_what_its_successor_hold
     with Cluster(job.net, job.federation, job.config.run) as place:
         late, early = place._send(Halves(), [(place.places[0], [2]), (place.places[0], [3])])
         ray.wait([late.answer, early.answer], num_returns=2)
-        place._instead(early)  # lost while it did another share; the first has come back before
+        place._replacement(early)  # lost while it did another share; the first has come back before
         (found,) = place._answer(Halves(), late)
         assert found.tolist() == [1.0]
         assert place.places[0].account.holds == set()
