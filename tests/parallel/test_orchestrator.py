@@ -25,7 +25,7 @@ from torso.errors import PlaceLost
 from torso.methods import methods
 from torso.parallel.compare import compare
 from torso.parallel.hire import crew
-from torso.parallel.ray_crew import OnRay
+from torso.parallel.ray_pool import OnRay
 from torso.parallel.together import run_together
 from torso.personal import personals
 from torso.runs.devices import device_of

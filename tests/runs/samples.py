@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torso import Config, RequestError, Result
 from torso.data import Federation, build
 from torso.measure import Accuracy
-from torso.parallel.crew import Crew
+from torso.parallel.pool import Crew
 from torso.parallel.packs import After
 from torso.parallel.together import run_together
 from torso.personal.state import State

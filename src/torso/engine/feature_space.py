@@ -124,7 +124,7 @@ class Probed:
     """The result of a `Probe`."""
 
     features: Tensor
-    # other samples in the batch made no difference (a network that draws random numbers in evaluation is refused before)
+    # other samples in the batch made no difference (networks that draw random numbers in evaluation are refused)
     fixed: bool
 
 
