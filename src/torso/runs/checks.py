@@ -30,7 +30,7 @@ def remarks(config: Config, roster: Roster, net: Network) -> tuple[str, ...]:
     found = [*roster.remarks]
     if config.method.pretrained and not config.model.weights and not config.model.encoder:
         found.append(
-            f"method.name = {config.method.name!r} is meant for a pre-trained body, and model.weights is empty: "
+            f"method.name = {config.method.name!r} is meant for a body trained elsewhere, and model.weights is empty: "
             "it begins at random weights"
         )
     wants = wants_of(config.model.body, config.model.weights)
