@@ -310,7 +310,7 @@ def test_what_another_process_cannot_import_is_refused_in_words(
 
 
 def test_a_cluster_has_its_own_processes() -> None:
-    said = r"--processes 2 and run\.engine = 'ray': .* run\.ray\.workers says how many"
+    said = r"--processes 2 and run\.engine = 'ray': .* run\.ray\.workers sets the number of workers"
     with pytest.raises(RequestError, match=said), crew(tiny("fedavg", "run.engine=ray").run, 2):
         pass
 
