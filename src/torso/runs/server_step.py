@@ -1,4 +1,4 @@
-"""What the server makes of a round: the step of its rule, and a pass over data of its own."""
+"""The server's step after a round: its rule, its statistics, and an epoch on the server's own data if it has any."""
 
 from __future__ import annotations
 
@@ -28,31 +28,37 @@ from torso.server.state import ServerState
 
 
 def server_step(stage: Stage, server: ServerState, came: Aggregate, roster: Roster, seed: int) -> ServerState:
-    """The rule moves the parameters; the drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
+    """The server's state after its step. The drift correction may shift what is broadcast (spec 3.7 to 3.10)."""
     if came.uploads:
         server = replace(server, uploads={**server.uploads, **came.uploads})
     if came.gathered.single and stage.method.personal.declares(1):
         server = replace(server, of_clients={**server.of_clients, **_heard(stage, server, roster, came)})
     moved = _moved(stage, server, came, roster)
-    return moved if type(stage.method.statistics) is NoStatistics else _combined(stage, moved, came, server.model, seed)
+    if type(stage.method.statistics) is NoStatistics:
+        return moved
+    return _combined(stage, moved, came, server.model, seed)
 
 
 def _moved(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -> ServerState:
-    """The step of the rule."""
+    """The state after the step of the server's rule."""
     total = came.shared(server)
     if not total:
         return server
-    drift, clients = stage.method.drift, roster.clients - len(roster.newcomers)
+    drift = stage.method.drift
+    clients = roster.clients - len(roster.newcomers)
     old = {name: server.model[name] for name in stage.corrected}
     moved = stage.method.server.step(server.rule, old, {name: total[name] for name in old}, came.squares)
     reported = {**total, **moved.shared}
     memory = {name: server.drift.get(name, 0.0) + change / clients for name, change in came.change.items()}
     if drift.follows:
         memory = _mean_gradient(stage, roster, came, old, total)
+    shown = moved.shown
+    if not shown and drift.shows_mean:  # accuracy is reported on the mean, which is not what is broadcast
+        shown = {name: reported[name] for name in memory}
     return replace(
         server,
         model={**server.model, **drift.settle(reported, memory)},
-        shown=moved.shown or ({name: reported[name] for name in memory} if drift.shows_mean else {}),
+        shown=shown,
         rule=moved.state,
         drift=memory,
         privacy=came.privacy,
@@ -60,21 +66,24 @@ def _moved(stage: Stage, server: ServerState, came: Aggregate, roster: Roster) -
 
 
 def _mean_gradient(stage: Stage, roster: Roster, came: Aggregate, old: Tensors, mean: Tensors) -> Tensors:
-    """How far the participants moved on average, divided by their mean of lr × steps (spec 19.7)."""
+    """The participants' mean gradient [*]: their mean update divided by their mean of lr × steps (spec 19.7)."""
     sizes = roster.sizes_of(came.clients) + (roster.meta_samples if stage.method.meta_data else 0)
     batches = epoch_steps(sizes.tolist(), stage.train.batch_size, stage.skips_single(roster.input))
     device = next(iter(old.values())).device
-    pace = paces(stage.plan(came.round), batches, stage.settings(), device)
-    shares = on_device(device, [came.weights[k] for k in came.clients])
-    each = {name: (shares * pace[name]).sum() / shares.sum() for name in old if name in pace}
+    pace = paces(stage.plan(came.round), batches, stage.settings(), device)  # [G]: lr × steps
+    weights = on_device(device, [came.weights[k] for k in came.clients])
+    mean_pace = {name: (weights * pace[name]).sum() / weights.sum() for name in old if name in pace}
     return {
-        name: (old[name] - mean[name]) / gone.clamp(min=torch.finfo(gone.dtype).tiny) for name, gone in each.items()
+        name: (old[name] - mean[name]) / length.clamp(min=torch.finfo(length.dtype).tiny)
+        for name, length in mean_pace.items()
     }
 
 
 def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensors, seed: int) -> ServerState:
-    """What the server makes of the statistics, after its rule has moved the model; where none came it holds on. Under
-    privacy nobody sends any, and the model moves whoever came."""
+    """The state with the round's statistics, which are combined after the rule has moved the model.
+
+    If no statistics came, the old ones stay. With privacy clients send none, and the statistics follow from the model
+    alone, also if no client took part. `before`: the model before the round."""
     statistics = stage.method.statistics
     if not (came.clients or stage.privacy) or not stage.gathers(came.round):
         return server
@@ -86,7 +95,7 @@ def _combined(stage: Stage, server: ServerState, came: Aggregate, before: Tensor
 
 
 def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -> Mapping[int, Tensors]:
-    """What the server holds of clients that have told it something about the models that they were offered."""
+    """Client -> what the server knows of it, after it has told something about the models that it was offered."""
     personal = stage.method.personal
     known = {k: server.of_clients.get(k) or personal.known(k, roster.clients) for k in came.gathered.single}
     device = next(iter(server.model.values())).device
@@ -97,7 +106,9 @@ def _heard(stage: Stage, server: ServerState, roster: Roster, came: Aggregate) -
 def server_pass(
     stage: Stage, server: ServerState, roster: Roster, engine: Engine, seed: int, number: int
 ) -> tuple[ServerState, float]:
-    """One epoch on the server's own data, with the round's rate (spec 3.3): the server visits itself."""
+    """One epoch on the server's own data, with the round's learning rate (spec 3.3). Returns the state and the loss.
+
+    The engine runs it as a visit of the client SERVER."""
     plan = stage.server_plan(number)
     told = Told(number, server.model, tuple(sorted(moved_by(plan))), participants=1)
     visit = replace(
