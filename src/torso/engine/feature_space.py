@@ -124,7 +124,7 @@ class Probed:
     """The result of a `Probe`."""
 
     features: Tensor
-    # other samples in the batch made no difference (networks that draw random numbers in evaluation are refused)
+    # other samples in the batch made no difference (networks that are random in evaluation are refused before)
     fixed: bool
 
 
