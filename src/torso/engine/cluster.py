@@ -53,9 +53,9 @@ class Call:
 
     clients: Sequence[int]
     store: Store | None
-    place: Place
-    actor: Any  # the process that was asked; `place.actor` is another one if it was replaced since …
-    account: Account  # … and so is `place.account`
+    worker: Place
+    actor: Any  # the process that was asked; `worker.actor` is another one if it was replaced since …
+    account: Account  # … and so is `worker.account`
     answer: Any  # an ObjectRef of a Parcel
     left: Sequence[Any]  # ObjectRefs of the states that the share leaves its clients
     ticket: int = 0  # key under which the worker keeps the results until they are added up; 0: they come back
@@ -90,18 +90,18 @@ class Cluster:
         self._worker_args = (Home.here(), net, ray.put(whole(self.federation)), worker_run, device)
         try:
             self.places = [self._start(slot) for slot in range(self.count)]
-            for place in self.places:
-                why = self._wait_for_start(place)
+            for worker in self.places:
+                why = self._wait_for_start(worker)
                 if why:
-                    raise RequestError(f"run.ray.workers = {self.count}: worker {place.slot + 1} {why}")
+                    raise RequestError(f"run.ray.workers = {self.count}: worker {worker.slot + 1} {why}")
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for place in self.places:
-            ray.kill(place.actor)
+        for worker in self.places:
+            ray.kill(worker.actor)
         self.places = []
         self._worker_args = ()
         if self.session:
@@ -149,7 +149,7 @@ class Cluster:
             dealt = stretches(clients, work.costs(self.federation.roster, clients), len(self.places))
         else:
             dealt = pieces(clients, len(self.places))
-        return [(place, share) for place, share in zip(self.places, dealt, strict=True) if share]
+        return [(worker, share) for worker, share in zip(self.places, dealt, strict=True) if share]
 
     def _send(
         self,
@@ -163,12 +163,12 @@ class Cluster:
         Tensors that all of these workers lack go into Ray's object store once, the others to each worker that lacks
         them. `keep`: the workers keep the results until they are added up."""
         written = []
-        for place, clients in shares:
+        for worker, clients in shares:
             mine = work.for_clients(clients) if isinstance(work, Narrows) else work
             travelling, handles = closed(store, clients)
             text, named = write((mine, clients, travelling), self.held, self.ledger.label)
-            lacks = named.keys() - place.account.holds
-            written.append((place, clients, handles, text, named, lacks))
+            lacks = named.keys() - worker.account.holds
+            written.append((worker, clients, handles, text, named, lacks))
         shared: set[Label] = set()
         if len(written) > 1:
             shared = set.intersection(*(lacks for *_, lacks in written))
@@ -180,16 +180,16 @@ class Cluster:
         common_ref = ray.put(common) if tensors else common
         self.bytes_out += common.data.nbytes
         calls = []
-        for place, clients, handles, text, named, lacks in written:
+        for worker, clients, handles, text, named, lacks in written:
             own = Cargo.of({label: named[label] for label in named if label in lacks and label not in shared})
-            parcel = Parcel(text, own, place.account.settle())
+            parcel = Parcel(text, own, worker.account.settle())
             self.bytes_out += parcel.size
-            place.account.holds |= lacks
+            worker.account.holds |= lacks
             into = self._state_objects(work, len(clients))
             ticket = next(self._tickets) if keep else 0
-            refs = place.actor.do.options(num_returns=1 + into).remote(parcel, common_ref, handles, into, ticket)
+            refs = worker.actor.do.options(num_returns=1 + into).remote(parcel, common_ref, handles, into, ticket)
             answer, *left = refs if into else [refs]  # Ray returns a list only if there are several
-            calls.append(Call(clients, store, place, place.actor, place.account, answer, left, ticket))
+            calls.append(Call(clients, store, worker, worker.actor, worker.account, answer, left, ticket))
         return calls
 
     def _state_objects(self, work: Work[T], clients: int) -> int:
@@ -239,28 +239,28 @@ class Cluster:
 
     def _replacement(self, call: Call) -> Place:
         """The worker that does a share again after its worker has died: a new one, or one of the remaining ones."""
-        place = call.place
-        if place.account is not call.account:  # replaced since
-            return place
-        lost = f"{place.who} was lost with a share of {len(call.clients)} clients"
-        if place not in self.places:  # lost with another share, and not replaced
-            return self._remaining(place, lost)
-        ray.kill(place.actor)
-        self.ledger.accounts.remove(place.account)
-        new = self._start(place.slot)
+        worker = call.worker
+        if worker.account is not call.account:  # replaced since
+            return worker
+        lost = f"{worker.who} was lost with a share of {len(call.clients)} clients"
+        if worker not in self.places:  # lost with another share, and not replaced
+            return self._remaining(worker, lost)
+        ray.kill(worker.actor)
+        self.ledger.accounts.remove(worker.account)
+        new = self._start(worker.slot)
         why = self._wait_for_start(new)
         if not why:
-            place.actor = new.actor
-            place.account = new.account
-            place.who = new.who
-            self._notes.append(f"{lost}; {place.who} took its place and did it again")
-            return place
+            worker.actor = new.actor
+            worker.account = new.account
+            worker.who = new.who
+            self._notes.append(f"{lost}; {worker.who} took its place and did it again")
+            return worker
         ray.kill(new.actor)
         self.ledger.accounts.remove(new.account)
-        self.places.remove(place)
+        self.places.remove(worker)
         if not self.places:
             raise PlaceLost(f"{lost}, no worker is left, and another {why}")
-        return self._remaining(place, lost)
+        return self._remaining(worker, lost)
 
     def _remaining(self, lost_worker: Place, lost: str) -> Place:
         """One of the remaining workers. `lost`: the message about the lost one."""
@@ -276,15 +276,15 @@ class Cluster:
         remote_class = ray.remote(Worker).options(**needs(self.run), max_restarts=0)
         return Place(slot, remote_class.remote(self._started, *self._worker_args), account)
 
-    def _wait_for_start(self, place: Place) -> str:
+    def _wait_for_start(self, worker: Place) -> str:
         """Wait until a worker has started. Returns why it has not, or an empty string."""
         try:
-            pid, host = ray.get(place.actor.hello.remote(), timeout=self.run.ray.wait)
+            pid, host = ray.get(worker.actor.hello.remote(), timeout=self.run.ray.wait)
         except GetTimeoutError:
             return late(self.run)
         except RayActorError as error:
             return f"could not start: {str(error).strip().splitlines()[-1]}"
-        place.who = f"worker {place.slot + 1} (process {pid} on {host})"
+        worker.who = f"worker {worker.slot + 1} (process {pid} on {host})"
         return ""
 
 

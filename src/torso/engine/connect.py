@@ -34,7 +34,8 @@ def connect(run: RunConfig) -> Session | None:
         return None
     here: dict[str, Any] = {}
     if run.ray.address == "local":
-        cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))  # the user may ask for more than the cores
+        # at least what the user asks for, which may be more than the machine's cores
+        cpus = max(os.cpu_count() or 1, run.ray.workers * threads(run))
         here = {"num_cpus": cpus}
     try:
         _probe(run.ray.address)

@@ -47,7 +47,7 @@ class Orchestrator:
         self.starting: dict[Any, Any] = {}  # call -> the process that is starting
         self.running: dict[Any, tuple[Any, int]] = {}  # call -> the process, and the index of its pack
         self.untried: set[Any] = set()  # processes that started here and have not finished a task yet
-        self.failed_starts: list[Lost] = []  # processes in a row that could not start, or died before their first task
+        self.failed_starts: list[Lost] = []  # in a row: processes that could not start, or died before a task
         self.stopped: dict[int, str] = {}  # run -> the message with which it stopped
         self.alive = time.monotonic()  # the last time at which any process was idle or running
 

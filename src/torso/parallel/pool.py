@@ -1,6 +1,6 @@
 """The interface of a pool of processes that do whole runs, and what such a process does.
 
-The orchestrator divides runs over a `Crew` of processes, on this machine or on a cluster (`hire.py` makes one)."""
+The orchestrator divides runs over a `Crew`, on this machine or on a cluster (`hire.py` makes it)."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Begun:
     seed: int
     turn: Turn  # the plan of the round
     told: Told
-    came: Aggregate
+    aggregate: Aggregate
     pending: tuple[Pending, ...]  # uploads that arrive in later rounds
     why: Faults
     guess: tuple[State, Round] | None = None  # the outcome if all uploads are finite (its loss is NaN)
@@ -110,33 +110,33 @@ def begin_round(
     why = faults(turn.clients) if faults else {}
     able = tuple(k for k in turn.beginning if k not in why) if why else turn.beginning
     empty = _aggregate(stage, told, roster, turn.clients, before)
-    came, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
-    begun = Begun(stage, state, before, roster, engine, seed, turn, told, came, pending, why)
-    if looks_ahead(engine) and not why and came.is_simple:
+    aggregate, pending = turn.receive(engine, visit_of(stage, told, seed), able, state, empty)
+    begun = Begun(stage, state, before, roster, engine, seed, turn, told, aggregate, pending, why)
+    if looks_ahead(engine) and not why and aggregate.is_simple:
         return _guessed(begun)
     return begun
 
 
 def _guessed(begun: Begun) -> Begun:
     """The round with its outcome if all uploads are finite. The flags that tell this start on their way to the host."""
-    came, stage = begun.came, begun.stage
-    if came.clients != begun.turn.clients or stage.method.server_data != "none":
+    aggregate, stage = begun.aggregate, begun.stage
+    if aggregate.clients != begun.turn.clients or stage.method.server_data != "none":
         return begun
-    server = server_step(stage, begun.server, came, begun.roster, begun.seed)
-    came.ask(all_finite(server.model[name] for name in stage.moving))
+    server = server_step(stage, begun.server, aggregate, begun.roster, begun.seed)
+    aggregate.ask(all_finite(server.model[name] for name in stage.moving))
     return replace(begun, guess=_settled(begun, server, math.nan))
 
 
 def end_round(begun: Begun) -> tuple[State, Round]:
     """The second half of `play_round`: read the numbers from the device, check them, and make the new state."""
-    stage, came, turn = begun.stage, begun.came, begun.turn
-    loss = came.close()
-    if begun.guess is not None and came.as_asked:
+    stage, aggregate, turn = begun.stage, begun.aggregate, begun.turn
+    loss = aggregate.close()
+    if begun.guess is not None and aggregate.as_asked:
         state, played = begun.guess
         return state, replace(played, loss=loss)
     missing = _missing(begun)
-    _check_enough(stage, came, missing, again=comes_and_goes(begun.engine))
-    server = server_step(stage, begun.server, came, begun.roster, begun.seed)
+    _check_enough(stage, aggregate, missing, again=comes_and_goes(begun.engine))
+    server = server_step(stage, begun.server, aggregate, begun.roster, begun.seed)
     if stage.method.server_data != "none":
         server, server_loss = server_pass(stage, server, begun.roster, begun.engine, begun.seed, begun.number)
         loss = loss if turn.clients else server_loss
@@ -150,7 +150,7 @@ def end_round(begun: Begun) -> tuple[State, Round]:
 
 def _missing(begun: Begun) -> tuple[int, ...]:
     """The clients that were asked and whose uploads are not used."""
-    counted = frozenset(begun.came.clients)
+    counted = frozenset(begun.aggregate.clients)
     if len(counted) == len(begun.turn.clients):  # only clients that were asked can be counted
         return ()
     return tuple(k for k in begun.turn.clients if k not in counted)
@@ -160,11 +160,11 @@ def _settled(begun: Begun, server: ServerState, loss: float) -> tuple[State, Rou
     """The new state and the record of the round, after the server's step."""
     stage = begun.stage
     before = begun.server
-    came = begun.came
+    aggregate = begun.aggregate
     turn = begun.turn
     number = begun.number
-    heard = came.clients
-    why = {**begun.why, **came.refused}
+    heard = aggregate.clients
+    why = {**begun.why, **aggregate.refused}
     busy = turn.busy(heard, why)
     cost = before.cost + cost_of(stage, begun.roster, before, begun.told, busy)
     cost = replace(cost, hours=turn.hour(before.cost.hours, busy))
@@ -180,7 +180,7 @@ def _settled(begun: Begun, server: ServerState, loss: float) -> tuple[State, Rou
         why=why,
         staleness=turn.staleness(heard),
     )
-    return State(server, begun.state.clients.updated(came.left), begun.pending), played
+    return State(server, begun.state.clients.updated(aggregate.left), begun.pending), played
 
 
 def _with_origin(stage: Stage, server: ServerState) -> ServerState:
@@ -197,16 +197,16 @@ def _aggregate(stage: Stage, told: Told, roster: Roster, clients: Sequence[int],
     return Aggregate(stage, told, weights, roster.malicious, declared, server.privacy)
 
 
-def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: bool) -> None:
+def _check_enough(stage: Stage, aggregate: Aggregate, missing: Sequence[int], again: bool) -> None:
     """Raise an error if the uploads of a round are too few: TooFewAnswered if a repetition may help, else RunFailed.
 
     `again`: in a repetition, a client whose upload had a wrong form may send a right one (a real federation). An upload
     that is not finite would come back the same."""
-    heard = len(came.clients)
+    heard = len(aggregate.clients)
     rule = stage.method.server
-    honest = [k for k, kind in came.refused.items() if kind == NOT_FINITE and k not in came.malicious]
+    honest = [k for k, kind in aggregate.refused.items() if kind == NOT_FINITE and k not in aggregate.malicious]
     if honest and not again:  # a simulation knows that these are no attackers: the method has diverged (spec 3.7)
-        raise _diverged(came, honest)
+        raise _diverged(aggregate, honest)
     if stage.privacy:  # the round counts as it is: a failure or a repetition would tell who was drawn
         return
     least = stage.train.min_clients if missing else 0
@@ -216,23 +216,23 @@ def _check_enough(stage: Stage, came: Aggregate, missing: Sequence[int], again: 
         wanted = f"{chosen('method.server', rule)} needs {rule.least}"
     if heard >= least:
         return
-    lost = sorted(k for k, kind in came.refused.items() if kind == NOT_FINITE or not again)  # would fail again
+    lost = sorted(k for k, kind in aggregate.refused.items() if kind == NOT_FINITE or not again)  # would fail again
     if not lost or heard + len(missing) - len(lost) >= least:
-        raise TooFewAnswered(came.round, came.clients, missing, wanted)
-    if heard or any(came.refused[k] != NOT_FINITE for k in lost):
-        kinds = ", ".join(sorted({came.refused[k] for k in lost}))
+        raise TooFewAnswered(aggregate.round, aggregate.clients, missing, wanted)
+    if heard or any(aggregate.refused[k] != NOT_FINITE for k in lost):
+        kinds = ", ".join(sorted({aggregate.refused[k] for k in lost}))
         raise RunFailed(
-            f"round {came.round}: what {named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
+            f"round {aggregate.round}: what {named(lost)} sent is not used ({kinds}); {heard} left, and {wanted}"
         )
-    raise _diverged(came, lost)
+    raise _diverged(aggregate, lost)
 
 
-def _diverged(came: Aggregate, clients: Sequence[int]) -> RunFailed:
+def _diverged(aggregate: Aggregate, clients: Sequence[int]) -> RunFailed:
     """The error if numbers of these clients are not finite."""
-    burst = came.burst.intersection(clients)
+    burst = aggregate.burst.intersection(clients)
     if burst:
-        return RunFailed(f"non-finite loss in round {came.round}, client {min(burst)}")
-    return RunFailed(f"non-finite weights after round {came.round}")
+        return RunFailed(f"non-finite loss in round {aggregate.round}, client {min(burst)}")
+    return RunFailed(f"non-finite weights after round {aggregate.round}")
 
 
 def named(clients: Sequence[int]) -> str:

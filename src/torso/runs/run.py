@@ -59,7 +59,7 @@ def run(
     an engine's factory, used in place of the one that `run.engine` names.
     """
     with followed(listener, progress) as heard:
-        handed = hand_over(Config.of(config), clients, model)  # the objects are registered as long as this exists
+        handed = hand_over(Config.of(config), clients, model)  # objects are registered as long as it exists
         told = heard if on_round is None else OnRound(heard, on_round)
         folder = RunFolder.check(Path(out), handed.config, resume, extend=True) if out is not None else None
         if resume and folder is None:

@@ -37,9 +37,9 @@ class Turn(Protocol):
         ...
 
     def receive(
-        self, engine: Engine, visit: Visit, able: Clients, state: State, came: Aggregate
+        self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
     ) -> tuple[Aggregate, tuple[Pending, ...]]:
-        """Have the clients `able` train, and add the uploads of `clients` to the aggregate `came`.
+        """Have the clients `able` train, and add the uploads of `clients` to `aggregate`.
 
         `able`: the clients of `beginning` without a fault. Returns the aggregate, and the uploads that arrive in later
         rounds."""
@@ -71,9 +71,9 @@ class Together:
         return self.clients
 
     def receive(
-        self, engine: Engine, visit: Visit, able: Clients, state: State, came: Aggregate
+        self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
     ) -> tuple[Aggregate, tuple[Pending, ...]]:
-        return add_up(engine, visit, able, state.clients, came, here=came.holds_uploads), ()
+        return add_up(engine, visit, able, state.clients, aggregate, here=aggregate.holds_uploads), ()
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
         if not why and len(heard) == len(self.clients):  # all have answered (only clients that were asked can)
@@ -110,13 +110,13 @@ class Buffered:
         return self.plan.clients
 
     def receive(
-        self, engine: Engine, visit: Visit, able: Clients, state: State, came: Aggregate
+        self, engine: Engine, visit: Visit, able: Clients, state: State, aggregate: Aggregate
     ) -> tuple[Aggregate, tuple[Pending, ...]]:
         parts = engine.map(visit, able, state.clients)
-        sent, pending = collect(came.stage, visit.told, self.plan, parts, state.pending)
+        sent, pending = collect(aggregate.stage, visit.told, self.plan, parts, state.pending)
         for each in sent:
-            came.take(each)
-        return came, pending
+            aggregate.take(each)
+        return aggregate, pending
 
     def busy(self, heard: Sequence[int], why: Faults) -> Busy:
         """As in the interface. The work of a visit is counted in the round in which its upload arrives."""

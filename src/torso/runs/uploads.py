@@ -103,7 +103,8 @@ class Terms:
         """Why an upload has a wrong form or wrong numbers. `numbers`: round, client and number of samples."""
         wanted = self.forms[self.offered.get(client, 0)]
         if form != wanted:
-            return Refused(WRONG_FORM, f"the upload of client {client}: {unlike(form, wanted)}")
+            difference = unlike(form, wanted)
+            return Refused(WRONG_FORM, f"the upload of client {client}: {difference}")
         expected = (self.round, client, self.samples.get(client, numbers[2]))
         if numbers != expected:
             text = "round {}, client {}, {} samples"
