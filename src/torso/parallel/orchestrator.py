@@ -29,7 +29,7 @@ class Orchestrator:
         packs: Sequence[Sequence[int]],
         listener: Listener,
         stop: Stop,
-        crew: Crew,
+        pool: Crew,
         *,
         parcel: Callable[[Config], Any] | None = None,
         after: After | None = None,
@@ -42,8 +42,8 @@ class Orchestrator:
         self.listeners = [listener.beside() for _ in plans]
         self.waiting = list(range(len(packs)))[::-1]  # indices of packs that wait; the next one is the last
         self.tries = [0] * len(packs)  # how often each pack was given to a process
-        self.crew = crew
-        self.idle = crew.idle
+        self.pool = pool
+        self.idle = pool.idle
         self.starting: dict[Any, Any] = {}  # call -> the process that is starting
         self.running: dict[Any, tuple[Any, int]] = {}  # call -> the process, and the index of its pack
         self.untried: set[Any] = set()  # processes that started here and have not finished a task yet
@@ -54,8 +54,8 @@ class Orchestrator:
     def go(self) -> Generator[Ended, None, None]:
         """Each run as it ends: its number, and its result or error. Raises `Stopped` at the end if runs are left."""
         left = len(self.plans)
-        most = self.crew.capacity()
-        self.crew.listener_calls(False)  # drops what earlier runs of this pool have reported
+        most = self.pool.capacity()
+        self.pool.listener_calls(False)  # drops what earlier runs of this pool have reported
         try:
             while self.running or (self.waiting and not self.stop.asked):
                 for ended in self._step(most):
@@ -67,7 +67,7 @@ class Orchestrator:
             raise
         finally:
             for worker in (*self.starting.values(), *(worker for worker, _ in self.running.values())):
-                self.crew.kill(worker)
+                self.pool.kill(worker)
         if left:
             unfinished = f"{left} of {len(self.plans)} runs are not finished"
             raise Stopped("; ".join([unfinished, *self.stopped.values()]))
@@ -75,13 +75,13 @@ class Orchestrator:
     def _wind_down(self) -> None:
         """Have the running packs end with a checkpoint, and drop their answers."""
         while self.running:
-            self.crew.listener_calls(True)
-            for call in self.crew.finished(list(self.running), _LOOK):
+            self.pool.listener_calls(True)
+            for call in self.pool.finished(list(self.running), _LOOK):
                 worker, _ = self.running.pop(call)
                 try:
-                    self.crew.answer(call)
+                    self.pool.answer(call)
                 except Exception:  # not raised: the error that caused the wind-down is
-                    self.crew.kill(worker)
+                    self.pool.kill(worker)
                 else:
                     self.idle.append(worker)
 
@@ -92,7 +92,7 @@ class Orchestrator:
             self._send(most)
         if not (self.running or self.starting):  # a stop was asked for after the caller looked
             return []
-        done = self.crew.finished([*self.running, *self.starting], _LOOK)
+        done = self.pool.finished([*self.running, *self.starting], _LOOK)
         self._forward_events()
         ended: list[Ended] = []
         for call in done:
@@ -106,8 +106,8 @@ class Orchestrator:
         """Start processes for waiting packs, up to `most` in all."""
         if self.idle or self.running:
             self.alive = time.monotonic()
-        elif time.monotonic() - self.alive > self.crew.wait:
-            raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {self.crew.why_late()}")
+        elif time.monotonic() - self.alive > self.pool.wait:
+            raise PlaceLost(f"a worker for {len(self.waiting)} waiting tasks {self.pool.why_late()}")
         free = len(self.starting) + len(self.idle)
         needed = min(most - len(self.running), len(self.waiting)) - free
         for _ in range(needed):
@@ -116,7 +116,7 @@ class Orchestrator:
                     raise PlaceLost(f"{_TRIES} workers could not start: {self.failed_starts[-1]}")
                 return  # the processes that exist do the work
             try:
-                worker, call = self.crew.start()
+                worker, call = self.pool.start()
             except Lost as lost:
                 self.failed_starts.append(lost)
             else:
@@ -125,9 +125,9 @@ class Orchestrator:
     def _has_started(self, call: Any) -> None:
         worker = self.starting.pop(call)
         try:
-            self.crew.answer(call)
+            self.pool.answer(call)
         except Lost as lost:
-            self.crew.kill(worker)
+            self.pool.kill(worker)
             self.failed_starts.append(lost)
         else:
             self.idle.append(worker)
@@ -144,9 +144,9 @@ class Orchestrator:
             data = self.parcel(plans[0].config) if self.parcel else None
             worker = self.idle[-1]
             try:
-                call = self.crew.submit(worker, Task(self.packs[pack], plans, self.after, data))
+                call = self.pool.submit(worker, Task(self.packs[pack], plans, self.after, data))
             except Lost as lost:  # it died while it was idle, so the pack is not the cause
-                self.crew.kill(self.idle.pop())
+                self.pool.kill(self.idle.pop())
                 self.listeners[self.packs[pack][0]].note("an idle process was lost; another takes its place")
                 if worker in self.untried:
                     self.failed_starts.append(lost)
@@ -157,7 +157,7 @@ class Orchestrator:
 
     def _forward_events(self) -> None:
         """Call the listeners of this process with what the runs have reported."""
-        for number, hook, arguments in self.crew.listener_calls(self.stop.asked):
+        for number, hook, arguments in self.pool.listener_calls(self.stop.asked):
             getattr(self.listeners[number], hook)(*arguments)
 
     def _has_ended(self, call: Any) -> list[Ended]:
@@ -166,12 +166,12 @@ class Orchestrator:
         numbers = self.packs[pack]
         ends: list[Result | Exception] = []
         try:
-            ends = self.crew.answer(call)
+            ends = self.pool.answer(call)
             self.idle.append(worker)
             self.untried.discard(worker)
             self.failed_starts.clear()
         except Lost as lost:
-            self.crew.kill(worker)
+            self.pool.kill(worker)
             what = self._name(numbers[0])
             if len(numbers) > 1:
                 what += f" and {len(numbers) - 1} beside it"
