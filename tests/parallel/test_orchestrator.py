@@ -47,7 +47,7 @@ def hands(cluster: None) -> Iterator[OnRay]:
 
 @pytest.fixture
 def lent(hands: OnRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(run_together.__kwdefaults__, "crew", hands)
+    monkeypatch.setitem(run_together.__kwdefaults__, crew.__name__, hands)  # the parameter is called like the function
     monkeypatch.setattr("torso.parallel.hire.crew", lambda _: nullcontext(hands))
 
 
